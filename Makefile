@@ -1,0 +1,39 @@
+# One command for each act; `make help` lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench clean
+
+help: ## list what make can do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv and install the gateway with everything its demo, tests and checks need
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -d $(VENV) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev]'
+	@touch $@
+
+demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
+	@$(BIN)/rcp-gateway demo $(ARGS)
+
+test: $(STAMP) ## run the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## lint, formatting and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(STAMP) ## let ruff put the code in order
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
+	@$(BIN)/python -m bench.compare $(ARGS)
+
+clean: ## remove what install and the tools created
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,0 +1,93 @@
+"""What every way to reach an engine has in common: the Transport protocol, and the reading of an engine's reply.
+
+Here, and nowhere else, an engine's JSON-RPC answer becomes a result or a LegError of ours.
+It refuses to know sockets, pools and processes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.protocol import envelope
+from app.protocol.errors import (
+    LegError,
+    LegRateLimited,
+    ParseError,
+    ProtocolViolation,
+    Refused,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An engine's answer: the `result` object and how many requests it took to get it."""
+
+    result: dict[str, Any]
+    attempts: int = 1
+
+
+class Transport(Protocol):
+    """One engine as reached over one kind of wire.
+
+    `call` may be cancelled at any moment; a cancelled call leaves nothing behind: its connection is closed, its place is
+    free again. The caller sets the deadline by cancelling; a transport has no clock of its own for a call.
+    """
+
+    async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
+        """Send one request and wait for its answer. Raises LegError, never anything else but CancelledError."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; calls under way end with LegError. Raises nothing."""
+        ...
+
+
+def read_reply(body: bytes | bytearray | memoryview, call_id: int) -> dict[str, Any]:
+    """The `result` in an engine's response (RCP §4.2, §4.3). Raises LegError.
+
+    An id that came back as a string is accepted (our ids are unique integers, so this is safe).
+    """
+    if not body:
+        raise ProtocolViolation("the engine sent an empty body")
+    try:
+        message = envelope.loads(body)
+    except ParseError as fault:
+        raise ProtocolViolation(fault.message) from None
+    return result_of(message, call_id)
+
+
+def result_of(message: Any, call_id: int) -> dict[str, Any]:
+    """As read_reply, for a message that is parsed already."""
+    if type(message) is not dict:
+        raise ProtocolViolation("the engine's answer is no JSON object")
+    answered = message.get("id")
+    error = message.get("error")
+    if error is not None:
+        # An error about an unreadable request carries `id: null`.
+        if answered is not None and answered != call_id and answered != str(call_id):
+            raise ProtocolViolation("the engine answered another request's id")
+        raise leg_error_of(error)
+    if answered != call_id and answered != str(call_id):
+        raise ProtocolViolation("the engine answered another request's id")
+    result = message.get("result")
+    if type(result) is not dict:
+        raise ProtocolViolation("the engine's answer has neither a result object nor an error")
+    return result
+
+
+def leg_error_of(error: Any) -> LegError:
+    """A JSON-RPC error object of an engine as a LegError that keeps its code and message."""
+    if type(error) is not dict or type(error.get("code")) is not int:
+        return ProtocolViolation("the engine's error has no code")
+    code: int = error["code"]
+    message = error.get("message")
+    data = error.get("data")
+    text = f"{code} {message if type(message) is str else ''}".rstrip()
+    retry_after = data.get("retryAfterMs") if type(data) is dict else None
+    if type(retry_after) is not int or retry_after < 0:
+        retry_after = None
+    if code == -32011:
+        return LegRateLimited(text, code=code, retry_after_ms=retry_after)
+    if code in (-32603, -32700):
+        return ProtocolViolation(text, code=code)
+    return Refused(text, code=code, retry_after_ms=retry_after)

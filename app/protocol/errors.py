@@ -1,0 +1,210 @@
+"""The one error tree of the gateway; every foreign error is translated into it once, where it is met.
+
+    GatewayError
+    ├── RcpError                 what a caller is answered: a JSON-RPC error of RCP §12
+    │   ├── ParseError           -32700      ├── Cancelled            -32006
+    │   ├── InvalidRequest       -32600      ├── BackendUnavailable   -32010
+    │   ├── InvalidParams        -32602      ├── RateLimited          -32011
+    │   ├── InternalError        -32603      ├── Unauthorized         -32012
+    │   ├── NotInitialized       -32001      ├── PayloadTooLarge      -32013
+    │   ├── VersionMismatch      -32002      ├── DeadlineExceeded     -32014
+    │   ├── CapabilityMissing    -32003      ├── NotFound             -32015
+    │   ├── UnknownMethod        -32004      └── Conflict             -32016
+    │   └── OptionUnsupported    -32005
+    └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
+        ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
+        ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
+        ├── TlsFailed            tls              ├── Refused            refused
+        ├── BadStatus            http_status      └── Overloaded         overloaded
+        └── ProtocolViolation    protocol
+
+It refuses to know HTTP, sockets and engines: it only names what went wrong.
+"""
+
+from typing import Any, ClassVar
+
+MAX_MESSAGE = 300
+"""Characters of a foreign message that are kept in a note."""
+
+
+class GatewayError(Exception):
+    """Root of everything this gateway raises on purpose."""
+
+
+class RcpError(GatewayError):
+    """A JSON-RPC error as RCP §12 defines it: `code`, `message` and the structured `data`."""
+
+    code: int = -32603
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data: dict[str, Any] = data
+
+    def body(self) -> dict[str, Any]:
+        """The `error` member of the response: `{code, message, data?}`."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.data:
+            error["data"] = self.data
+        return error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.code}, {self.message!r}, {self.data!r})"
+
+
+class ParseError(RcpError):
+    code = -32700
+
+
+class InvalidRequest(RcpError):
+    code = -32600
+
+
+class InvalidParams(RcpError):
+    """Malformed whatever the capabilities; `data.field` names the culprit."""
+
+    code = -32602
+
+
+class InternalError(RcpError):
+    code = -32603
+
+
+class NotInitialized(RcpError):
+    code = -32001
+
+
+class VersionMismatch(RcpError):
+    code = -32002
+
+
+class CapabilityMissing(RcpError):
+    """An RCP method that no engine offers."""
+
+    code = -32003
+
+
+class UnknownMethod(RcpError):
+    """Not a method of RCP at all; wins over CapabilityMissing."""
+
+    code = -32004
+
+
+class OptionUnsupported(RcpError):
+    """The option's value is not in the advertised set; `data.option` names it."""
+
+    code = -32005
+
+
+class Cancelled(RcpError):
+    code = -32006
+
+
+class BackendUnavailable(RcpError):
+    code = -32010
+
+
+class RateLimited(RcpError):
+    code = -32011
+
+
+class Unauthorized(RcpError):
+    code = -32012
+
+
+class PayloadTooLarge(RcpError):
+    code = -32013
+
+
+class DeadlineExceeded(RcpError):
+    code = -32014
+
+
+class NotFound(RcpError):
+    code = -32015
+
+
+class Conflict(RcpError):
+    code = -32016
+
+
+class ForeignError(RcpError):
+    """An engine's own JSON-RPC error, passed on with its code (a required engine failed)."""
+
+    def __init__(self, code: int, message: str, **data: Any) -> None:
+        super().__init__(message, **data)
+        self.code = code
+
+
+class LegError(GatewayError):
+    """One engine did not answer. `kind` is the class; `attempts` counts the requests that were sent for it.
+
+    `code` is the JSON-RPC code if the engine answered one, `retry_after_ms` what it asked us to wait.
+    """
+
+    kind: ClassVar[str] = "protocol"
+
+    def __init__(self, message: str, *, code: int | None = None, retry_after_ms: int | None = None) -> None:
+        message = clip(message)
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.retry_after_ms = retry_after_ms
+        self.attempts = 1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, {self.message!r}, code={self.code}, attempts={self.attempts})"
+
+
+class LegTimeout(LegError):
+    kind = "timeout"
+
+
+class ConnectFailed(LegError):
+    """No connection, or a child process that does not start: nothing was sent."""
+
+    kind = "connect"
+
+
+class TlsFailed(LegError):
+    kind = "tls"
+
+
+class BadStatus(LegError):
+    kind = "http_status"
+
+
+class ProtocolViolation(LegError):
+    """The engine answered something that is not HTTP, not JSON, not JSON-RPC or not RCP."""
+
+    kind = "protocol"
+
+
+class ResponseTooLarge(LegError):
+    kind = "too_large"
+
+
+class LegRateLimited(LegError):
+    kind = "rate_limited"
+
+
+class Refused(LegError):
+    """The engine answered with a JSON-RPC error of its own; `code` carries it."""
+
+    kind = "refused"
+
+
+class Overloaded(LegError):
+    """This gateway's own bound for that engine is full; nothing was sent."""
+
+    kind = "overloaded"
+
+
+LEG_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))
+"""Every class a leg can fail with, for metrics that must exist from the start."""
+
+
+def clip(message: str) -> str:
+    """A foreign text made fit for a note: control characters out, at most MAX_MESSAGE characters."""
+    cleaned = "".join(c if c.isprintable() else " " for c in message[: MAX_MESSAGE * 2])
+    return cleaned if len(cleaned) <= MAX_MESSAGE else cleaned[: MAX_MESSAGE - 1] + "…"
