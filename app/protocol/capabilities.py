@@ -98,7 +98,7 @@ def _read_retrieve(offer: Any) -> RetrieveOffer | None:
         confidence=offer.get("confidence") is True,
         deterministic=offer.get("deterministic") is True,
         snapshots=offer.get("snapshots") is True,
-        score_floor=float(floor) if type(floor) in (int, float) else None,
+        score_floor=float(floor) if type(floor) is int or type(floor) is float else None,
     )
 
 

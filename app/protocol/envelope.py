@@ -76,7 +76,7 @@ def recover_id(message: Any) -> str | int | float | None:
 
 def _checked_id(candidate: Any) -> str | int | float:
     if type(candidate) is str or type(candidate) is int:
-        return candidate  # type: ignore[no-any-return]
+        return candidate
     if type(candidate) is float and abs(candidate) < MAX_EXACT_ID:
         return candidate
     raise InvalidRequest("'id' must be a string or a number that survives a round trip", field="id")

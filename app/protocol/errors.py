@@ -15,8 +15,8 @@
         ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
         ├── TlsFailed            tls              ├── Refused            refused
-        ├── BadStatus            http_status      └── Overloaded         overloaded
-        └── ProtocolViolation    protocol
+        ├── BadStatus            http_status      ├── Overloaded         overloaded
+        ├── ProtocolViolation    protocol         └── LegFault           internal
 
 It refuses to know HTTP, sockets and engines: it only names what went wrong.
 """
@@ -198,6 +198,12 @@ class Overloaded(LegError):
     """This gateway's own bound for that engine is full; nothing was sent."""
 
     kind = "overloaded"
+
+
+class LegFault(LegError):
+    """A fault of our own while asking one engine: that leg fails, the request goes on."""
+
+    kind = "internal"
 
 
 LEG_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))

@@ -8,22 +8,71 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-EngineId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+
+class Misplaced(ValueError):
+    """A fault seen only by looking at several keys together; `at` leads from where it was seen to the culprit."""
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+def _engine_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", text):
+        raise ValueError("must begin with a letter or digit and hold only letters, digits and . _ / -")
+    return text
+
+
+def _namespace(text: str) -> str:
+    if not re.fullmatch(r"[^\s:\x00-\x1f\x7f]+", text):
+        raise ValueError("must hold neither ':' nor spaces")
+    return text
+
+
+_OWN_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept", "accept-encoding", "te"}
+    | {"upgrade", "keep-alive", "proxy-connection", "trailer", "expect"}
+)
+
+
+def _header_name(name: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        raise ValueError("is not a header name")
+    if name.lower() in _OWN_HEADERS:
+        raise ValueError("is a header that the gateway itself sets")
+    return name
+
+
+def _header_value(value: str) -> str:
+    # Never say what the value is: it is a secret more often than not.
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
+        raise ValueError("the value holds a line break or another control character")
+    if not value.isascii():
+        raise ValueError("the value holds characters outside ASCII")
+    return value
+
+
+EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
+Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderValue = Annotated[str, AfterValidator(_header_value)]
 
 
 class _Registry(BaseModel):
     """camelCase in the file, as in RCP itself."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=to_camel, populate_by_name=True
+    )
 
 
 class _Section(BaseModel):
     """snake_case in the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class EngineTls(_Registry):
@@ -36,7 +85,7 @@ class EngineTls(_Registry):
     @model_validator(mode="after")
     def _key_needs_certificate(self) -> "EngineTls":
         if self.key_file and not self.cert_file:
-            raise ValueError("keyFile needs certFile beside it")
+            raise Misplaced("needs 'certFile' beside it", "keyFile")
         return self
 
 
@@ -60,12 +109,12 @@ class EngineEntry(_Registry):
     """Longest one call may take, from DNS to the last byte."""
     max_concurrency: int = Field(default=32, ge=1, le=10_000)
     """Calls under way at once."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Sent with every request; values may hold ${ENV_NAME}."""
     client: Literal["http", "httpx"] = "http"
     """`http`: the fast path. `httpx`: for engines behind a proxy or with HTTP/2."""
     tls: EngineTls | None = None
-    id_namespace: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\s:]+$")] | None = None
+    id_namespace: Namespace | None = None
     """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
     """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all."""
@@ -77,52 +126,57 @@ class EngineEntry(_Registry):
             return url
         try:
             parts = urlsplit(url)
-            port_fault = parts.port == 0
-        except ValueError as fault:
-            raise ValueError(f"is not a URL: {fault}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port_fault:
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # its text may quote the URL, and with it a password
+            usable = False
+        if not usable:
             raise ValueError("must be an http:// or https:// URL with a host, such as http://127.0.0.1:8000/rcp")
-        if parts.username is not None or parts.password is not None:
+        if "@" in parts.netloc:
             raise ValueError("must not carry credentials; put them in 'headers' with ${ENV_NAME}")
-        if parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", url):
-            raise ValueError("must have neither a fragment nor spaces")
+        if "#" in url or re.search(r"[^\x21-\x7e]", url):
+            raise ValueError("must have neither a fragment nor spaces, and be ASCII (percent-encode what is not)")
         return url
+
+    @field_validator("command")
+    @classmethod
+    def _program_line(cls, command: list[str] | None) -> list[str] | None:
+        if command is not None and not command[0]:
+            raise Misplaced("must name a program", 0)
+        if command is not None and any("\0" in word for word in command):
+            raise ValueError("must not hold NUL characters")
+        return command
 
     @field_validator("headers")
     @classmethod
-    def _header_lines(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, value in headers.items():
-            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-                raise ValueError(f"'{name}' is no header name")
-            if name.lower() in _OWN_HEADERS:
-                raise ValueError(f"'{name}' is set by the gateway itself")
-            if re.search(r"[\r\n\0]", value):
-                raise ValueError(f"the value of '{name}' holds a line break")
+    def _names_differ(cls, headers: dict[str, str]) -> dict[str, str]:
+        seen: dict[str, str] = {}
+        for name in headers:
+            if name.lower() in seen:
+                raise Misplaced(f"is the same header as '{seen[name.lower()]}'", name)
+            seen[name.lower()] = name
         return headers
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> "EngineEntry":
         kind = self.transport or ("stdio" if self.command else "http")
         if kind == "http" and not self.url:
-            raise ValueError("an http engine needs 'url'")
+            raise ValueError("an http engine needs 'url'" if self.transport else "needs 'url' or 'command'")
         if kind == "stdio" and not self.command:
             raise ValueError("a stdio engine needs 'command'")
         if kind == "stdio" and self.url:
-            raise ValueError("a stdio engine has no 'url'")
+            raise Misplaced("a stdio engine has no 'url'", "url")
         if kind == "http" and self.command:
-            raise ValueError("an http engine has no 'command'")
+            raise Misplaced("an http engine has no 'command'", "command")
+        if kind == "stdio" and self.headers:
+            raise Misplaced("a stdio engine has no headers", "headers")
+        if self.tls and not (self.url or "").startswith("https://"):
+            raise Misplaced("needs an https:// URL", "tls")
         return self
 
     @property
     def kind(self) -> Literal["http", "stdio"]:
         """How the engine is reached."""
         return "stdio" if self.command else "http"
-
-
-_OWN_HEADERS = frozenset(
-    {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept", "accept-encoding", "te"}
-    | {"upgrade", "keep-alive", "proxy-connection", "trailer", "expect"}
-)
 
 
 class Registry(_Registry):
@@ -135,7 +189,7 @@ class Registry(_Registry):
         seen: dict[str, int] = {}
         for index, entry in enumerate(self.engines):
             if entry.id in seen:
-                raise ValueError(f"engines[{index}].id '{entry.id}' is already the id of engines[{seen[entry.id]}]")
+                raise Misplaced(f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id")
             seen[entry.id] = index
         return self
 

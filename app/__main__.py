@@ -1,0 +1,73 @@
+"""The command line: serve · demo · query · engines · check · fuse.
+
+It decides which commands there are; what each does is in `app/commands/`, loaded here, while whatever is slow to import
+is loaded by the command that needs it.
+"""
+
+import importlib
+import io
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from app.commands.failure import Commands
+
+COMMANDS = ("serve", "demo", "query", "engines", "check", "fuse")
+"""Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
+
+app = typer.Typer(
+    name="rcp-gateway",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="One Retrieval Context Protocol endpoint in front of many retrieval engines.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"rcp-gateway {version('rcp-gateway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Options of all commands: `debug` is read where errors end, `version` has done its work when this is called."""
+
+
+def _register(name: str) -> None:
+    """Let the command's module offer it; where a library for it is missing, offer the explanation in its place."""
+    try:
+        importlib.import_module(f"app.commands.{name}").register(app)
+    except ModuleNotFoundError as missing:
+        reason = missing
+
+        @app.command(name, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+        def absent() -> NoReturn:
+            """Not available: a library that it needs is not installed."""
+            raise reason
+
+
+for name in COMMANDS:
+    _register(name)
+
+
+def main() -> None:
+    """The console script `rcp-gateway`, and `python -m app`. Ends with SystemExit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows something else
+            stream.reconfigure(errors="replace")
+    app(prog_name="rcp-gateway")
+
+
+if __name__ == "__main__":
+    main()

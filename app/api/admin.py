@@ -1,0 +1,38 @@
+"""The operator's JSON: the engines as this process sees them.
+
+Read-only; it shows ids, states and capabilities, never addresses or credentials.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from app.api.state import GatewayState
+from app.engines.engine import RemoteEngine
+from app.protocol import envelope
+
+
+def admin(state: GatewayState) -> APIRouter:
+    """The routes of one gateway's operator view."""
+    router = APIRouter()
+
+    @router.get("/engines")
+    async def engines() -> Response:
+        body = {"engines": [_engine(engine) for engine in state.engines.engines]}
+        return Response(envelope.dumps(body), media_type="application/json")
+
+    return router
+
+
+def _engine(engine: RemoteEngine) -> dict[str, Any]:
+    advertisement = engine.advertisement
+    return {
+        "id": engine.id,
+        "up": engine.up,
+        "version": advertisement.server["version"] if advertisement else None,
+        "server": advertisement.server["name"] if advertisement else None,
+        "capabilities": sorted(advertisement.capabilities) if advertisement else [],
+        "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
+        "inFlight": engine.gate.in_flight,
+        "reason": engine.down_reason,
+    }

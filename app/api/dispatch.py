@@ -1,0 +1,193 @@
+"""Method name -> what to do: the gating order of RCP §12, the outcome of each message, batches.
+
+Order: malformed (-32600), not RCP (-32004), not offered (-32003), then the params (-32602) and the options (-32005).
+It refuses to know HTTP; the doors hand it bytes and get bytes back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from app.api.state import GatewayState
+from app.federation.call import RetrieveCall
+from app.federation.catalog import catalog_entries, info
+from app.federation.retrieve import retrieve
+from app.protocol import envelope
+from app.protocol.envelope import Request
+from app.protocol.errors import (
+    CapabilityMissing,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    RcpError,
+    UnknownMethod,
+    VersionMismatch,
+)
+from app.protocol.messages import GATES, PROTOCOL_VERSION, UNGATED, gate_of
+from app.protocol.params import read_meta, read_retrieve
+from app.telemetry.logs import logger
+
+OWN_META = frozenset({"deadlineMs", "federation", "progressToken", "session"})
+"""Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
+
+Params = dict[str, Any]
+Answer = Callable[[Params, str], Awaitable[Params]]
+"""(params, request id) -> result. Raises RcpError."""
+
+METHODS = frozenset(UNGATED | GATES.keys())
+"""Every method name that metrics and logs may carry as it is."""
+
+
+class Dispatcher:
+    """Answers messages, one or many, on behalf of one gateway."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._log = logger()
+        self._answers: dict[str, Answer] = {
+            "initialize": self._initialize,
+            "info": self._info,
+            "ping": self._ping,
+            "shutdown": self._shutdown,
+            "catalog/list": self._catalog,
+            "retrieve": self._retrieve,
+        }
+
+    async def message(self, message: Any, request_id: str, path_method: str | None) -> bytes | None:
+        """The response to one parsed message, or None for a notification. `path_method`: the method the URL names."""
+        try:
+            request = envelope.read_request(message)
+            _check_shape(request, path_method)
+        except InvalidRequest as fault:
+            self._state.metrics.error(fault.code)
+            return envelope.failure(envelope.recover_id(message), fault)
+        if request.notification:
+            return None
+        return await self.respond(request, request_id)
+
+    async def batch(self, messages: list[Any], request_id: str, path_method: str | None) -> bytes | None:
+        """The responses to a batch (RCP §11): members run at the same time; None if there is nothing to answer."""
+        if not messages:
+            return envelope.failure(None, InvalidRequest("an empty batch asks for nothing"))
+        most = self._state.settings.server.max_batch
+        if len(messages) > most:
+            return envelope.failure(None, InvalidParams(f"a batch may hold at most {most} messages", field="batch"))
+        answers = await asyncio.gather(
+            *(self.message(member, f"{request_id}.{index}", path_method) for index, member in enumerate(messages))
+        )
+        bodies = [answer for answer in answers if answer is not None]
+        return b"[" + b",".join(bodies) + b"]" if bodies else None
+
+    async def respond(self, request: Request, request_id: str) -> bytes:
+        """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        state = self._state
+        state.metrics.requests_in_flight.inc()
+        code: int | None = None
+        outcome = "error"
+        try:
+            result = await self._answer_of(request.method)(request.params, request_id)
+            body = envelope.success(request.id, result)
+            outcome = "degraded" if "degraded" in result.get("_meta", ()) else "ok"
+        except RcpError as error:
+            code = error.code
+            body = envelope.failure(request.id, error)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except Exception:  # noqa: BLE001 - the edge of a request: nothing but an error object leaves it
+            code = InternalError.code
+            self._log.exception("internal_error", request_id=request_id, method=_known(request.method))
+            body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
+        finally:
+            took = loop.time() - started
+            state.metrics.requests_in_flight.dec()
+            state.metrics.request(request.method, outcome, took)
+            if code is not None:
+                state.metrics.error(code)
+            self._log.info(
+                "request",
+                request_id=request_id,
+                method=_known(request.method),
+                outcome=outcome,
+                code=code,
+                ms=round(took * 1000, 2),
+            )
+        return body
+
+    def _answer_of(self, method: str) -> Answer:
+        answer = self._answers.get(method)
+        if answer is None:
+            capability = gate_of(method)
+            if capability is None:
+                raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+            raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")
+        return answer
+
+    async def _initialize(self, params: Params, request_id: str) -> Params:
+        theirs = params.get("protocolVersion")
+        if theirs is None:
+            theirs = PROTOCOL_VERSION
+        if type(theirs) is not int:
+            raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
+        if theirs < 1:
+            raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
+        return self._described(min(theirs, PROTOCOL_VERSION))
+
+    async def _info(self, params: Params, request_id: str) -> Params:
+        return self._described(PROTOCOL_VERSION)
+
+    def _described(self, version: int) -> Params:
+        state = self._state
+        members = state.membership.current()
+        return info(
+            protocol_version=version,
+            name=state.settings.server.name,
+            version=state.version,
+            capabilities=members.capabilities,
+            gateway={"id": members.identity, "epoch": state.membership.epoch},
+        )
+
+    async def _ping(self, params: Params, request_id: str) -> Params:
+        return {"nonce": params["nonce"]} if "nonce" in params else {}
+
+    async def _shutdown(self, params: Params, request_id: str) -> Params:
+        return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
+
+    async def _catalog(self, params: Params, request_id: str) -> Params:
+        return {"engines": catalog_entries(self._state.membership.current().offers)}
+
+    async def _retrieve(self, params: Params, request_id: str) -> Params:
+        state = self._state
+        started = asyncio.get_running_loop().time()
+        members = state.membership.current()
+        sent = params.get("_meta") or {}
+        meta = read_meta(sent)
+        most = state.settings.retrieve.deadline_ms
+        deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
+        call = RetrieveCall(
+            params=read_retrieve(params),
+            meta=meta,
+            started=started,
+            deadline=started + deadline_ms / 1000,
+            request_id=request_id,
+            default_depth=state.settings.federation.depth,
+            passed_on={key: value for key, value in sent.items() if key not in OWN_META},
+        )
+        return await retrieve(call, members, state.settings, state.witness)
+
+
+def _check_shape(request: Request, path_method: str | None) -> None:
+    """What a well-formed request may still not be: at another path than its method, or a notification with an id."""
+    if path_method is not None and request.method != path_method:
+        raise InvalidRequest(
+            f"the path names '{path_method[:100]}' and the body '{request.method[:100]}'; they must agree",
+            field="method",
+        )
+    if request.method.startswith("notifications/") and not request.notification:
+        raise InvalidRequest(f"'{request.method[:100]}' is a notification and carries no 'id'", field="id")
+
+
+def _known(method: str) -> str:
+    return method if method in METHODS else "other"

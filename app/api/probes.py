@@ -1,0 +1,37 @@
+"""/livez, /readyz and /metrics: for the orchestrator and Prometheus. No I/O, no engine is asked.
+
+Liveness says the loop turns; readiness follows decision 9 and never an engine's health.
+"""
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from app.api.state import GatewayState
+from app.protocol import envelope
+
+
+def probes(state: GatewayState) -> APIRouter:
+    """The routes of one gateway's probes."""
+    router = APIRouter()
+
+    @router.get("/livez")
+    async def livez() -> Response:
+        return _json(200, {"status": "alive"})
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        reason = state.readiness.reason()
+        if reason is not None:
+            return _json(503, {"status": "not ready", "reason": reason})
+        return _json(200, {"status": "ready", "degraded": state.readiness.degraded})
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(state.metrics.scraped()), headers={"content-type": content_type})
+
+    return router
+
+
+def _json(status: int, body: dict[str, object]) -> Response:
+    return Response(envelope.dumps(body), status, media_type="application/json")

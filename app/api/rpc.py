@@ -1,0 +1,193 @@
+"""POST /rcp and /rcp/{method}: body -> message -> dispatch -> JSON. Raw ASGI, since this is the hot path.
+
+HTTP statuses as RCP §5.2 has them; every answer carries Content-Length. A caller that hangs up cancels its request.
+Every other path belongs to the application behind this door.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from itertools import count
+from secrets import token_hex
+from typing import Any
+
+from app.api.dispatch import Dispatcher
+from app.protocol import envelope
+from app.protocol.errors import InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
+from app.settings.schema import ServerSettings
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BASE = "/rcp"
+WATCH_AFTER = 0.05
+"""Seconds until a request that is still under way is watched for its caller hanging up; most are answered before."""
+
+NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', a batch a list of them"
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class HungUp(Exception):
+    """The caller went away before its request was answered."""
+
+
+class RpcDoor:
+    """The RCP endpoint in front of `app`."""
+
+    def __init__(self, app: Asgi, dispatcher: Dispatcher, settings: ServerSettings) -> None:
+        self._app = app
+        self._dispatcher = dispatcher
+        self._max_body = settings.max_body_bytes
+        self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] != "http" or not (path == BASE or path.startswith(BASE + "/")):
+            await self._app(scope, receive, send)
+            return
+        request_id, encoding, length = self._read_headers(scope["headers"])
+        try:
+            if scope["method"] != "POST":
+                await self._refuse(
+                    send, 405, InvalidRequest("RCP is spoken with POST"), request_id, (b"allow", b"POST")
+                )
+            elif encoding not in ("", "identity"):
+                await self._refuse(send, 415, InvalidRequest("compressed request bodies are not accepted"), request_id)
+            elif length > self._max_body:
+                await self._refuse_body(send, request_id)
+            else:
+                await self._serve(path[len(BASE) + 1 :], request_id, receive, send)
+        except HungUp:
+            return
+
+    async def _serve(self, path_method: str, request_id: str, receive: Receive, send: Send) -> None:
+        body = await self._read_body(receive)
+        if body is None:
+            await self._refuse_body(send, request_id)
+            return
+        try:
+            message = envelope.loads(body)
+        except ParseError as fault:
+            await self._refuse(send, 400, fault, request_id)
+            return
+        named = path_method or None
+        if type(message) is dict and "method" in message:
+            answer = await _unless_hung_up(self._dispatcher.message(message, request_id, named), receive)
+            await _send_answer(send, 200, answer, request_id)
+        elif type(message) is list and message:
+            answer = await _unless_hung_up(self._dispatcher.batch(message, request_id, named), receive)
+            await _send_answer(send, 200, answer, request_id)
+        else:
+            await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
+
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise HungUp
+        body: bytes = event.get("body", b"")
+        if not event.get("more_body", False):
+            return body if len(body) <= self._max_body else None
+        parts = [body]
+        size = len(body)
+        while event.get("more_body", False):
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise HungUp
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            if size > self._max_body:
+                return None
+        return b"".join(parts)
+
+    async def _refuse_body(self, send: Send, request_id: str) -> None:
+        fault = PayloadTooLarge(f"a request may be at most {self._max_body} bytes long", field="body")
+        await self._refuse(send, 413, fault, request_id, (b"connection", b"close"))
+
+    async def _refuse(
+        self, send: Send, status: int, fault: RcpError, request_id: str, *headers: tuple[bytes, bytes]
+    ) -> None:
+        await _send_answer(send, status, envelope.failure(None, fault), request_id, *headers)
+
+    def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> tuple[str, str, int]:
+        """(request id, content encoding, content length) in one pass; a sane id of the caller's is kept."""
+        request_id = encoding = ""
+        length = 0
+        for name, value in headers:
+            if name == b"content-length":
+                length = int(value) if value.isdigit() else 0
+            elif name == b"x-request-id":
+                sent = value.decode("latin-1")
+                request_id = sent if _SANE_ID.fullmatch(sent) else ""
+            elif name == b"content-encoding":
+                encoding = value.decode("latin-1").strip().lower()
+        return request_id or next(self._request_ids), encoding, length
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
+    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}")
+    await _send_answer(send, 404, envelope.failure(None, fault), "")
+
+
+async def _send_answer(
+    send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
+) -> None:
+    if body is None:
+        status, body = 204, b""
+        head = [(b"x-request-id", request_id.encode()), *headers]
+    else:
+        head = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", request_id.encode()),
+            *headers,
+        ]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _unless_hung_up(work: Awaitable[bytes | None], receive: Receive) -> bytes | None:
+    """Do `work`, but cancel it when the caller hangs up. Raises HungUp."""
+    watch = _Watch(receive)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if watch.hung_up and task is not None and task.uncancel() == 0:
+            raise HungUp from None
+        raise
+    finally:
+        watch.end()
+
+
+class _Watch:
+    """Cancels the task it was made in when the caller disconnects. Costs a timer; a task only for slow requests."""
+
+    __slots__ = ("_receive", "_task", "_timer", "_watcher", "hung_up")
+
+    def __init__(self, receive: Receive) -> None:
+        loop = asyncio.get_running_loop()
+        self.hung_up = False
+        self._receive = receive
+        self._task = asyncio.current_task()
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(WATCH_AFTER, self._start)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def _start(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.hung_up = True
+        if self._task is not None:
+            self._task.cancel()

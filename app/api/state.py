@@ -1,0 +1,55 @@
+"""What every door needs to answer: settings, members, witnesses, and whether this gateway is ready.
+
+Built by the composition root; the doors read it and never replace it.
+"""
+
+from dataclasses import dataclass
+
+from app.engines.registry import EngineSet
+from app.federation.membership import Membership
+from app.federation.witness import Witness
+from app.settings.schema import GatewaySettings
+from app.telemetry.metrics import Metrics
+
+
+class Readiness:
+    """Whether traffic should come here (decision 9): once an engine has been reached, until draining starts.
+
+    It never follows engine health afterwards.
+    """
+
+    __slots__ = ("_engines", "_reached", "draining")
+
+    def __init__(self, engines: EngineSet) -> None:
+        self._engines = engines
+        self._reached = False
+        self.draining = False
+
+    def reason(self) -> str | None:
+        """Why this gateway is not ready, or None if it is."""
+        if self.draining:
+            return "draining"
+        if not self._reached:
+            self._reached = any(engine.advertisement is not None for engine in self._engines.engines)
+        return None if self._reached else "no engine has completed a handshake yet"
+
+    @property
+    def degraded(self) -> bool:
+        """Whether an engine is down; said, but no reason not to be ready."""
+        return not all(engine.up for engine in self._engines.engines)
+
+    def __repr__(self) -> str:
+        return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """The parts of one running gateway that the doors use."""
+
+    version: str
+    settings: GatewaySettings
+    engines: EngineSet
+    membership: Membership
+    witness: Witness
+    metrics: Metrics
+    readiness: Readiness

@@ -1,0 +1,116 @@
+"""`rcp-gateway check`: are the registry and the settings sound, and, if asked, are the engines there?
+
+It decides what is reported and the exit code; what is sound is decided in the settings room.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.commands.failure import explain
+from app.commands.files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.commands.terminal import answers, harmless, one_line
+
+if TYPE_CHECKING:
+    from app.settings.schema import EngineEntry, EnginesSettings, GatewaySettings
+    from app.settings.source import LoadedRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What one engine answered to a handshake, or why it did not."""
+
+    id: str
+    version: str = "-"
+    capabilities: str = "-"
+    error: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Offer the command."""
+    app.command()(check)
+
+
+def check(
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    config: ConfigOption = None,
+    connect: Annotated[bool, typer.Option("--connect", help="Also shake hands with every engine.")] = False,
+) -> None:
+    """Check the registry and the settings without starting anything."""
+    loaded, settings = _read(registry, config_or_default(config))
+    entries = [entry for entry in loaded.registry.engines if entry.enabled]
+    if connect and entries:
+        greetings = asyncio.run(_greet(entries, settings.engines))
+        _print_table(greetings)
+        if any(greeting.error for greeting in greetings):
+            raise typer.Exit(1)
+
+
+def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
+    """Both files, after telling about each; leaves with exit code 1 if one of them is at fault."""
+    from app.settings.faults import SettingsError
+    from app.settings.source import load_registry, load_settings
+
+    loaded = settings = None
+    try:
+        loaded = load_registry(registry, os.environ)
+        typer.echo(f"ok: {registry}: {_counted(loaded.registry.engines)}, fingerprint {loaded.fingerprint}")
+    except SettingsError as fault:
+        typer.echo(f"error: {harmless(explain(fault))}", err=True)
+    try:
+        settings = load_settings(config, os.environ)
+        typer.echo(f"ok: {_origin(config)}")
+    except SettingsError as fault:
+        typer.echo(f"error: {harmless(explain(fault))}", err=True)
+    if loaded is None or settings is None:
+        raise typer.Exit(1)
+    return loaded, settings
+
+
+def _counted(entries: "Sequence[EngineEntry]") -> str:
+    total, off = len(entries), sum(not entry.enabled for entry in entries)
+    count = "1 engine" if total == 1 else f"{total} engines"
+    return f"{count} ({off} disabled)" if off else count
+
+
+def _origin(config: Path | None) -> str:
+    from app.settings.environment import PREFIX
+
+    source = "built-in settings" if config is None else str(config)
+    overridden = sum(name.startswith(PREFIX) for name in os.environ)
+    return f"{source}, {overridden} overridden by the environment" if overridden else source
+
+
+async def _greet(entries: "Sequence[EngineEntry]", settings: "EnginesSettings") -> list[Greeting]:
+    return await asyncio.gather(*(_greet_one(entry, settings) for entry in entries))
+
+
+async def _greet_one(entry: "EngineEntry", settings: "EnginesSettings") -> Greeting:
+    from app.engines.registry import probe
+    from app.protocol.errors import LegError
+
+    try:
+        advertisement = await probe(entry, settings)
+    except LegError as fault:
+        return Greeting(entry.id, error=one_line(f"{fault.kind}: {fault.message}"))
+    capabilities = one_line(", ".join(sorted(advertisement.capabilities)))
+    return Greeting(entry.id, one_line(advertisement.server.get("version", "-")), capabilities)
+
+
+def _print_table(greetings: Sequence[Greeting]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("id", "ok", "version", "capabilities", "error"):
+        table.add_column(column, overflow="fold")
+    for greeting in greetings:
+        verdict = Text("no", style="red") if greeting.error else Text("yes", style="green")
+        words = (greeting.version, greeting.capabilities, greeting.error)
+        table.add_row(Text(greeting.id), verdict, *(Text(word) for word in words))
+    answers().print(table)

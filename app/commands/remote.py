@@ -1,0 +1,87 @@
+"""A running gateway as the command line reaches it: one question, one answer, over HTTP.
+
+It decides how what can go wrong on the way is told. It refuses to know how answers are shown.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from app.commands.failure import Failure
+from app.commands.terminal import one_line
+
+if TYPE_CHECKING:
+    import httpx2
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+GRACE_SECONDS = 1.0
+"""Waited beyond the deadline, so that the gateway itself can say that time ran out."""
+
+
+def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """The `result` of one RCP call to the gateway at `url` within `timeout` seconds. Raises Failure."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = _exchange("POST", f"{_root(url)}/rcp/{method}", timeout, message)
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise Failure(_told(error))
+    result = answer.get("result")
+    if not isinstance(result, dict):
+        raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
+    return result
+
+
+def engines(url: str, timeout: float) -> list[dict[str, Any]]:
+    """What the gateway at `url` says of its engines (`GET /engines`) within `timeout` seconds. Raises Failure."""
+    listed = _exchange("GET", f"{_root(url)}/engines", timeout).get("engines")
+    if not isinstance(listed, list):
+        raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
+    return [entry for entry in listed if isinstance(entry, dict)]
+
+
+def _root(url: str) -> str:
+    """The gateway's address without the path of its RCP door, which is what people have at hand."""
+    url = url if "://" in url else f"http://{url}"
+    return url.rstrip("/").removesuffix("/rcp")
+
+
+def _exchange(verb: str, url: str, timeout: float, message: dict[str, Any] | None = None) -> dict[str, Any]:
+    import httpx2
+
+    try:
+        # trust_env: a proxy of the environment has no business between a person and their gateway.
+        with httpx2.Client(trust_env=False, timeout=timeout + GRACE_SECONDS) as client:
+            response = client.request(verb, url, json=message)
+    except httpx2.ConnectError:
+        raise Failure(
+            f"no gateway is running at {url}; start one with: rcp-gateway serve (or: rcp-gateway demo)"
+        ) from None
+    except httpx2.TimeoutException:
+        raise Failure(f"no answer from {url} within {timeout:g} seconds") from None
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
+        raise Failure(f"'{url}' is not an address; write it like {DEFAULT_URL}") from None
+    except httpx2.HTTPError as fault:
+        raise Failure(f"no answer from {url}: {one_line(fault) or type(fault).__name__}") from None
+    return _object(response, url)
+
+
+def _object(response: "httpx2.Response", url: str) -> dict[str, Any]:
+    """The JSON object in the body. An error status with a JSON-RPC error in it is read as that error."""
+    try:
+        answer = json.loads(response.content)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or (response.status_code >= 400 and "error" not in answer):
+        raise Failure(f"{url} answers HTTP {response.status_code} and nothing of RCP; is that the gateway's address?")
+    return answer
+
+
+def _told(error: dict[str, Any]) -> str:
+    data = error.get("data")
+    data = data if isinstance(data, dict) else {}
+    details = [f"code {one_line(error.get('code', '?'), 20)}"]
+    details += [f"{name} {one_line(data[name], 100)}" for name in ("field", "option") if name in data]
+    notes = data.get("notes")
+    lines = [f"{one_line(error.get('message', 'refused'))} ({', '.join(details)})"]
+    lines += [f"  {one_line(note)}" for note in (notes if isinstance(notes, list) else [])]
+    return "\n".join(lines)

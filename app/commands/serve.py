@@ -1,0 +1,34 @@
+"""`rcp-gateway serve`: the gateway itself, in the foreground.
+
+It decides nothing but the names of the options; the composition root does the rest.
+"""
+
+from typing import Annotated
+
+import typer
+
+from app.commands.files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+
+
+def register(app: typer.Typer) -> None:
+    """Offer the command."""
+    app.command()(serve)
+
+
+def serve(
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    config: ConfigOption = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; server.host without it.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0 takes any free port; server.port.", show_default="8080")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes; server.workers.", show_default="1")
+    ] = None,
+) -> None:
+    """Serve one RCP endpoint in front of the engines of a registry."""
+    from app import main
+
+    raise typer.Exit(main.serve(registry, config_or_default(config), host, port, workers))

@@ -1,0 +1,101 @@
+"""The demo engine `concepts`: latent-semantic vectors over the same entries as `stdlib`, served over HTTP. Dense only.
+
+TF-IDF, reduced by a truncated SVD to DIMENSIONS directions of meaning, compared by cosine.
+
+    python -m app.demo.concepts --port 9002
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import rcp
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
+
+from app.demo.document import Document, Found, Search
+from app.demo.filters import Where
+from app.demo.library import read_library
+from app.demo.peer import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
+from app.demo.question import Question
+from app.demo.shelf import Shelf
+
+NAME = "concepts"
+CAPABILITIES = {"retrieve": retrieve_offer("dense", "cosine", max_k=200), "filter": FILTER_OFFER, "citations": {}}
+DIMENSIONS = 96
+MAX_FEATURES = 12_000
+SEED = 20240501
+"""Of the SVD and of the pairs that the noise is measured on: the same library gives the same answers everywhere."""
+PAIRS = 20_000
+
+
+class Concepts:
+    """A vector per document. Scores are cosines; a document at a right angle or beyond is no answer."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self.shelf = Shelf(documents)
+        self._tfidf = TfidfVectorizer(
+            sublinear_tf=True, min_df=2, max_df=0.5, max_features=MAX_FEATURES, stop_words="english"
+        )
+        texts = [f"{document.names} {document.text}" for document in documents]
+        weights = self._tfidf.fit_transform(texts)
+        dimensions = min(DIMENSIONS, *(size - 1 for size in weights.shape))
+        self._svd = TruncatedSVD(dimensions, n_iter=3, random_state=SEED)
+        self._vectors = normalize(self._svd.fit_transform(weights))
+        self.noise = self._measure_noise()
+
+    def _measure_noise(self) -> float:
+        """The cosine that only one in twenty pairs of documents picked blindly exceeds."""
+        pairs = np.random.default_rng(SEED).integers(len(self._vectors), size=(2, PAIRS))
+        cosines = np.einsum("ij,ij->i", self._vectors[pairs[0]], self._vectors[pairs[1]])
+        return float(np.quantile(cosines, 0.95))
+
+    def search(self, question: str, k: int, where: Where | None = None, min_score: float | None = None) -> Search:
+        """The `k` documents nearest to `question` that fulfil `where` and reach `min_score`; ties by id.
+
+        A confidence is the cosine's way from the noise to 1: 0 says no nearer than two documents picked blindly.
+        """
+        cosines = self._cosines(question)
+        eligible = cosines > 0 if min_score is None else (cosines > 0) & (cosines >= min_score)
+        if where is not None:
+            allowed = np.zeros(len(cosines), dtype=bool)
+            allowed[self.shelf.places(where)] = True
+            eligible &= allowed
+        places = np.flatnonzero(eligible)
+        best = places[np.argsort(-cosines[places], kind="stable")[:k]]
+        found = [self._found(int(place), float(cosines[place])) for place in best]
+        return Search(found, len(places))
+
+    def _cosines(self, question: str) -> Any:
+        """Of `question` to every document, rounded so that equal texts tie; zeros if no word of it is known."""
+        vector = normalize(self._svd.transform(self._tfidf.transform([question])))
+        return np.clip(np.round(self._vectors @ vector[0], 6), -1.0, 1.0)
+
+    def _found(self, place: int, cosine: float) -> Found:
+        confidence = max(0.0, (cosine - self.noise) / (1.0 - self.noise))
+        return Found(self.shelf.documents[place], cosine, round(confidence, 6))
+
+    def close(self) -> None:
+        """Let go of the shelf."""
+        self.shelf.close()
+
+    def __repr__(self) -> str:
+        return f"Concepts({len(self.shelf.documents)} documents, {self._vectors.shape[1]} dimensions)"
+
+
+def build() -> rcp.Server:
+    """Read the library, place its entries in the space of concepts and make the server."""
+    documents = read_library(NAME)
+    say(NAME, f"fitting vectors to {len(documents)} entries")
+    space = Concepts(documents)
+    say(NAME, f"{len(documents)} entries in {DIMENSIONS} dimensions")
+
+    def search(question: Question) -> Search:
+        return space.search(question.text, question.k, question.where, question.min_score)
+
+    return build_server(NAME, CAPABILITIES, search)
+
+
+if __name__ == "__main__":
+    serve_http(NAME, build)

@@ -1,0 +1,247 @@
+"""One keep-alive HTTP/1.1 connection to an engine: one question on the wire at a time, one answer back.
+
+Engines room. It decides where an answer begins and ends, and whether the connection is fit for another question; it
+refuses to know JSON-RPC, pools and how it was connected.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from app.engines.body import Body
+from app.protocol.errors import LegError, ProtocolViolation
+
+MAX_HEAD_BYTES = 65_536
+"""Longest head of an answer (all its interim responses and trailers included), and longest stretch without any body."""
+
+_READ_FIELDS = frozenset({b"content-encoding", b"content-length", b"retry-after", b"transfer-encoding"})
+
+
+class Severed(ProtocolViolation):
+    """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
+
+
+class _Surplus(Exception):
+    """Something follows a complete answer that nobody asked for."""
+
+
+class Connection(asyncio.Protocol):
+    """Callbacks of the event loop and of the HTTP parser on one side, `ask` on the other.
+
+    `status` and `retry_after` belong to the last answer. `born`, `epoch` and `idle_since` are the pool's notes on it.
+    """
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_fault",
+        "_fields",
+        "_head",
+        "_keep",
+        "_limit",
+        "_loop",
+        "_on_lost",
+        "_parser",
+        "_silence",
+        "_touched",
+        "_transport",
+        "_until_close",
+        "_waiter",
+        "born",
+        "closed",
+        "epoch",
+        "idle_since",
+        "retry_after",
+        "status",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limit: int,
+        on_lost: Callable[["Connection"], None],
+        *,
+        born: float = 0.0,
+        epoch: int = 0,
+    ) -> None:
+        """`limit`: most decoded bytes of one body. `on_lost` is called once, when the socket is gone."""
+        self._loop = loop
+        self._limit = limit
+        self._on_lost = on_lost
+        self.born = born
+        self.epoch = epoch
+        self.idle_since = born
+        self.closed = True  # until it is connected
+        self.status = 0
+        self.retry_after: bytes | None = None
+        self._transport: asyncio.Transport | None = None
+        self._parser: HttpResponseParser | None = None
+        self._waiter: asyncio.Future[bytes | bytearray] | None = None
+        self._fault: LegError | None = None
+        self._fields: dict[bytes, bytes] = {}
+        self._body: Body | None = None
+        self._head = self._silence = 0
+        self._touched = self._complete = self._until_close = self._keep = False
+
+    def ask(self, request: bytes) -> asyncio.Future[bytes | bytearray]:
+        """Write one whole request; the future is the decoded body of its answer, or a LegError.
+
+        Whoever stops waiting for the future must `abort` the connection.
+        """
+        waiter = self._waiter = self._loop.create_future()
+        if self.closed or self._transport is None:
+            self._conclude(self._fault or Severed("the connection was closed before the request was sent"))
+            return waiter
+        self._head = self._silence = 0
+        self._touched = self._complete = self._until_close = False
+        self._body = None
+        self._transport.write(request)
+        return waiter
+
+    def abort(self) -> None:
+        """Close the socket at once, whatever is under way on it."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, fault: LegError) -> None:
+        """Close the socket at once; a question under way, or one that comes too late, ends with `fault`."""
+        self._fault = fault
+        self.abort()
+        self._conclude(fault)
+
+    # ── the event loop calls ──────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._parser = HttpResponseParser(self)
+        self.closed = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None or self._parser is None:
+            self.abort()  # nobody asked: this peer cannot be trusted with another question
+            return
+        self._touched = True
+        self._silence += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as fault:
+            if not self._complete:
+                self.fail(self._fault or ProtocolViolation(f"the answer is not HTTP: {fault}"))
+                return
+            self._keep = False
+        if self._complete:
+            self._deliver()
+        elif self._silence > MAX_HEAD_BYTES:
+            self.fail(_head_too_long())
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+        self._parser = None  # the parser holds our bound methods: a cycle otherwise
+        self._on_lost(self)
+
+    # ── the parser calls ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise _Surplus
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value)
+        if self._head > MAX_HEAD_BYTES:
+            self._refuse(_head_too_long())
+        name = name.lower()
+        if name in _READ_FIELDS:
+            self._fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        status: int = self._parser.get_status_code()  # type: ignore[union-attr]
+        fields, self._fields = self._fields, {}
+        if status < 200:
+            if status == 101:
+                self._refuse(ProtocolViolation("the engine switched protocols (HTTP 101)"))
+            return  # an interim response; the answer is still to come
+        self.status = status
+        self.retry_after = fields.get(b"retry-after")
+        try:
+            self._body = self._body_of(fields)
+        except LegError as fault:
+            self._refuse(fault)
+
+    def on_body(self, piece: bytes) -> None:
+        self._silence = 0
+        try:
+            self._body.feed(piece)  # type: ignore[union-attr]
+        except LegError as fault:
+            self._refuse(fault)
+
+    def on_message_complete(self) -> None:
+        if self._body is not None:
+            self._complete = True
+            self._keep = self._parser.should_keep_alive()  # type: ignore[union-attr]
+
+    # ── our own ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _body_of(self, fields: dict[bytes, bytes]) -> Body:
+        body = Body(self._limit, fields.get(b"content-encoding"))
+        length = fields.get(b"content-length")
+        if length is not None:
+            body.expect(int(length))
+            return body
+        framing = fields.get(b"transfer-encoding")
+        if framing is None:
+            self._until_close = True
+        elif framing.strip().lower() != b"chunked":
+            raise ProtocolViolation("the answer has a transfer encoding other than chunked")
+        return body
+
+    def _refuse(self, fault: LegError) -> None:
+        """Stop the parser; it only lets an exception through wrapped, so what it means is noted aside."""
+        self._fault = fault
+        raise fault
+
+    def _deliver(self) -> None:
+        """The answer is whole: hand it over."""
+        body, self._body = self._body, None
+        assert body is not None
+        try:
+            whole = body.finish()
+        except LegError as fault:
+            self.fail(fault)
+            return
+        if not self._keep:
+            self.abort()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(whole)
+
+    def _end(self, exc: Exception | None) -> None:
+        """The peer sends no more (`exc` None), or the connection broke."""
+        self.closed = True
+        if self._waiter is None:
+            return
+        if not self._touched:
+            self._conclude(Severed("the engine closed the connection without an answer"))
+        elif exc is None and self._until_close and self._body is not None:
+            self._keep = False
+            self._deliver()
+        else:
+            self._conclude(ProtocolViolation("the connection broke off in the middle of the answer"))
+
+    def _conclude(self, fault: LegError) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(fault)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "busy" if self._waiter is not None else "idle"
+        return f"<Connection {state}, last HTTP {self.status or '-'}, epoch {self.epoch}>"
+
+
+def _head_too_long() -> ProtocolViolation:
+    return ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes")

@@ -1,0 +1,116 @@
+"""Where an engine listens over HTTP: its URL taken apart once, its TLS context, and the words for not reaching it.
+
+Engines room. It decides request targets, the request's headers and what a failed connection is called; it refuses to
+know sockets. URLs may hold keys, so nothing here ever shows a path or a query: host and port are all that is said.
+"""
+
+import os
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+from app.protocol.errors import ConnectFailed, Refused, TlsFailed
+from app.settings.schema import EngineEntry, EngineTls
+
+UNKNOWN_METHOD = -32004
+
+_IN_PATHS = "/!$&'()*+,;=:@-._~"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One engine's URL. `authority` is the Host header, `host` goes to the resolver and to TLS."""
+
+    secure: bool
+    host: str
+    port: int
+    authority: str
+    path: str = field(repr=False)
+    query: str = field(repr=False)
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Take a URL of the registry apart; `http://h/rcp/?key=x` and `http://h/rcp?key=x` are the same."""
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        host = parts.hostname or ""
+        shown = f"[{host}]" if ":" in host else host
+        usual = 443 if secure else 80
+        port = parts.port or usual
+        return cls(
+            secure=secure,
+            host=host,
+            port=port,
+            authority=shown if port == usual else f"{shown}:{port}",
+            path=parts.path.rstrip("/"),
+            query=f"?{parts.query}" if parts.query else "",
+        )
+
+    @property
+    def label(self) -> str:
+        """`host:port`, fit for notes and logs."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """`scheme://host[:port]`."""
+        return f"{'https' if self.secure else 'http'}://{self.authority}"
+
+    def target(self, method: str) -> str:
+        """The request target of an RCP method: `<path>/<method>[?query]` (RCP §5.2).
+
+        Raises Refused (-32004) for a name that would climb out of the path.
+        """
+        if any(step in ("", ".", "..") for step in method.split("/")):
+            raise Refused("a method of that name has no address over HTTP", code=UNKNOWN_METHOD)
+        return f"{self.path}/{quote(method, safe=_IN_PATHS)}{self.query}"
+
+    def unreachable(self, fault: BaseException) -> ConnectFailed:
+        """Why no TCP connection came about."""
+        return ConnectFailed(f"{self.label}: {_reason(fault)}")
+
+    def distrusted(self, fault: BaseException) -> TlsFailed:
+        """Why there was a TCP connection but no TLS over it."""
+        return TlsFailed(f"{self.label}: {_reason(fault)}")
+
+
+def request_headers(endpoint: Endpoint, entry: EngineEntry) -> list[tuple[bytes, bytes]]:
+    """Everything a request to the engine carries but its length; a caller's headers are never among it."""
+    lines = [("Host", endpoint.authority), ("Content-Type", "application/json"), ("Accept", "application/json")]
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in (*lines, *entry.headers.items())]
+
+
+def tls_context(wishes: EngineTls | None) -> ssl.SSLContext:
+    """A verifying client context with the entry's own authority and certificate. Raises TlsFailed; reads files."""
+    wishes = wishes or EngineTls()
+    try:
+        context = ssl.create_default_context(cafile=wishes.ca_file)
+    except OSError as fault:
+        raise TlsFailed(f"tls.caFile: {_reason(fault)}") from None
+    if wishes.cert_file:
+        try:
+            # An empty password: a key that wants one must fail, not ask at the terminal.
+            context.load_cert_chain(wishes.cert_file, wishes.key_file, password="")
+        except (OSError, ValueError) as fault:
+            raise TlsFailed(f"tls.certFile or tls.keyFile: {_reason(fault)}") from None
+    return context
+
+
+def _reason(fault: BaseException) -> str:
+    """The plainest words in a chain of errors; the outermost ones tend to quote addresses and modules."""
+    for cause in _causes(fault):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS: {(cause.reason or 'broken off').lower().replace('_', ' ')}"
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno)
+    return "the connection was broken off" if isinstance(fault, OSError) else type(fault).__name__
+
+
+def _causes(fault: BaseException | None) -> Iterator[BaseException]:
+    while fault is not None:
+        yield fault
+        fault = fault.__cause__ or fault.__context__

@@ -1,0 +1,160 @@
+"""One downstream engine: gate -> transport, its handshake, and its last known advertisement.
+
+It decides when to shake hands and how an engine's life (up, down, restarted) looks from here.
+It refuses to know what is asked of an engine, and which kind of wire carries it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from app.engines.transport import Reply, Transport
+from app.protocol.capabilities import Advertisement, read_advertisement
+from app.protocol.errors import ConnectFailed, LegError, LegTimeout, Overloaded, Refused
+from app.protocol.messages import PROTOCOL_VERSION
+from app.resilience.limits import Gate, GateFull
+from app.settings.schema import EngineEntry
+
+NOT_INITIALIZED = -32001
+INVALID_REQUEST = -32600
+
+UNHEALTHY_KINDS = frozenset({"timeout", "connect", "tls", "http_status", "protocol"})
+"""Failures that say something about the engine; the others say something about one request."""
+
+
+class RemoteEngine:
+    """An engine of the registry as this process knows it. Satisfies `federation.engine.Engine`.
+
+    `on_change` is called after each handshake that brought another advertisement than the last known one.
+    """
+
+    __slots__ = (
+        "_fault",
+        "_handshakes",
+        "_on_change",
+        "_shaking",
+        "_transport",
+        "advertisement",
+        "entry",
+        "gate",
+        "id",
+        "last_latency_ms",
+    )
+
+    def __init__(self, entry: EngineEntry, transport: Transport, on_change: Callable[["RemoteEngine"], None]) -> None:
+        self.id = entry.id
+        self.entry = entry
+        self.advertisement: Advertisement | None = None
+        self.gate = Gate(entry.max_concurrency, queue=entry.max_concurrency)
+        self.last_latency_ms: float | None = None
+        self._transport = transport
+        self._on_change = on_change
+        self._fault: LegError | None = ConnectFailed("no handshake yet")
+        self._shaking = asyncio.Lock()
+        self._handshakes = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the last thing it did, in traffic or when checked, was right."""
+        return self._fault is None
+
+    @property
+    def down_reason(self) -> str | None:
+        """Class and text of the failure that made it count as down; None while it is up."""
+        return f"{self._fault.kind}: {self._fault.message}" if self._fault is not None else None
+
+    async def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> Reply:
+        """Ask the engine and have its answer before `deadline` (event-loop seconds), the wait at the gate included.
+
+        An engine that restarted and answers -32001 is shaken hands with and asked once more. Raises LegError.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                if not self.gate.try_enter():
+                    await self.gate.enter()
+                try:
+                    reply = await self._ask(method, params, idempotent)
+                finally:
+                    self.gate.leave()
+        except TimeoutError:
+            raise self._noted(LegTimeout("no answer within the time it was given")) from None
+        except GateFull:
+            raise Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting") from None
+        except LegError as fault:
+            raise self._noted(fault) from None
+        self._fault = None
+        return reply
+
+    async def check(self, deadline: float) -> None:
+        """See whether it is there: `ping`, or a handshake while it counts as down. Raises LegError."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if self._fault is not None or self.advertisement is None:
+            await self.handshake(deadline)
+        else:
+            with suppress(Refused):  # it may not know ping; it did answer
+                await self.call("ping", {}, deadline)
+        self.last_latency_ms = (loop.time() - started) * 1000
+
+    async def handshake(self, deadline: float) -> Advertisement:
+        """`initialize`, or `info` if it says it is initialized already (RCP §7.1, §13). Raises LegError."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._shake_hands(self._handshakes)
+        except TimeoutError:
+            raise self._noted(LegTimeout("the handshake took longer than it was given")) from None
+        except LegError as fault:
+            raise self._noted(fault) from None
+
+    async def close(self) -> None:
+        """Release its connections or its process."""
+        await self._transport.close()
+
+    async def _ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
+        seen = self._handshakes
+        try:
+            return await self._transport.call(method, params, idempotent=idempotent)
+        except Refused as refusal:
+            if refusal.code != NOT_INITIALIZED:
+                raise
+        await self._shake_hands(seen)
+        return await self._transport.call(method, params, idempotent=idempotent)
+
+    async def _shake_hands(self, seen: int) -> Advertisement:
+        """One handshake for all who noticed at the same time that one is due (`seen`: how many there had been)."""
+        async with self._shaking:
+            if self._handshakes == seen or self.advertisement is None:
+                self._remember(read_advertisement(await self._greet()))
+            assert self.advertisement is not None
+            return self.advertisement
+
+    async def _greet(self) -> dict[str, Any]:
+        greeting = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "client": {"name": "rcp-gateway", "version": "1"},
+            "capabilities": {},
+        }
+        try:
+            return (await self._transport.call("initialize", greeting)).result
+        except Refused as refusal:
+            if refusal.code != INVALID_REQUEST:
+                raise
+        return (await self._transport.call("info", {})).result
+
+    def _remember(self, advertisement: Advertisement) -> None:
+        self._handshakes += 1
+        self._fault = None
+        if advertisement != self.advertisement:
+            self.advertisement = advertisement
+            self._on_change(self)
+
+    def _noted(self, fault: LegError) -> LegError:
+        if fault.kind in UNHEALTHY_KINDS:
+            self._fault = fault
+        return fault
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else f"down ({self.down_reason})"
+        return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self.gate!r}, {self._handshakes} handshakes>"
+

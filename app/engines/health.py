@@ -1,0 +1,73 @@
+"""The background loop: shakes hands with engines that are not up, pings those that are, each on a schedule of its own.
+
+One engine that hangs delays no other. It decides when to look again; what it sees is kept by the engine itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from app.engines.engine import RemoteEngine
+from app.protocol.errors import LegError
+from app.settings.schema import EnginesSettings
+
+FIRST_PAUSE = 0.1
+"""Seconds before an engine that did not answer is tried again; doubled up to `reconnect_max_seconds`."""
+
+JITTER = 0.2
+
+Report = Callable[[RemoteEngine, LegError | None], None]
+"""Told whenever an engine comes up (None) or goes down (why)."""
+
+
+class HealthLoop:
+    """Watches engines until it is stopped; `report` hears each change between up and down."""
+
+    def __init__(
+        self,
+        settings: EnginesSettings,
+        report: Report,
+        jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),
+    ) -> None:
+        self._settings = settings
+        self._report = report
+        self._jitter = jitter
+        self._watches: dict[str, asyncio.Task[None]] = {}
+
+    def watch(self, engine: RemoteEngine) -> None:
+        """Start looking after `engine` at once."""
+        self._watches[engine.id] = asyncio.create_task(self._look_after(engine), name=f"health:{engine.id}")
+
+    async def stop(self) -> None:
+        """End every watch and wait until it has ended."""
+        watches, self._watches = list(self._watches.values()), {}
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _look_after(self, engine: RemoteEngine) -> None:
+        known_up: bool | None = None
+        pause = FIRST_PAUSE
+        while True:
+            fault = await self._look(engine)
+            up = fault is None
+            if up is not known_up:
+                known_up = up
+                self._report(engine, fault)
+            if up:
+                pause = FIRST_PAUSE
+                await asyncio.sleep(self._settings.health_interval_seconds * self._jitter())
+            else:
+                await asyncio.sleep(pause * self._jitter())
+                pause = min(pause * 2, self._settings.reconnect_max_seconds)
+
+    async def _look(self, engine: RemoteEngine) -> LegError | None:
+        budget = engine.entry.timeout_ms / 1000
+        try:
+            await engine.check(asyncio.get_running_loop().time() + budget)
+        except LegError as fault:
+            return fault
+        return None
+
+    def __repr__(self) -> str:
+        return f"<HealthLoop watching {sorted(self._watches)}>"

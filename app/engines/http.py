@@ -1,0 +1,109 @@
+"""RCP over pooled HTTP/1.1 connections: the fast path to an engine.
+
+Engines room. It decides what a request looks like on the wire and when asking once more is fair; it refuses to know
+what is asked, deadlines (the caller cancels) and how many calls may run at once.
+"""
+
+import itertools
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.engines.body import read_answer
+from app.engines.connection import Connection, Severed
+from app.engines.endpoint import Endpoint, request_headers, tls_context
+from app.engines.pool import Pool
+from app.engines.resolver import Resolver
+from app.engines.transport import Reply
+from app.protocol import envelope
+from app.protocol.errors import BadStatus, LegError
+from app.settings.schema import EngineEntry, EnginesSettings
+
+MAX_HEADS = 64
+"""Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
+
+
+class HttpTransport:
+    """One engine over HTTP/1.1. Satisfies `Transport`.
+
+    No cookies, no proxies, no redirects: what is not in the registry entry is never sent.
+    """
+
+    __slots__ = ("_entry", "_heads", "_ids", "_lines", "_pool", "_tls", "endpoint")
+
+    def __init__(
+        self,
+        entry: EngineEntry,
+        settings: EnginesSettings,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        resolver: Resolver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is connected or read yet. `clock` (seconds) tells the age of connections."""
+        self.endpoint = Endpoint.of(entry.url or "")
+        self._entry = entry
+        self._ids = itertools.count(1)
+        self._heads: dict[str, bytes] = {}
+        self._lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
+        self._tls = ssl_context
+        self._pool = Pool(self.endpoint, settings, self._trust, resolver or Resolver(), clock)
+
+    async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
+        """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
+
+        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`.
+        """
+        call_id = next(self._ids)
+        body = envelope.encode_call(call_id, method, params)
+        request = b"%b%d\r\n\r\n%b" % (self._heads.get(method) or self._head(method), len(body), body)
+        connection = self._pool.take()
+        if connection is None:
+            return Reply(await self._exchange(await self._pool.dial(), request, call_id))
+        try:
+            return Reply(await self._exchange(connection, request, call_id))
+        except Severed:
+            if not idempotent:
+                raise
+        try:
+            return Reply(await self._exchange(await self._pool.dial(), request, call_id), attempts=2)
+        except LegError as fault:
+            fault.attempts = 2
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; calls under way end with ConnectFailed("closed")."""
+        await self._pool.close()
+
+    async def _exchange(self, connection: Connection, request: bytes, call_id: int) -> dict[str, Any]:
+        try:
+            body = await connection.ask(request)
+            result = read_answer(connection.status, body, connection.retry_after, call_id)
+        except BaseException as fault:
+            # An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not.
+            if isinstance(fault, BadStatus) or (isinstance(fault, LegError) and fault.code is not None):
+                self._pool.give(connection)
+            else:
+                connection.abort()
+            raise
+        self._pool.give(connection)
+        return result
+
+    def _head(self, method: str) -> bytes:
+        """The request up to the value of Content-Length."""
+        target = self.endpoint.target(method).encode("ascii")
+        head = b"POST %b HTTP/1.1\r\n%bContent-Length: " % (target, self._lines)
+        if len(self._heads) >= MAX_HEADS:
+            self._heads.clear()
+        self._heads[method] = head
+        return head
+
+    def _trust(self) -> ssl.SSLContext | None:
+        """The TLS context, built at the first dial that succeeds in building it."""
+        if self._tls is None and self.endpoint.secure:
+            self._tls = tls_context(self._entry.tls)
+        return self._tls if self.endpoint.secure else None
+
+    def __repr__(self) -> str:
+        return f"<HttpTransport {self._entry.id} {self._pool!r}>"

@@ -1,0 +1,233 @@
+"""The connections to one engine: the idle ones, newest first, and how new ones come about.
+
+Engines room. It decides which connection is still good to use and which address to try; how many calls run at once is
+decided by the engine's gate above, and what is said over a connection is none of its business.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from app.engines.connection import Connection
+from app.engines.endpoint import Endpoint
+from app.engines.resolver import Addresses, Resolver
+from app.protocol.errors import ConnectFailed
+from app.settings.schema import EnginesSettings
+
+
+class Pool:
+    """A stack of idle connections and a dialler. Every change of state happens in one synchronous step.
+
+    The epoch grows when the engine could not be reached: connections of an older one lead to where it was before.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_dials",
+        "_emptied",
+        "_endpoint",
+        "_epoch",
+        "_idle",
+        "_live",
+        "_resolver",
+        "_settings",
+        "_suspect",
+        "_timer",
+        "_tls",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: EnginesSettings,
+        tls: Callable[[], ssl.SSLContext | None],
+        resolver: Resolver,
+        clock: Callable[[], float],
+    ) -> None:
+        """`tls` gives the context at each dial (None: plain TCP) and may raise TlsFailed."""
+        self._endpoint = endpoint
+        self._settings = settings
+        self._tls = tls
+        self._resolver = resolver
+        self._clock = clock
+        self._idle: list[Connection] = []
+        self._live: set[Connection] = set()
+        self._dials: set[asyncio.Task[Connection]] = set()
+        self._emptied: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: str | None = None
+        self._epoch = 0
+        self._closed = False
+
+    def take(self) -> Connection | None:
+        """The idle connection used last that is still good, or None."""
+        idle = self._idle
+        if not idle:
+            return None
+        now = self._clock()
+        while idle:
+            connection = idle.pop()
+            if not connection.closed and not self._stale(connection, now):
+                return connection
+            connection.abort()
+        return None
+
+    def give(self, connection: Connection) -> None:
+        """Put a connection back whose answer has been read to the end."""
+        if connection.closed:
+            return
+        now = self._clock()
+        connection.idle_since = now
+        if self._stale(connection, now):
+            connection.abort()
+            return
+        self._idle.append(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.idle_seconds, self._sweep)
+
+    async def dial(self) -> Connection:
+        """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
+        if self._closed:
+            raise ConnectFailed("closed")
+        task = asyncio.get_running_loop().create_task(self._dial(), name=f"dial {self._endpoint.label}")
+        self._dials.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().abort()  # connected in the very moment of the cancellation
+            current = asyncio.current_task()
+            if self._closed and not (current and current.cancelling()):
+                raise ConnectFailed("closed") from None
+            raise
+        finally:
+            self._dials.discard(task)
+
+    async def close(self) -> None:
+        """Close every connection and end every dial; calls under way fail with ConnectFailed("closed")."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        dials = tuple(self._dials)
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+        self._emptied = asyncio.Event()
+        for connection in tuple(self._live):
+            connection.fail(ConnectFailed("closed"))
+        self._idle.clear()
+        if self._live:
+            await self._emptied.wait()
+
+    # ── what is still good ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stale(self, connection: Connection, now: float) -> bool:
+        return (
+            connection.epoch != self._epoch
+            or now - connection.idle_since >= self._settings.idle_seconds
+            or now - connection.born >= self._settings.max_connection_age_seconds
+            or self._closed
+        )
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long; the bottom of the stack has been so for longest."""
+        now = self._clock()
+        fresh = [connection for connection in self._idle if not self._stale(connection, now)]
+        for connection in self._idle:
+            if self._stale(connection, now):
+                connection.abort()
+        self._idle = fresh
+        self._timer = None
+        if fresh:
+            rest = fresh[0].idle_since + self._settings.idle_seconds - now
+            self._timer = asyncio.get_running_loop().call_later(rest, self._sweep)
+
+    def _lost(self, connection: Connection) -> None:
+        self._live.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+        if self._emptied is not None and not self._live:
+            self._emptied.set()
+
+    # ── how new ones come about ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _dial(self) -> Connection:
+        host = self._endpoint.host
+        addresses = await self._resolver.addresses(host)
+        try:
+            return await self._first_of(addresses)
+        except BaseException:
+            self._resolver.forget(host)  # what refused, hung or was not the engine may be another's address by now
+            raise
+
+    async def _first_of(self, addresses: Addresses) -> Connection:
+        """Try the addresses in their order, one that just failed or hung last. Raises LegError."""
+        fault = ConnectFailed("no address")
+        for address in sorted(addresses, key=lambda address: address == self._suspect):
+            try:
+                connection = await self._connect(address)
+            except ConnectFailed as failed:
+                self._suspect = address
+                fault = failed
+            except asyncio.CancelledError:
+                self._suspect = address
+                raise
+            else:
+                self._suspect = None if self._suspect == address else self._suspect
+                return connection
+        self._move_on()
+        raise fault
+
+    async def _connect(self, address: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        tls = self._tls()
+        sock = await self._tcp(loop, address)
+        adopt = partial(
+            Connection, loop, self._settings.max_response_bytes, self._lost, born=self._clock(), epoch=self._epoch
+        )
+        # From here on the socket belongs to the loop, which closes it on failure and on cancellation.
+        try:
+            if tls is None:
+                _, connection = await loop.create_connection(adopt, sock=sock)
+            else:
+                host = self._endpoint.host
+                _, connection = await loop.create_connection(adopt, sock=sock, ssl=tls, server_hostname=host)
+        except OSError as fault:
+            raise (self._endpoint.unreachable(fault) if tls is None else self._endpoint.distrusted(fault)) from None
+        self._live.add(connection)
+        return connection
+
+    async def _tcp(self, loop: asyncio.AbstractEventLoop, address: str) -> socket.socket:
+        """A connected socket; the loop would not close one that is half open when the caller goes away."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        except OSError as fault:
+            raise self._endpoint.unreachable(fault) from None
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, (address, self._endpoint.port))
+        except OSError as fault:
+            sock.close()
+            raise self._endpoint.unreachable(fault) from None
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _move_on(self) -> None:
+        """The engine cannot be reached where it was: the connections that lead there are not used again."""
+        self._epoch += 1
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._idle)} idle of {len(self._live)}"
+        return f"<Pool {self._endpoint.label} {state}, {len(self._dials)} dialling, epoch {self._epoch}>"

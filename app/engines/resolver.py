@@ -1,0 +1,109 @@
+"""Names to addresses for connections to engines, so that one sick name holds up nobody but its own engine.
+
+Engines room. The event loops look names up in a small shared thread pool, which a few hanging names fill; here each
+name has at most one lookup under way, in a thread of its own that nobody waits for at exit. It decides how long an
+answer is believed, and refuses to know who connects to it.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from app.protocol.errors import ConnectFailed
+
+BELIEVED_SECONDS = 30.0
+
+Addresses = tuple[str, ...]
+Lookup = Callable[..., list[tuple[Any, ...]]]
+"""The signature of socket.getaddrinfo."""
+
+
+class Resolver:
+    """Looks names up once for all who ask at the same time, and remembers the answer for `ttl` seconds.
+
+    Belongs to one event loop. Failures are not remembered.
+    """
+
+    __slots__ = ("_clock", "_flights", "_known", "_lookup", "_ttl")
+
+    def __init__(
+        self,
+        *,
+        ttl: float = BELIEVED_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        lookup: Lookup = socket.getaddrinfo,
+    ) -> None:
+        self._ttl = ttl
+        self._clock = clock
+        self._lookup = lookup
+        self._known: dict[str, tuple[float, Addresses]] = {}
+        # A flight lands on addresses, or on the words for why there are none: an exception that no one is left to
+        # collect would be reported as lost.
+        self._flights: dict[str, asyncio.Future[Addresses | str]] = {}
+
+    async def addresses(self, host: str) -> Addresses:
+        """Numeric addresses of `host` in the order to try them, at least one. Raises ConnectFailed."""
+        if is_numeric(host):
+            return (host,)
+        known = self._known.get(host)
+        if known is not None and self._clock() < known[0]:
+            return known[1]
+        landed = await asyncio.shield(self._flights.get(host) or self._depart(host))
+        if isinstance(landed, str):
+            raise ConnectFailed(landed)
+        return landed
+
+    def forget(self, host: str) -> None:
+        """Believe the name's last answer no longer: connecting to it did not work."""
+        self._known.pop(host, None)
+
+    def _depart(self, host: str) -> asyncio.Future[Addresses | str]:
+        loop = asyncio.get_running_loop()
+        flight: asyncio.Future[Addresses | str] = loop.create_future()
+
+        def look_up() -> None:
+            landed = self._look_up(host)
+            with suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(self._land, host, flight, landed)
+
+        try:
+            threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
+        except RuntimeError:
+            raise ConnectFailed(f"{host}: no thread is left to look the name up") from None
+        self._flights[host] = flight
+        return flight
+
+    def _look_up(self, host: str) -> Addresses | str:
+        """In the thread: everything that can go wrong becomes words."""
+        try:
+            found = self._lookup(host, None, type=socket.SOCK_STREAM)
+        except OSError as fault:
+            return f"{host}: {fault.strerror or 'the name is not known'}"
+        except ValueError:
+            return f"{host}: not a host name"
+        # dict.fromkeys: once each, in the order of preference that the system gave them.
+        return tuple(dict.fromkeys(entry[4][0] for entry in found)) or f"{host}: the name has no address"
+
+    def _land(self, host: str, flight: asyncio.Future[Addresses | str], landed: Addresses | str) -> None:
+        self._flights.pop(host, None)
+        if not isinstance(landed, str):
+            self._known[host] = (self._clock() + self._ttl, landed)
+        if not flight.done():
+            flight.set_result(landed)
+
+    def __repr__(self) -> str:
+        return f"<Resolver knows {sorted(self._known)}, looking up {sorted(self._flights)}>"
+
+
+def is_numeric(host: str) -> bool:
+    """Whether `host` is an IPv4 or IPv6 address already."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,292 @@
+"""RCP over a child process (RCP §5 stdio): calls multiplexed by id over newline-delimited JSON (room engines).
+
+Decides which line answers which call, when the process is started again, and how its death is told to those who wait.
+Refuses to know pipes and signals (child.py), handshakes and deadlines (the engine above).
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.engines.child import Child, Line
+from app.engines.lines import HEAD_BYTES, TAIL_BYTES, Oversized, StderrTail, number_in_head, number_in_tail
+from app.engines.transport import Reply, result_of
+from app.protocol.envelope import encode_call, encode_notification, loads
+from app.protocol.errors import ConnectFailed, LegError, ParseError, ProtocolViolation, ResponseTooLarge
+from app.settings.schema import EngineEntry, EnginesSettings
+
+BOM: Final = b"\xef\xbb\xbf"
+OPENING_BRACE: Final = 0x7B
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pause before a process is started again, in seconds: `first`, doubled each time up to `longest`."""
+
+    first: float = 0.1
+    longest: float = 5.0
+    pause: float = 0.0
+
+    def lengthen(self) -> float:
+        """The pause that is due after one more death."""
+        self.pause = min(self.pause * 2 or self.first, self.longest)
+        return self.pause
+
+    def reset(self) -> None:
+        """The process is healthy: the next pause is the first again."""
+        self.pause = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """What a waiting call is told when the process is gone."""
+
+    epitaph: str
+    sent: bool
+    answered: bool
+    """Whether the process had ever answered anything."""
+
+
+class StdioTransport:
+    """One engine as a child process. Satisfies `Transport`.
+
+    Started by `start` or the first call, and after its death by the first call once the pause is over. `generation`
+    counts the processes started: when it has grown, RCP wants a new handshake. `log` is told each line of the child's
+    stderr (at most 20 a second; remarks of ours in brackets), `clock` gives monotonic seconds, `grace` is how many
+    seconds `close` leaves the process after EOF and again after SIGTERM.
+    """
+
+    def __init__(
+        self,
+        entry: EngineEntry,
+        settings: EnginesSettings,
+        *,
+        log: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
+        grace: float = 1.0,
+    ) -> None:
+        assert entry.command is not None
+        self.generation = 0
+        self.stdout_noise = 0
+        """Lines on stdout that were no answer: banners, log lines, notifications. Blank lines are not counted."""
+        self.unknown_answers = 0
+        """Answers to no call in flight: late ones of cancelled calls, second ones, made-up ids."""
+        self._command = tuple(entry.command)
+        self._limit = settings.max_response_bytes
+        self._log = log
+        self._clock = clock
+        self._backoff = backoff or Backoff(longest=settings.reconnect_max_seconds)
+        self._grace = grace
+        self._numbers = itertools.count(1)
+        self._in_flight: dict[int, asyncio.Future[Any]] = {}
+        self._child: Child | None = None
+        self._stderr = StderrTail(log, clock)
+        self._starting: asyncio.Task[None] | None = None
+        self._burying: asyncio.Task[None] | None = None
+        self._fault = "the engine's process was never started"
+        self._retry_at = float("-inf")
+        self._closed = False
+
+    @property
+    def stderr_tail(self) -> str:
+        """The last 8 KB that the present or last process wrote to stderr."""
+        return self._stderr.text
+
+    async def start(self) -> None:
+        """Have the process running. Raises ConnectFailed, also while it is down and its pause is not over."""
+        await self._running()
+
+    async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
+        """Send one request and wait for its answer, in whatever order answers come. Raises LegError.
+
+        A process that dies before it ever answered fails its calls with ConnectFailed, unless the request is not
+        idempotent and was sent. Nothing is ever sent twice.
+        """
+        child = self._child
+        if child is None or child.ending or self._starting is not None:
+            child = await self._running()
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        child.send(number, encode_call(number, method, params) + b"\n")
+        self._in_flight[number] = answer
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            self._abandon(child, number)
+            raise
+        if type(outcome) is dict:
+            return Reply(result_of(outcome, number))
+        if type(outcome) is Departed:
+            unsent = not outcome.sent or (idempotent and not outcome.answered)
+            raise (ConnectFailed if unsent else ProtocolViolation)(outcome.epitaph)
+        raise outcome
+
+    async def close(self) -> None:
+        """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
+        self._closed = True
+        for number in tuple(self._in_flight):
+            self._settle(number, ConnectFailed("closed"))
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        if self._burying is not None:
+            await asyncio.wait([self._burying])
+        elif self._child is not None:
+            await self._child.end(self._grace)
+
+    # -- the life of the process
+
+    async def _running(self) -> Child:
+        if self._starting is None:
+            self._refuse_while_down()
+            self._starting = asyncio.create_task(self._start_process(), name="stdio-start")
+        await asyncio.shield(self._starting)
+        if self._closed or self._child is None or self._child.ending:
+            self._refuse_while_down()
+            raise ConnectFailed(self._fault)
+        return self._child
+
+    def _refuse_while_down(self) -> None:
+        if self._closed:
+            raise ConnectFailed("closed")
+        remaining = self._retry_at - self._clock()
+        if remaining > 0:
+            raise ConnectFailed(f"started again in {remaining:.1f} s: {self._fault}")
+        if self._child is not None and self._child.ending and self._burying is None:
+            raise ConnectFailed("the engine's process is ending")
+
+    async def _start_process(self) -> None:
+        """What goes wrong is kept in `_fault` for all who wait."""
+        try:
+            if self._burying is not None:
+                await self._burying
+            self._burying = self._child = None
+            self._stderr = StderrTail(self._log, self._clock)
+            child = Child(self._limit, self._stderr, self._hear, self._depart)
+            await child.start(self._command)
+        except (OSError, ValueError) as fault:
+            reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+            self._count_as_down(f"cannot start {self._command[0]!r}: {reason}")
+        else:
+            self._child = child
+            self.generation += 1
+        finally:
+            self._starting = None
+
+    def _depart(self, child: Child) -> None:
+        """`child` is gone by itself: tell all who wait, and see that nothing is left of it."""
+        self._count_as_down(child.epitaph)
+        for number in tuple(self._in_flight):
+            self._settle(number, Departed(child.epitaph, not child.withdraw(number), child.answered))
+        self._burying = asyncio.create_task(child.end(0), name="stdio-end")
+
+    def _count_as_down(self, fault: str) -> None:
+        self._fault = fault
+        self._retry_at = self._clock() + self._backoff.lengthen()
+        self._remark(fault)
+
+    # -- answers
+
+    def _hear(self, lines: list[Line]) -> None:
+        for line in lines:
+            if isinstance(line, Oversized):
+                self._hear_oversized(line)
+            elif line[:1] == b"{":
+                self._hear_object(line)
+            elif line := line.removeprefix(BOM).strip():
+                if line[0] == OPENING_BRACE:
+                    self._hear_object(line)
+                else:
+                    self.stdout_noise += 1
+
+    def _hear_object(self, line: bytes | bytearray) -> None:
+        try:
+            message = loads(line)
+        except ParseError as fault:
+            self._hear_unreadable(line, fault)
+            return
+        if not _is_answer(message):
+            self.stdout_noise += 1
+            return
+        number = _number_of(message, self._in_flight)
+        if number is None or not self._settle(number, message):
+            self._count_unknown(message.get("id"))
+        elif self._child is not None and not self._child.answered:
+            self._child.answered = True
+            self._backoff.reset()
+
+    def _hear_unreadable(self, line: bytes | bytearray, fault: ParseError) -> None:
+        """Spoilt JSON (NaN, a log line glued to its end) fails its call at once if it shows whose answer it is."""
+        number = number_in_head(bytes(line[:HEAD_BYTES]))
+        if number is None:
+            number = number_in_tail(bytes(line[-TAIL_BYTES:]))
+        torn = self._child is not None and self._child.ending  # its exit status says more
+        if torn or number is None or not self._settle(number, ProtocolViolation(fault.message)):
+            self.stdout_noise += 1
+
+    def _hear_oversized(self, line: Oversized) -> None:
+        number = line.number
+        if number is None and len(self._in_flight) == 1:
+            number = next(iter(self._in_flight))
+        too_large = ResponseTooLarge(f"the answer is longer than {self._limit} bytes")
+        if number is None or not self._settle(number, too_large):
+            self.stdout_noise += 1
+
+    def _settle(self, number: int, outcome: dict[str, Any] | Departed | LegError) -> bool:
+        """Hand `outcome` to the call that waits for it. As a value: an exception nobody fetches would be logged."""
+        answer = self._in_flight.pop(number, None)
+        if answer is None:
+            return False
+        if not answer.done():
+            answer.set_result(outcome)
+        return True
+
+    def _abandon(self, child: Child, number: int) -> None:
+        if self._in_flight.pop(number, None) is not None and not child.withdraw(number):
+            child.offer(encode_notification("notifications/cancel", {"id": number}) + b"\n")
+
+    def _count_unknown(self, answered: Any) -> None:
+        self.unknown_answers += 1
+        if self.unknown_answers == 1:
+            self._remark(f"an answer to no call in flight, id {answered!r}; further ones are only counted")
+
+    def _remark(self, text: str) -> None:
+        if self._log is not None:
+            self._log(f"[{text}]")
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._child is None or self._child.ending:
+            state = f"down ({self._fault}; started again in {max(0.0, self._retry_at - self._clock()):.1f} s)"
+        else:
+            state = repr(self._child)
+        counts = f"{len(self._in_flight)} in flight, noise {self.stdout_noise}, unknown answers {self.unknown_answers}"
+        return f"<StdioTransport {self._command[0]} {state}, generation {self.generation}, {counts}>"
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    """Whether it is meant as a response: a structured log line on stdout may well carry an `id` of its own."""
+    if type(message.get("result")) is dict or type(message.get("error")) is dict:
+        return True
+    return "jsonrpc" in message and "method" not in message
+
+
+def _number_of(message: dict[str, Any], in_flight: Mapping[int, object]) -> int | None:
+    """The call that `message` answers. A string of our number is accepted, as numbers are ours and unique.
+
+    An error with `id: null` is about a request the engine could not read: it is the only one in flight, or nobody's.
+    """
+    answered = message.get("id")
+    if type(answered) is int:
+        return answered
+    if type(answered) is str:
+        return int(answered) if answered.isascii() and answered.isdecimal() and len(answered) < 20 else None
+    if type(answered) is float:
+        return int(answered) if answered.is_integer() else None
+    if answered is None and len(in_flight) == 1 and type(message.get("error")) is dict:
+        return next(iter(in_flight))
+    return None

@@ -1,0 +1,78 @@
+"""Runs a plan: all legs at once, each within its own deadline; ends when the last has, or when a required one failed.
+
+A leg never hurts its siblings: whatever happens in it becomes its Outcome. Cancelling the fan-out cancels every leg and
+waits until each is gone. It refuses to know what was asked and how the answers are fused.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from app.federation.outcome import Outcome, answered, cancelled, failed
+from app.federation.plan import Leg, Plan
+from app.protocol.errors import LegError, LegFault
+
+Heard = Callable[[Outcome], None]
+"""Told of each outcome in the moment it is there."""
+
+
+class FanOut:
+    """One run of one plan."""
+
+    __slots__ = ("_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
+
+    def __init__(self, plan: Plan, heard: Heard) -> None:
+        self.outcomes: list[Outcome] = []
+        self._plan = plan
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
+        self._pending = len(plan.legs)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> Outcome | None:
+        """Ask everybody. Returns the outcome of a required engine that failed, if one did."""
+        if not self._plan.legs:
+            return None
+        create_task = self._loop.create_task
+        self._tasks = [create_task(self._leg(leg)) for leg in self._plan.legs]
+        try:
+            return await self._ended
+        finally:
+            if self._pending:
+                await self._abort()
+
+    async def _leg(self, leg: Leg) -> None:
+        started = self._loop.time()
+        try:
+            reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
+            outcome = answered(leg.engine.id, reply.result, self._loop.time() - started, reply.attempts)
+        except asyncio.CancelledError:
+            self._heard(cancelled(leg.engine.id, self._loop.time() - started))
+            raise
+        except LegError as fault:
+            outcome = failed(leg.engine.id, fault, self._loop.time() - started)
+        except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
+            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._loop.time() - started)
+        self._pending -= 1
+        self.outcomes.append(outcome)
+        self._heard(outcome)
+        if self._ended.done():
+            return
+        if outcome.status == "failed" and leg.engine.entry.required:
+            self._ended.set_result(outcome)
+        elif self._pending == 0:
+            self._ended.set_result(None)
+
+    async def _abort(self) -> None:
+        running = [task for task in self._tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def __repr__(self) -> str:
+        return f"<FanOut {len(self.outcomes)} of {len(self._plan.legs)} legs ended>"
+
+
+def _own_fault(loop: asyncio.AbstractEventLoop, fault: Exception) -> LegError:
+    loop.call_exception_handler({"message": "a leg failed through a fault of the gateway", "exception": fault})
+    return LegFault(f"internal fault ({type(fault).__name__})")

@@ -1,0 +1,111 @@
+"""Which options of a `retrieve` an engine must honour, and whether its own advertisement allows them. Pure.
+
+An option is routed, not diluted: an engine that cannot honour one is skipped (`strict`), or asked without it. What the
+gateway does itself is not checked here. It refuses to know engines; it compares values with advertisements.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.protocol.capabilities import Advertisement, RetrieveOffer
+
+Check = Callable[[Any, Advertisement, RetrieveOffer], str | None]
+"""(value, advertisement, its retrieve part) -> what is missing, or None if the option is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One option of a request that engines must honour; `keys` are the params that carry it."""
+
+    option: str
+    value: Any
+    check: Check
+    keys: tuple[str, ...]
+
+
+def demands_of(params: Mapping[str, Any], query_modalities: frozenset[str]) -> list[Demand]:
+    """The demands in these params, in a fixed order; usually none."""
+    demands = [
+        Demand(key, params[key], check, (key,))
+        for key, check in CHECKS.items()
+        if key in params and params[key] is not False
+    ]
+    if query_modalities and query_modalities != _TEXT:
+        demands.append(Demand("query", query_modalities, _query_blocks, ()))
+    return demands
+
+
+_TEXT = frozenset({"text"})
+
+
+def _mode(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if value in offer.modes else f"mode {value} is not advertised"
+
+
+def _modality(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if value in offer.modalities else f"modality {value} is not advertised"
+
+
+def _query_blocks(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
+    missing = value - offer.modalities
+    return f"query blocks of modality {', '.join(sorted(missing))} are not advertised" if missing else None
+
+
+def _unit(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if value in offer.units else f"unit {value} is not advertised"
+
+
+def _level(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if offer.levels is not None and value < offer.levels else f"level {value} is not advertised"
+
+
+def _rerank(value: Any, advertisement: Advertisement, offer: RetrieveOffer) -> str | None:
+    if not offer.rerank_builtin:
+        return "rerank inside retrieve is not advertised"
+    reranker = advertisement.capabilities.get("rerank")
+    reranker = reranker if type(reranker) is dict else {}
+    for key, listed in (("method", "methods"), ("model", "models")):
+        wanted = value.get(key)
+        if wanted is not None and wanted not in (reranker.get(listed) or ()):
+            return f"rerank {key} {wanted} is not advertised"
+    return None
+
+
+def _rewrite(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
+    transform = advertisement.capabilities.get("transform")
+    methods = transform.get("methods") if type(transform) is dict else None
+    return None if value in (methods or ()) else f"rewrite {value} is not advertised"
+
+
+def _mmr(_: Any, __: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if offer.mmr else "mmr is not advertised"
+
+
+def _recency(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
+    field = value["field"]
+    if advertisement.filter_fields.get(field, "absent") in ("date", "int", "float", None):
+        return None
+    return f"recency on {field} is not possible: no such date or number field is advertised"
+
+
+def _index_version(_: Any, __: Advertisement, offer: RetrieveOffer) -> str | None:
+    return None if offer.snapshots else "snapshots are not advertised"
+
+
+def _include_vectors(_: Any, advertisement: Advertisement, __: RetrieveOffer) -> str | None:
+    return None if advertisement.offers("embed") else "vectors are not advertised (no embed capability)"
+
+
+CHECKS: Mapping[str, Check] = {
+    "mode": _mode,
+    "modality": _modality,
+    "unit": _unit,
+    "level": _level,
+    "rerank": _rerank,
+    "rewrite": _rewrite,
+    "mmr": _mmr,
+    "recency": _recency,
+    "indexVersion": _index_version,
+    "includeVectors": _include_vectors,
+}

@@ -1,0 +1,232 @@
+"""What became of each leg, and the report made of it: `usage.notes`, `_meta.degraded`, `_meta["x-gateway"]`. Pure.
+
+Decision 7: a malformed hit is dropped with a note, a bad confidence counts as missing with a note, a malformed
+response fails its engine. It refuses to know how legs are run and how lists are fused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from app.protocol.errors import (
+    BackendUnavailable,
+    DeadlineExceeded,
+    ForeignError,
+    LegError,
+    ProtocolViolation,
+    RateLimited,
+    RcpError,
+)
+
+Hit = dict[str, Any]
+
+MAX_HITS = 1000
+"""Hits of one engine that are looked at, whatever it sends: fan-in must stay bounded (RCP §15)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One engine's part in a request. `status` is ok, failed, skipped or cancelled; `took` is in seconds.
+
+    `kind` is the class of a failure or the reason of a skip, `detail` a short text for people.
+    """
+
+    engine: str
+    status: str
+    hits: Sequence[Hit] = ()
+    took: float = 0.0
+    attempts: int = 0
+    kind: str | None = None
+    detail: str | None = None
+    code: int | None = None
+    retry_after_ms: int | None = None
+    notes: tuple[str, ...] = ()
+    malformed: int = 0
+    excess: int = 0
+    candidates: int = 0
+    reranked: int = 0
+    index_version: str | None = None
+    rewritten_query: str | None = None
+
+
+def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int) -> Outcome:
+    """The outcome of a leg whose engine sent this `retrieve` result (RCP §7.7). Raises ProtocolViolation."""
+    sent = result.get("hits")
+    if type(sent) is not list:
+        raise ProtocolViolation("the retrieve result has no 'hits' array")
+    excess = max(0, len(sent) - MAX_HITS)
+    if excess:
+        sent = sent[:MAX_HITS]
+    malformed, bad_confidences = _faults(sent)
+    hits = [hit for hit in sent if _well_formed(hit)] if malformed else sent
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    index_version = result.get("indexVersion")
+    rewritten = result.get("rewrittenQuery")
+    return Outcome(
+        engine=engine,
+        status="ok",
+        hits=hits,
+        took=took,
+        attempts=attempts,
+        notes=_hit_notes(engine, malformed, bad_confidences, excess),
+        malformed=malformed,
+        excess=excess,
+        candidates=max(_count(usage.get("candidates")), len(hits)),
+        reranked=_count(usage.get("reranked")),
+        index_version=index_version if type(index_version) is str else None,
+        rewritten_query=rewritten if type(rewritten) is str else None,
+    )
+
+
+def failed(engine: str, fault: LegError, took: float) -> Outcome:
+    """The outcome of a leg that ended with `fault`."""
+    return Outcome(
+        engine=engine,
+        status="failed",
+        took=took,
+        attempts=fault.attempts,
+        kind=fault.kind,
+        detail=fault.message,
+        code=fault.code,
+        retry_after_ms=fault.retry_after_ms,
+    )
+
+
+def cancelled(engine: str, took: float) -> Outcome:
+    """The outcome of a leg that we ended ourselves: the caller left, or a required engine failed."""
+    return Outcome(engine=engine, status="cancelled", took=took, kind="cancelled", detail="ended by the gateway")
+
+
+def skipped(engine: str, reason: str, detail: str) -> Outcome:
+    """The outcome of an engine that was not asked, and why."""
+    return Outcome(engine=engine, status="skipped", kind=reason, detail=detail)
+
+
+def report(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why."""
+    return [_entry(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.engine)]
+
+
+def notes(outcomes: Iterable[Outcome]) -> list[str]:
+    """The lines of `usage.notes`, by engine id: each names its engine and the class of what went wrong."""
+    lines: list[str] = []
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.engine):
+        if outcome.status == "failed":
+            lines.append(failure_line(outcome))
+        lines.extend(outcome.notes)
+    return lines
+
+
+def failure_line(outcome: Outcome) -> str:
+    """One failed engine in one line, such as `docs: timeout after 2000 ms (1 attempt): no answer …`."""
+    tries = f"{outcome.attempts} attempt{'' if outcome.attempts == 1 else 's'}"
+    return f"{outcome.engine}: {outcome.kind} after {outcome.took * 1000:.0f} ms ({tries}): {outcome.detail}"
+
+
+def degraded(outcomes: Iterable[Outcome]) -> list[str]:
+    """Ids of the engines that were asked and dropped: the answer is partial without them."""
+    return sorted(outcome.engine for outcome in outcomes if outcome.status == "failed")
+
+
+def required_failed(outcome: Outcome) -> RcpError:
+    """The error of the whole request when a required engine failed: that failure's own code (RCP §16.2)."""
+    return ForeignError(
+        _code_of(outcome),
+        f"the required engine '{outcome.engine}' failed: {outcome.kind}: {outcome.detail}",
+        **_error_data([outcome]),
+    )
+
+
+def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
+    """The error when every engine that was asked failed (RCP §16.2): never an empty success.
+
+    `out_of_time`: the caller's own deadline cut them all off, so it is -32014.
+    """
+    lost = [outcome for outcome in outcomes if outcome.status == "failed"]
+    if lost and all(outcome.kind in ("rate_limited", "overloaded") for outcome in lost):
+        return RateLimited("every engine is at its limit", **_error_data(lost))
+    if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
+        return DeadlineExceeded("no engine answered before the deadline", **_error_data(lost))
+    return BackendUnavailable("no engine answered", **_error_data(lost))
+
+
+def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    data: dict[str, Any] = {"retryable": all(_code_of(outcome) in _RETRYABLE for outcome in outcomes)}
+    waits = [outcome.retry_after_ms for outcome in outcomes if outcome.retry_after_ms is not None]
+    if waits:
+        data["retryAfterMs"] = max(waits)
+    data["detail"] = "; ".join(failure_line(outcome) for outcome in outcomes)
+    data["notes"] = [failure_line(outcome) for outcome in outcomes]
+    return data
+
+
+_RETRYABLE = frozenset({-32010, -32011, -32014})
+
+_CODES = {"timeout": -32014, "rate_limited": -32011, "overloaded": -32011}
+
+
+def _code_of(outcome: Outcome) -> int:
+    return outcome.code if outcome.code is not None else _CODES.get(outcome.kind or "", -32010)
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": outcome.engine,
+        "status": outcome.status,
+        "hits": len(outcome.hits),
+        "tookMs": round(outcome.took * 1000, 2),
+        "attempts": outcome.attempts,
+    }
+    if outcome.kind is not None:
+        entry["reason"] = outcome.kind
+        entry["detail"] = outcome.detail
+    if outcome.code is not None:
+        entry["code"] = outcome.code
+    if outcome.retry_after_ms is not None:
+        entry["retryAfterMs"] = outcome.retry_after_ms
+    return entry
+
+
+def _faults(hits: Sequence[Any]) -> tuple[int, int]:
+    """(malformed hits, bad confidences) in one pass; the usual case touches each hit once and builds nothing."""
+    malformed = bad_confidences = 0
+    for hit in hits:
+        if type(hit) is not dict:
+            malformed += 1
+            continue
+        kind = type(hit.get("id"))
+        score = hit.get("score")
+        if (kind is not str and kind is not int and kind is not float) or (
+            type(score) is not float and type(score) is not int
+        ):
+            malformed += 1
+            continue
+        confidence = hit.get("confidence")
+        if confidence is not None and not (
+            (type(confidence) is float or type(confidence) is int) and 0 <= confidence <= 1
+        ):
+            bad_confidences += 1
+    return malformed, bad_confidences
+
+
+def _well_formed(hit: Any) -> bool:
+    return type(hit) is dict and type(hit.get("id")) in (str, int, float) and type(hit.get("score")) in (int, float)
+
+
+def _hit_notes(engine: str, malformed: int, bad_confidences: int, excess: int) -> tuple[str, ...]:
+    if not (malformed or bad_confidences or excess):
+        return ()
+    lines = []
+    if malformed:
+        lines.append(f"{engine}: {malformed} malformed hit(s) dropped (a hit needs an id and a numeric score)")
+    if bad_confidences:
+        lines.append(f"{engine}: {bad_confidences} confidence(s) outside [0,1] or no number, taken as missing")
+    if excess:
+        lines.append(f"{engine}: {excess} hit(s) beyond the first {MAX_HITS} dropped")
+    return tuple(lines)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < inf else 0

@@ -1,0 +1,56 @@
+"""What the journey tells those who watch it: numbers and log events, never query or hit text.
+
+The only place where federation and telemetry meet; the journey itself knows this one object.
+"""
+
+from collections.abc import Sequence
+
+from app.federation.outcome import Outcome
+from app.federation.plan import Plan
+from app.fusion.merge import Fusion
+from app.telemetry.logs import logger
+from app.telemetry.metrics import Metrics
+
+MAX_PAIRS = 1000
+"""Pairs of engines whose id collisions are remembered as logged."""
+
+
+class Witness:
+    """Turns outcomes into metrics and the rare event into a log line."""
+
+    __slots__ = ("_log", "_metrics", "_reported_pairs")
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._log = logger()
+        self._reported_pairs: set[tuple[str, str]] = set()
+
+    def leg(self, outcome: Outcome) -> None:
+        """One leg ended."""
+        self._metrics.leg(outcome.engine, outcome.kind or "ok", outcome.took)
+        if outcome.malformed:
+            self._metrics.dropped(outcome.engine, "malformed", outcome.malformed)
+        if outcome.excess:
+            self._metrics.dropped(outcome.engine, "excess", outcome.excess)
+
+    def retrieved(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion | None, took: float) -> None:
+        """One retrieve was answered after `took` seconds."""
+        if outcomes:
+            self._metrics.overhead.observe(max(0.0, took - max(outcome.took for outcome in outcomes)))
+        if fusion is None:
+            return
+        if fusion.duplicates:
+            self._metrics.duplicates.inc(fusion.duplicates)
+        for first, second, _ in fusion.collisions(0, plan.k):
+            self._metrics.collisions.inc()
+            self._report_collision(first, second)
+
+    def _report_collision(self, first: str, second: str) -> None:
+        pair = (first, second)
+        if pair not in self._reported_pairs and len(self._reported_pairs) < MAX_PAIRS:
+            self._reported_pairs.add(pair)
+            self._log.warning(
+                "id_collision",
+                engines=list(pair),
+                remedy="the same hit id stands for different texts; give one of them an idNamespace in the registry",
+            )

@@ -1,0 +1,65 @@
+"""The blend's input: one engine's ranked list, and the wishes for fusing several of them.
+
+Decides what a list is once duplicates inside it are gone: the best rank is kept, later ranks close up.
+It refuses to know where a list came from and what the other lists hold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from app.fusion.identity import Identity, identify
+
+Method = Literal["rrf", "weighted", "convex"]
+Reading = Literal["ranked", "independent", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedList:
+    """One engine's answer. `hits` are in the engine's order, each with an `id` (string or number, never a boolean)
+    and a numeric `score`; every other field is untrusted."""
+
+    engine: str
+    hits: Sequence[dict[str, Any]]
+    weight: float = 1.0
+    """Share in the sums, not negative; 0 adds nothing."""
+    priority: int = 0
+    fetch_k: int = 0
+    """How many hits the engine was asked for."""
+    score_floor: float | None = None
+    """The theoretical minimum of its score, if it states one."""
+    confidence: Reading = "ranked"
+    namespace: str | None = None
+    """Prefix of its ids: `docs` makes 7 `docs:7`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOptions:
+    """How to blend. `confidence_weight` in [0,1] tempers rrf alone; 0 is plain RRF."""
+
+    method: Method = "rrf"
+    rrf_k: int = 60
+    confidence_weight: float = 0.8
+    identity: Identity = "id"
+
+
+class Ballot(NamedTuple):
+    """A ranked list without inner duplicates. `places` maps each document's key to its position, best first."""
+
+    source: RankedList
+    hits: Sequence[dict[str, Any]]
+    places: dict[str, int]
+    dropped: int
+
+
+def cast(source: RankedList, identity: Identity) -> Ballot:
+    """The ballot of one engine: every document once, at its best rank."""
+    keys = identify(source.hits, identity, source.namespace)
+    places = dict(zip(keys, range(len(keys)), strict=True))
+    dropped = len(keys) - len(places)
+    if not dropped:
+        return Ballot(source, source.hits, places, 0)
+    first: dict[str, dict[str, Any]] = {}
+    for key, hit in zip(keys, source.hits, strict=True):
+        first.setdefault(key, hit)
+    return Ballot(source, list(first.values()), dict(zip(first, range(len(first)), strict=True)), dropped)

@@ -1,0 +1,156 @@
+"""The composition root: builds everything, starts it, stops it in reverse. Knows all rooms, is known by none.
+
+`serve` is what the command line calls; `create_app` is what each of several workers calls.
+"""
+
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from uvicorn.supervisors import Multiprocess
+
+from app.api.admin import admin
+from app.api.dispatch import METHODS, Dispatcher
+from app.api.probes import probes
+from app.api.rpc import Asgi, RpcDoor, not_found
+from app.api.state import GatewayState, Readiness
+from app.engines.engine import RemoteEngine
+from app.engines.registry import EngineSet
+from app.federation.membership import Membership
+from app.federation.witness import Witness
+from app.protocol import envelope
+from app.protocol.errors import LEG_KINDS, LegError
+from app.settings.schema import GatewaySettings, LogSettings
+from app.settings.source import LoadedRegistry, load_registry, load_settings
+from app.telemetry import logs
+from app.telemetry.metrics import Metrics
+
+REGISTRY_VARIABLE = "RCP_GATEWAY_REGISTRY_FILE"
+CONFIG_VARIABLE = "RCP_GATEWAY_CONFIG_FILE"
+VERSION = installed_version("rcp-gateway")
+
+
+def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewayState:
+    """One gateway, put together and not started."""
+    log = logs.logger()
+
+    def engine_changed(engine: RemoteEngine, fault: LegError | None) -> None:
+        if fault is None:
+            log.info("engine_up", engine=engine.id)
+        else:
+            log.warning("engine_down", engine=engine.id, reason=fault.kind, detail=fault.message)
+
+    def child_line(engine_id: str, line: str) -> None:
+        log.info("engine_stderr", engine=engine_id, line=line)
+
+    engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line)
+    metrics = Metrics(CollectorRegistry(), VERSION)
+    metrics.declare_methods(METHODS)
+    metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
+    metrics.watch_engines(lambda: ((engine.id, engine.up, engine.gate.in_flight) for engine in engines.engines))
+    identity = settings.server.id or f"{settings.server.name}-{loaded.fingerprint}"
+    return GatewayState(
+        version=VERSION,
+        settings=settings,
+        engines=engines,
+        membership=Membership(engines, identity, settings.retrieve.max_k),
+        witness=Witness(metrics),
+        metrics=metrics,
+        readiness=Readiness(engines),
+    )
+
+
+def build_app(state: GatewayState) -> Asgi:
+    """The ASGI application of one gateway: the RPC door in front of FastAPI."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state.engines.start()
+        logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
+        try:
+            yield
+        finally:
+            state.readiness.draining = True
+            await state.engines.close()
+            logs.logger().info("stopped")
+
+    app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
+    app.include_router(probes(state))
+    app.include_router(admin(state))
+    app.router.default = not_found
+    return RpcDoor(app, Dispatcher(state), state.settings.server)
+
+
+def create_app() -> Asgi:
+    """The application of one worker, from the files named in the environment. Raises SettingsError."""
+    config = os.environ.get(CONFIG_VARIABLE)
+    settings = load_settings(Path(config) if config else None, os.environ)
+    loaded = load_registry(Path(os.environ[REGISTRY_VARIABLE]), os.environ)
+    start_log(settings.log)
+    return build_app(build_state(loaded, settings))
+
+
+def start_log(wishes: LogSettings) -> None:
+    """Set up the log of this process."""
+    logs.configure(wishes.format, wishes.level, envelope.dumps)
+
+
+def serve(registry: Path, config: Path | None, host: str | None, port: int | None, workers: int | None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. None means: as the settings say.
+
+    Raises SettingsError for a bad file and OSError for an address that cannot be bound.
+    """
+    settings = load_settings(config, os.environ)
+    load_registry(registry, os.environ)
+    os.environ[REGISTRY_VARIABLE] = str(registry)
+    if config is not None:
+        os.environ[CONFIG_VARIABLE] = str(config)
+    server = settings.server
+    listener = _listen(server.host if host is None else host, server.port if port is None else port)
+    count = server.workers if workers is None else workers
+    options = uvicorn.Config(
+        "app.main:create_app",
+        factory=True,
+        workers=count,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=server.keep_alive_seconds,
+        timeout_graceful_shutdown=20,
+    )
+    start_log(settings.log)
+    bound_host, bound_port = listener.getsockname()[:2]
+    logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
+    _end_quietly_on_signals()
+    if count == 1:
+        uvicorn.Server(options).run(sockets=[listener])
+        return 0
+    with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as shared_metrics:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_metrics
+        Multiprocess(options, sockets=[listener]).run()
+    return 0
+
+
+def _end_quietly_on_signals() -> None:
+    """uvicorn raises the signal that stopped it once more when it has stopped; that must not spoil exit code 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=2048)
+    listener.set_inheritable(True)
+    return listener

@@ -1,0 +1,68 @@
+"""Content blocks (RCP §4.8): what a query, a passage or a document may be made of.
+
+Decides whether a block is well formed and which modality it has. It refuses to open one: `data` is not decoded, and a
+caller's `uri` is never fetched.
+"""
+
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from app.protocol.errors import InvalidParams
+from app.protocol.filters import json_type
+
+_MODALITIES = MappingProxyType({"text": "text", "image": "image", "audio": "audio", "blob": "multimodal"})
+"""Type of a block -> its modality."""
+
+_TEXT_ONLY = frozenset({"text"})
+
+
+def read_query(query: Any) -> frozenset[str]:
+    """The modalities of a `query`: a string, a block, or an array of them. Raises InvalidParams (-32602)."""
+    if type(query) is str:
+        if not query or query.isspace():
+            _refuse("query", "must not be empty")
+        return _TEXT_ONLY
+    if type(query) is dict:
+        return frozenset({read_block(query, "query")})
+    if type(query) is not list or not query:
+        verb = "is required:" if query is None else "must be"
+        _refuse("query", f"{verb} a non-empty string, a content block, or an array of at least one of them")
+    return frozenset([read_block(block, f"query[{index}]") for index, block in enumerate(query)])
+
+
+def read_block(block: Any, path: str) -> str:
+    """The modality of one block or bare string. Raises InvalidParams (-32602) that names `path`."""
+    if type(block) is str:
+        if not block or block.isspace():
+            _refuse(path, "must not be empty")
+        return "text"
+    if type(block) is not dict:
+        _refuse(path, f"must be a string or a content block, not {json_type(block)}")
+    kind = block.get("type")
+    if type(kind) is not str or kind not in _MODALITIES:
+        _refuse(f"{path}.type", f"must be one of {', '.join(_MODALITIES)}")
+    for member in ("text", "mimeType", "data", "uri"):
+        value = block.get(member)
+        if value is not None and (type(value) is not str or not value or value.isspace()):
+            _refuse(f"{path}.{member}", "must be a non-empty string")
+    _check_body(block, kind, path)
+    return _MODALITIES[kind]
+
+
+def _check_body(block: dict[str, Any], kind: str, path: str) -> None:
+    """A text block carries its text; any other says of which type it is, and carries its bytes or where they are."""
+    data, uri = block.get("data"), block.get("uri")
+    if data is not None and uri is not None:
+        _refuse(f"{path}.uri", "must not be given beside 'data'")
+    if kind == "text":
+        if block.get("text") is None:
+            _refuse(f"{path}.text", "is required in a text block")
+        return
+    if block.get("mimeType") is None:
+        _refuse(f"{path}.mimeType", f"is required in a block of type {kind}")
+    if data is None and uri is None:
+        _refuse(f"{path}.data", f"(base64) or 'uri' is required in a block of type {kind}")
+
+
+def _refuse(field: str, problem: str) -> NoReturn:
+    raise InvalidParams(f"'{field}' {problem}", field=field)

@@ -1,0 +1,355 @@
+"""What a caller may send: the params of `retrieve` (RCP §7.7), and the `_meta` and `x-gateway` of any call.
+
+Decides what is malformed whatever the capabilities (-32602 with the field), and what RCP does not know at all (-32005).
+It refuses to know engines; which of them can honour an option is the plan's business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, NoReturn
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from app.protocol.content import read_query
+from app.protocol.envelope import dumps
+from app.protocol.errors import InvalidParams, OptionUnsupported
+from app.protocol.filters import MAX_INTEGER, FilterTree, json_type, read_filter
+
+DEFAULT_K: Final = 10
+MAX_PATH: Final = 64
+"""Longest `_meta.federation.path`: more gateways than that are no federation but a loop."""
+MAX_NAME: Final = 256
+"""Characters of a session id or of a gateway's identity."""
+
+MODES: Final = ("dense", "sparse", "hybrid")
+MODALITIES: Final = ("text", "image", "audio", "code", "multimodal")
+UNITS: Final = (
+    *("chunk", "passage", "document", "node", "triplet"),
+    *("path", "subgraph", "community", "tree-node", "page"),
+)
+FUSION_METHODS: Final = ("rrf", "weighted", "convex")
+RERANK_METHODS: Final = ("cross-encoder", "colbert", "llm")
+TRANSFORM_METHODS: Final = ("rewrite", "hyde", "multi-query", "decompose", "step-back")
+
+_Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+_Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+
+
+def _off(value: Any) -> Any:
+    """`false` where RCP allows it to switch an option off; the raw params still say so."""
+    return None if value is False else value
+
+
+class _Wire(BaseModel):
+    """camelCase as on the wire; strict, so that no boolean is an integer; what RCP does not define is ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", alias_generator=to_camel)
+
+
+class FusionOptions(_Wire):
+    """`fusion`: how ranked lists become one."""
+
+    method: str | None = None
+    weights: dict[str, _Weight | None] | None = None
+    rrf_k: _Count | None = None
+    alpha: _Share | None = None
+
+
+class RerankOptions(_Wire):
+    """`rerank`, unless it is false."""
+
+    method: str | None = None
+    model: str | None = None
+    top_n: _Count | None = None
+
+
+class MmrOptions(_Wire):
+    """`mmr`: diversification, from 0 (most diverse) to 1 (most relevant)."""
+
+    lambda_: _Share | None = Field(default=None, alias="lambda")
+
+
+class RecencyOptions(_Wire):
+    """`recency`: newer is better."""
+
+    field: Annotated[str, Field(min_length=1)] | None = None
+    half_life_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class RetrieveOptions(_Wire):
+    """Every option of `retrieve` as RCP §7.7 types it; None where the caller said nothing (or `false`)."""
+
+    k: _Count | None = None
+    mode: str | None = None
+    modality: str | None = None
+    candidate_k: _Count | None = None
+    fusion: FusionOptions | None = None
+    rerank: Annotated[RerankOptions | None, BeforeValidator(_off)] = None
+    mmr: MmrOptions | None = None
+    rewrite: Annotated[str | None, BeforeValidator(_off)] = None
+    min_score: _Finite | None = None
+    recency: RecencyOptions | None = None
+    unit: str | None = None
+    level: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
+    token_budget: _Count | None = None
+    session_id: _Name | None = None
+    include_text: bool | None = None
+    include_vectors: bool | None = None
+    seed: _Integer | None = None
+    index_version: str | None = None
+    strict: bool | None = None
+    cursor: str | None = None
+
+
+class GatewayOptions(_Wire):
+    """`x-gateway`: what a caller may ask of this gateway itself. Keys of other methods are kept in `model_extra`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    engines: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    identity: Literal["id", "uri", "content"] | None = None
+    confidence_weight: _Share | None = None
+    mmr: MmrOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveParams:
+    """One well-formed `retrieve`.
+
+    `raw` is what may be forwarded: without nulls, `_meta` and `x-gateway`; all else as it was sent, also what is unknown.
+    """
+
+    raw: dict[str, Any]
+    options: RetrieveOptions
+    gateway: GatewayOptions
+    k: int
+    strict: bool
+    filter: FilterTree | None
+    query_modalities: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CallMeta:
+    """What a caller may say about any call in `_meta` (RCP §4.4, §9, §16)."""
+
+    deadline_ms: int | None = None
+    """Milliseconds the caller still has."""
+    depth: int | None = None
+    """Levels of aggregators that may still be below us."""
+    path: tuple[str, ...] = ()
+    """Identities of the gateways the call came through."""
+    progress_token: str | int | None = None
+    trace_id: str | None = None
+
+
+_COUNT = "an integer of at least 1"
+_SHARE = "a number from 0 to 1"
+_FLAG = "true or false"
+_STRING = "a string"
+_NAME = f"a string of 1 to {MAX_NAME} characters"
+_OBJECT = "an object"
+
+_WANTED: Mapping[str, str] = MappingProxyType(
+    {
+        "k": _COUNT,
+        "mode": _STRING,
+        "modality": _STRING,
+        "candidateK": _COUNT,
+        "fusion": _OBJECT,
+        "fusion.method": _STRING,
+        "fusion.weights": "an object of numbers that are not negative",
+        "fusion.weights.*": "a number that is not negative",
+        "fusion.rrfK": _COUNT,
+        "fusion.alpha": _SHARE,
+        "rerank": "an object, or false",
+        "rerank.method": _STRING,
+        "rerank.model": _STRING,
+        "rerank.topN": _COUNT,
+        "mmr": _OBJECT,
+        "mmr.lambda": _SHARE,
+        "rewrite": "a string, or false",
+        "minScore": "a finite number",
+        "recency": _OBJECT,
+        "recency.field": "a non-empty string",
+        "recency.halfLifeDays": "a number above 0",
+        "unit": _STRING,
+        "level": "an integer of at least 0",
+        "tokenBudget": _COUNT,
+        "sessionId": _NAME,
+        "includeText": _FLAG,
+        "includeVectors": _FLAG,
+        "seed": "an integer",
+        "indexVersion": _STRING,
+        "strict": _FLAG,
+        "cursor": _STRING,
+        "x-gateway": _OBJECT,
+        "x-gateway.engines": "an array of at least one engine id",
+        "x-gateway.engines.*": "an engine id",
+        "x-gateway.identity": "one of id, uri, content",
+        "x-gateway.confidenceWeight": _SHARE,
+        "x-gateway.mmr": _OBJECT,
+        "x-gateway.mmr.lambda": _SHARE,
+    }
+)
+"""Path of a field -> what it must be; `*` stands for a key or an index."""
+
+_NESTED = frozenset({"fusion", "rerank", "mmr", "recency"})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_OURS = frozenset({"_meta", "x-gateway"})
+_NO_GATEWAY_OPTIONS = GatewayOptions()
+_NO_META = CallMeta()
+
+
+def read_retrieve(params: dict[str, Any]) -> RetrieveParams:
+    """Check the params of `retrieve` (RCP §7.7); nulls count as absent, unknown fields are kept.
+
+    Raises InvalidParams (-32602) for what is malformed, OptionUnsupported (-32005) if the caller is strict and names a
+    value that RCP does not know. With `strict: false` such a value is left for the plan to drop.
+    """
+    try:
+        options = RetrieveOptions.model_validate(params)
+    except ValidationError as fault:
+        _refuse_first(fault, "")
+    modalities = read_query(params.get("query"))
+    tree = read_filter(params.get("filter"))
+    raw = _forwardable(params)
+    if tree is None:
+        raw.pop("filter", None)
+    k = DEFAULT_K if options.k is None else options.k
+    _check_funnel(options, k)
+    strict = options.strict is not False
+    if strict:
+        _check_choices(options)
+    return RetrieveParams(raw, options, read_gateway(params.get("x-gateway")), k, strict, tree, modalities)
+
+
+def read_gateway(options: Any) -> GatewayOptions:
+    """Check `params["x-gateway"]`, which any method may carry. Raises InvalidParams (-32602)."""
+    if options is None:
+        return _NO_GATEWAY_OPTIONS
+    try:
+        return GatewayOptions.model_validate(options)
+    except ValidationError as fault:
+        _refuse_first(fault, "x-gateway")
+
+
+def read_meta(meta: Any) -> CallMeta:
+    """Check the `_meta` of a call. Raises InvalidParams (-32602) for what we act on; unknown keys are ignored."""
+    if meta is None:
+        return _NO_META
+    if type(meta) is not dict:
+        _refuse("_meta", f"'_meta' must be an object, not {json_type(meta)}")
+    deadline, token, trace = meta.get("deadlineMs"), meta.get("progressToken"), meta.get("traceId")
+    if deadline is not None and (type(deadline) is not int or not 1 <= deadline <= MAX_INTEGER):
+        _refuse_value("_meta.deadlineMs", "an integer of at least 1 (milliseconds)", deadline)
+    if token is not None and type(token) is not str and type(token) is not int:
+        _refuse_value("_meta.progressToken", "a string or an integer", token)
+    if trace is not None and type(trace) is not str:
+        _refuse_value("_meta.traceId", _STRING, trace)
+    depth, path = _read_federation(meta.get("federation"))
+    return CallMeta(deadline, depth, path, token, trace)
+
+
+def _read_federation(federation: Any) -> tuple[int | None, tuple[str, ...]]:
+    if federation is None:
+        return None, ()
+    if type(federation) is not dict:
+        _refuse_value("_meta.federation", _OBJECT, federation)
+    depth, path = federation.get("depth"), federation.get("path")
+    if depth is not None and (type(depth) is not int or not 0 <= depth <= MAX_INTEGER):
+        _refuse_value("_meta.federation.depth", "an integer of at least 0", depth)
+    if path is None:
+        return depth, ()
+    if type(path) is not list or len(path) > MAX_PATH:
+        _refuse("_meta.federation.path", f"'_meta.federation.path' must be an array of at most {MAX_PATH} identities")
+    for index, identity in enumerate(path):
+        if type(identity) is not str or not 1 <= len(identity) <= MAX_NAME:
+            _refuse_value(f"_meta.federation.path[{index}]", _NAME, identity)
+    return depth, tuple(path)
+
+
+def _check_funnel(options: RetrieveOptions, k: int) -> None:
+    """candidateK >= rerank.topN >= k (RCP §3.3, §7.7), on the numbers as they were sent."""
+    candidates = options.candidate_k
+    top = None if options.rerank is None else options.rerank.top_n
+    if candidates is not None and candidates < k:
+        _refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'k' ({k})")
+    if top is not None and top < k:
+        _refuse("rerank.topN", f"'rerank.topN' ({top}) must be at least 'k' ({k})")
+    if candidates is not None and top is not None and candidates < top:
+        _refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'rerank.topN' ({top})")
+
+
+def _check_choices(options: RetrieveOptions) -> None:
+    """A value outside RCP's own is in nobody's advertised set, so it need not wait for the plan."""
+    _check_choice("mode", options.mode, MODES)
+    _check_choice("modality", options.modality, MODALITIES)
+    _check_choice("unit", options.unit, UNITS)
+    _check_choice("rewrite", options.rewrite, TRANSFORM_METHODS)
+    if options.fusion is not None:
+        _check_choice("fusion.method", options.fusion.method, FUSION_METHODS)
+    if options.rerank is not None:
+        _check_choice("rerank.method", options.rerank.method, RERANK_METHODS)
+
+
+def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise OptionUnsupported(f"'{name}' must be one of {', '.join(choices)}, not {_shown(value)}", option=name)
+
+
+def _forwardable(params: dict[str, Any]) -> dict[str, Any]:
+    """`params` without nulls, in the options of RCP too, and without what is ours to read. The filter stays as it is."""
+    raw = {key: value for key, value in params.items() if value is not None and key not in _OURS}
+    if type(raw["query"]) is not str:
+        raw["query"] = _without_nulls(raw["query"])
+    for key in _NESTED & raw.keys():
+        raw[key] = _without_nulls(raw[key])
+    weights = raw.get("fusion", _EMPTY).get("weights")
+    if weights is not None:
+        raw["fusion"]["weights"] = _without_nulls(weights)
+    return raw
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy of `value` whose objects have no null members; not deeper, for what is deeper is not RCP's."""
+    if type(value) is list:
+        return [_without_nulls(item) if type(item) is dict else item for item in value]
+    if type(value) is dict:
+        return {key: member for key, member in value.items() if member is not None}
+    return value
+
+
+def _refuse_first(fault: ValidationError, root: str) -> NoReturn:
+    """The first fault that the models found, in our words."""
+    error = fault.errors(include_url=False, include_context=False)[0]
+    name = pattern = root
+    for step in error["loc"]:
+        dotted = f"{pattern}.{step}" if pattern else str(step)
+        pattern = dotted if dotted in _WANTED else f"{pattern}.*"
+        name = f"{name}[{step}]" if type(step) is int else f"{name}.{step}" if name else str(step)
+    wanted = _WANTED[pattern]
+    if type(error["input"]) is int and abs(error["input"]) > MAX_INTEGER:
+        wanted = "within ±2^53"
+    _refuse_value(name, wanted, error["input"])
+
+
+def _refuse_value(name: str, wanted: str, value: Any) -> NoReturn:
+    _refuse(name, f"'{name}' must be {wanted}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A caller's value fit for a message: JSON if it is short, else its type."""
+    if value is None or type(value) in (list, dict):
+        return "missing" if value is None else json_type(value)
+    text = dumps(value).decode() if type(value) is not int else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def _refuse(field: str, message: str) -> NoReturn:
+    raise InvalidParams(message, field=field)

@@ -1,0 +1,135 @@
+"""What the environment adds to the files: overrides of `gateway.yaml`, and secrets in the registry's header values.
+
+It decides which variable means which key. Values of variables never come into a message.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from app.settings.document import read_yaml
+from app.settings.faults import Fault, SettingsError, dotted, shown
+
+PREFIX = "RCP_GATEWAY__"
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the variables say: values by the keys that lead to them, and what of it makes no sense."""
+
+    values: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    origins: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Keys -> the variable that set them."""
+    faults: list[Fault] = field(default_factory=list)
+
+
+def read_overrides(environ: Mapping[str, str], model: type[BaseModel]) -> Overrides:
+    """`RCP_GATEWAY__SECTION__KEY` of `environ`: a YAML value, but taken as it is where the setting is a text."""
+    found = Overrides()
+    for name in sorted(environ):
+        if name.startswith(PREFIX):
+            keys = tuple(name[len(PREFIX) :].lower().split("__"))
+            annotation = _setting(model, keys)
+            if annotation is None:
+                found.faults.append(Fault(shown(name), "no setting has that name", _closest(name, model)))
+            else:
+                found.values[keys] = environ[name] if _is_text(annotation) else _parsed(environ[name])
+                found.origins[keys] = name
+    return found
+
+
+def apply(overrides: Overrides, document: dict[str, Any]) -> None:
+    """Put the overrides into `document`; what should be a section there and is none is left to validation."""
+    for keys, value in overrides.values.items():
+        section: Any = document
+        for key in keys[:-1]:
+            section = section.setdefault(key, {}) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section[keys[-1]] = value
+
+
+def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
+    """A copy of the registry with `${NAME}` in header values replaced, and a fault for each that cannot be.
+
+    A `$` that is not followed by `{` stays as it is.
+    """
+    faults: list[Fault] = []
+    engines = document.get("engines") if isinstance(document, dict) else None
+    if not isinstance(engines, list):
+        return document, faults
+    filled = [_filled_entry(entry, index, environ, faults) for index, entry in enumerate(engines)]
+    return {**document, "engines": filled}, faults
+
+
+def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: list[Fault]) -> Any:
+    headers = entry.get("headers") if isinstance(entry, dict) else None
+    if not isinstance(headers, dict):
+        return entry
+    filled: dict[str, Any] = {}
+    for name, value in headers.items():
+        if isinstance(value, str):
+            found = [_reference_fault(reference, environ) for reference in re.findall(r"\$\{[^}]*\}?", value)]
+            where = dotted(("engines", index, "headers", name))
+            faults.extend(Fault(where, *fault) for fault in found if fault)
+            value = _REFERENCE.sub(lambda match: environ.get(match[1], ""), value)
+        filled[name] = value
+    return {**entry, "headers": filled}
+
+
+def _reference_fault(reference: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    name = _REFERENCE.fullmatch(reference)
+    if name is None:  # what stands there may be a secret
+        return "'${' begins no reference to a variable", "write ${NAME}: letters, digits and _, in braces"
+    if name[1] not in environ:
+        return f"the environment variable {name[1]} is not set", f"set {name[1]} before the start"
+    return None
+
+
+def _setting(model: type[BaseModel], keys: tuple[str, ...]) -> Any:
+    """The annotation of the setting that `keys` lead to; None if there is none or it is a whole section."""
+    annotation: Any = model
+    for key in keys:
+        fields = annotation.model_fields if _is_section(annotation) else {}
+        if key not in fields:
+            return None
+        annotation = fields[key].annotation
+    return None if _is_section(annotation) else annotation
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _is_text(annotation: Any) -> bool:
+    if get_origin(annotation) is Literal:
+        return all(isinstance(choice, str) for choice in get_args(annotation))
+    return annotation is str or str in get_args(annotation)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return read_yaml("", text)
+    except SettingsError:
+        return text  # validation says what was expected instead
+
+
+def _names(model: type[BaseModel], prefix: str) -> list[str]:
+    names: list[str] = []
+    for key, info in model.model_fields.items():
+        name, annotation = prefix + key.upper(), info.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            names.extend(_names(annotation, f"{name}__"))
+        else:
+            names.append(name)
+    return names
+
+
+def _closest(name: str, model: type[BaseModel]) -> str:
+    close = difflib.get_close_matches(name.upper(), _names(model, PREFIX), n=1, cutoff=0.8)
+    return f"did you mean {close[0]}?" if close else f"the form is {PREFIX}SECTION__KEY"

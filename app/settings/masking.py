@@ -1,0 +1,32 @@
+"""Settings as they may be shown: every effective value, but no secret.
+
+It decides what counts as one: header values, and the values in a URL's query.
+"""
+
+import re
+from typing import Any
+
+from app.settings.schema import GatewaySettings, Registry
+
+MASK = "***"
+
+
+def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
+    """The effective values with the keys of the file, secrets as `***`."""
+    shown = wishes.model_dump(mode="json", by_alias=True)
+    if isinstance(wishes, Registry):
+        for entry in shown["engines"]:
+            entry["headers"] = dict.fromkeys(entry["headers"], MASK)
+            if entry["url"] is not None:
+                entry["url"] = masked_url(entry["url"])
+    return shown
+
+
+def masked_url(url: str) -> str:
+    """`url` with every value of its query as `***`; a part without a name is a value."""
+    address, mark, query = url.partition("?")
+    return address + mark + re.sub(r"(^|&)([^=&]*=)?[^&]*", _mask_pair, query) if mark else url
+
+
+def _mask_pair(pair: re.Match[str]) -> str:
+    return f"{pair[1]}{pair[2] or ''}{MASK}"

@@ -1,0 +1,75 @@
+"""Where wishes come from: reads `rcp.json` and `gateway.yaml`, merges the environment into them, and validates.
+
+It decides what overrides what. Whatever is wrong is a SettingsError that names every fault; nothing else comes out.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.settings.document import read_json, read_text, read_yaml
+from app.settings.environment import apply, fill_headers, read_overrides
+from app.settings.faults import SettingsError
+from app.settings.schema import GatewaySettings, Registry
+from app.settings.verdict import faults_of
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRegistry:
+    """The engines of one registry file, and 8 hex digits that tell it from every differently written one."""
+
+    registry: Registry
+    fingerprint: str
+
+    def __repr__(self) -> str:
+        return f"LoadedRegistry({self.fingerprint}: {', '.join(entry.id for entry in self.registry.engines)})"
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str]) -> GatewaySettings:
+    """The gateway's settings: defaults, then the YAML file (if any), then `RCP_GATEWAY__SECTION__KEY`.
+
+    An empty file, or a section with nothing in it, means defaults. Raises SettingsError.
+    """
+    file = "environment" if path is None else str(path)
+    document = {} if path is None else read_yaml(file, read_text(path))
+    overrides = read_overrides(environ, GatewaySettings)
+    faults = tuple(overrides.faults)
+    if document is None:
+        document = {}
+    if isinstance(document, dict):
+        document = {name: {} if section is None else section for name, section in document.items()}
+        apply(overrides, document)
+    try:
+        settings = GatewaySettings.model_validate(document)
+    except ValidationError as error:
+        faults += faults_of(error, GatewaySettings, overrides.origins)
+    if faults:
+        raise SettingsError(file, faults)
+    return settings
+
+
+def load_registry(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
+    """The engines of `rcp.json` (RCP §16.1) with `${ENV_NAME}` in header values replaced. Raises SettingsError."""
+    file = str(path)
+    written = read_json(file, read_text(path))
+    document, missing = fill_headers(written, environ)
+    faults = tuple(missing)
+    try:
+        registry = Registry.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults += faults_of(error, Registry)
+    if faults:
+        raise SettingsError(file, faults)
+    return LoadedRegistry(registry, _fingerprint(written))
+
+
+def _fingerprint(written: Any) -> str:
+    """Taken before secrets are filled in, over what is written but not how: order and white space do not matter."""
+    engines = sorted(written["engines"], key=lambda entry: str(entry["id"]))
+    canonical = json.dumps({**written, "engines": engines}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]

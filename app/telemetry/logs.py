@@ -1,0 +1,61 @@
+"""The log: one JSON object per line on stderr (or readable lines), for this process and its libraries.
+
+It decides how a line looks; what is worth a line is decided where it happens. Query and hit texts never come here.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:
+    """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON."""
+    out = stream or sys.stderr
+    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    shared: list[Processor] = [structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info]
+    render: Processor
+    if style == "json":
+        render = structlog.processors.JSONRenderer(serializer=lambda event, **_: dumps(event).decode())
+    else:
+        render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        shared.pop()
+    structlog.configure(
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    _adopt_libraries(shared, render, out, level)
+
+
+def logger() -> FilteringBoundLogger:
+    """The process's logger: `log.info("event", key=value)`."""
+    log: FilteringBoundLogger = structlog.get_logger()
+    return log
+
+
+def _adopt_libraries(shared: list[Processor], render: Processor, out: TextIO, level: str) -> None:
+    """Let what libraries log through `logging` come out in the same form."""
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[_name_the_library, structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+            foreign_pre_chain=shared,
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(LEVELS[level], logging.INFO))
+
+
+def _name_the_library(log: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    record = event.get("_record")
+    if record is not None:
+        event["logger"] = record.name
+    return event

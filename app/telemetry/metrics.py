@@ -1,0 +1,174 @@
+"""Every metric of the gateway, in one file: name, labels, buckets, and the words in which the rooms report.
+
+Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
+numbers mean to a request.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
+LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
+REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
+OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+OTHER = "other"
+
+EngineState = tuple[str, bool, int]
+"""(id, up, calls under way) as read at the moment of a scrape."""
+
+
+class _Outcomes:
+    """A counter and a histogram that share labels: resolved once, then one dictionary look-up per observation."""
+
+    __slots__ = ("_children", "_counter", "_histogram")
+
+    def __init__(self, counter: Counter, histogram: Histogram) -> None:
+        self._counter = counter
+        self._histogram = histogram
+        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+
+    def declare(self, first: str, second: str) -> None:
+        key = (first, second)
+        if key not in self._children:
+            self._children[key] = (self._counter.labels(first, second), self._histogram.labels(first, second))
+
+    def observe(self, first: str, second: str, seconds: float) -> None:
+        count, duration = self._children[(first, second)]
+        count.inc()
+        duration.observe(seconds)
+
+    def forget(self, first: str) -> None:
+        for key in [key for key in self._children if key[0] == first]:
+            del self._children[key]
+            self._counter.remove(*key)
+            self._histogram.remove(*key)
+
+
+class _EngineStates(Collector):
+    """Reads the engines' state at scrape time, so that keeping it costs a request nothing."""
+
+    def __init__(self, read: Callable[[], Iterable[EngineState]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        up = GaugeMetricFamily("rcp_gateway_engine_up", "1 while the engine answers.", labels=["engine"])
+        in_flight = GaugeMetricFamily(
+            "rcp_gateway_engine_in_flight", "Calls to the engine under way.", labels=["engine"]
+        )
+        for engine, is_up, calls in self._read():
+            up.add_metric([engine], float(is_up))
+            in_flight.add_metric([engine], float(calls))
+        yield up
+        yield in_flight
+
+
+class Metrics:
+    """What the gateway counts. Every series of every engine exists with 0 from the start."""
+
+    def __init__(self, registry: CollectorRegistry, version: str) -> None:
+        self.registry = registry
+        self._requests = _Outcomes(
+            Counter("rcp_gateway_requests", "Requests answered.", ["method", "outcome"], registry=registry),
+            Histogram(
+                "rcp_gateway_request_duration_seconds",
+                "Time from a request's last byte to its answer.",
+                ["method", "outcome"],
+                buckets=REQUEST_BUCKETS,
+                registry=registry,
+            ),
+        )
+        self._legs = _Outcomes(
+            Counter(
+                "rcp_gateway_legs", "Calls to engines on behalf of requests.", ["engine", "outcome"], registry=registry
+            ),
+            Histogram(
+                "rcp_gateway_leg_duration_seconds",
+                "Time from asking an engine to its answer or failure.",
+                ["engine", "outcome"],
+                buckets=LEG_BUCKETS,
+                registry=registry,
+            ),
+        )
+        self._errors = Counter("rcp_gateway_errors", "JSON-RPC errors answered.", ["code"], registry=registry)
+        self._dropped = Counter(
+            "rcp_gateway_hits_dropped",
+            "Hits of an engine left out of answers.",
+            ["engine", "reason"],
+            registry=registry,
+        )
+        self.overhead = Histogram(
+            "rcp_gateway_overhead_seconds",
+            "Time of a retrieve minus its longest leg.",
+            buckets=OVERHEAD_BUCKETS,
+            registry=registry,
+        )
+        self.requests_in_flight = Gauge(
+            "rcp_gateway_requests_in_flight", "Requests being answered.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.collisions = Counter(
+            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry=registry
+        )
+        self.duplicates = Counter(
+            "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
+        )
+        build = Gauge("rcp_gateway_build_info", "Always 1; the version is the label.", ["version"], registry=registry)
+        build.labels(version).set(1)
+        self._methods: frozenset[str] = frozenset()
+        self._states: _EngineStates | None = None
+
+    def declare_methods(self, methods: Iterable[str]) -> None:
+        """Let every method's series exist with 0; any other method is counted as `other`."""
+        self._methods = frozenset(methods)
+        for method in (*self._methods, OTHER):
+            for outcome in REQUEST_OUTCOMES:
+                self._requests.declare(method, outcome)
+
+    def declare_engines(self, engines: Iterable[str], kinds: Sequence[str]) -> None:
+        """Let every series of these engines exist with 0; `kinds` are the classes a leg can fail with."""
+        for engine in engines:
+            for outcome in ("ok", "cancelled", *kinds):
+                self._legs.declare(engine, outcome)
+            for reason in ("malformed", "excess"):
+                self._dropped.labels(engine, reason)
+
+    def forget_engine(self, engine: str) -> None:
+        """Take an engine's series away; it left the registry."""
+        self._legs.forget(engine)
+        for reason in ("malformed", "excess"):
+            self._dropped.remove(engine, reason)
+
+    def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
+        """Let `read` be asked for the engines' state at each scrape."""
+        self._states = _EngineStates(read)
+        self.registry.register(self._states)
+
+    def scraped(self) -> CollectorRegistry:
+        """The registry to expose: of all workers if there are several (`PROMETHEUS_MULTIPROC_DIR`), else ours."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self.registry
+        whole = CollectorRegistry()
+        MultiProcessCollector(whole)  # type: ignore[no-untyped-call]
+        if self._states is not None:
+            whole.register(self._states)
+        return whole
+
+    def request(self, method: str, outcome: str, seconds: float) -> None:
+        """One request answered; `outcome` is one of REQUEST_OUTCOMES."""
+        self._requests.observe(method if method in self._methods else OTHER, outcome, seconds)
+
+    def leg(self, engine: str, outcome: str, seconds: float) -> None:
+        """One leg ended: `ok`, `cancelled` or the class of its failure."""
+        self._legs.observe(engine, outcome, seconds)
+
+    def error(self, code: int) -> None:
+        """One JSON-RPC error answered; codes outside RCP are counted as `other`."""
+        self._errors.labels(str(code) if -32768 <= code <= -32000 else OTHER).inc()
+
+    def dropped(self, engine: str, reason: str, hits: int) -> None:
+        """`hits` of an engine were left out: `malformed` or `excess`."""
+        self._dropped.labels(engine, reason).inc(hits)

@@ -1,0 +1,189 @@
+"""The floor: the least a federated retrieve can cost in Python, against which the gateway is measured.
+
+asyncio, httptools and orjson, plain RRF in a dict. It decides only what the bare work is: parse the question once,
+write it to every engine, parse each answer once, fuse, cut to k, write. It checks nothing, and knows no validation,
+deadlines, limits, retries, metrics or logs; a peer that misbehaves breaks it.
+"""
+
+import argparse
+import asyncio
+import json
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httptools
+import orjson
+import uvloop
+
+from bench.rig import until_stopped
+
+RRF_K = 60
+
+
+class Leg(asyncio.Protocol):
+    """One keep-alive connection to an engine; carries one question at a time."""
+
+    __slots__ = ("answer", "body", "parser", "pool", "transport", "unsent")
+
+    def __init__(self, pool: "Pool", unsent: bytes, answer: "asyncio.Future[bytes]") -> None:
+        self.pool = pool
+        self.unsent = unsent
+        self.answer = answer
+        self.body = b""
+        self.parser = httptools.HttpResponseParser(self)
+        self.transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        return f"Leg({self.pool!r}, waiting={not self.answer.done()})"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self.unsent)
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_body(self, chunk: bytes) -> None:
+        self.body += chunk
+
+    def on_message_complete(self) -> None:
+        body, self.body = self.body, b""
+        self.pool.idle.append(self)
+        self.answer.set_result(body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self in self.pool.idle:
+            self.pool.idle.remove(self)
+        if not self.answer.done():
+            self.answer.set_exception(exc or ConnectionResetError("the engine closed the connection"))
+
+
+class Pool:
+    """The connections to one engine: the one used last first, a new one when none is idle."""
+
+    __slots__ = ("head", "host", "idle", "loop", "port", "tasks")
+
+    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "", parts.port or 80
+        self.head = (
+            f"POST {parts.path}/retrieve HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            "Content-Type: application/json\r\nContent-Length: "
+        ).encode()
+        self.loop = loop
+        self.idle: list[Leg] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"Pool({self.host}:{self.port}, idle={len(self.idle)}, connecting={len(self.tasks)})"
+
+    def ask(self, rest: bytes) -> "asyncio.Future[bytes]":
+        """Send one question; `rest` is all that follows `Content-Length: `."""
+        answer: asyncio.Future[bytes] = self.loop.create_future()
+        if self.idle:
+            leg = self.idle.pop()
+            leg.answer = answer
+            leg.transport.write(self.head + rest)
+        else:
+            self._connect(Leg(self, self.head + rest, answer))
+        return answer
+
+    def _connect(self, leg: Leg) -> None:
+        task = self.loop.create_task(self.loop.create_connection(lambda: leg, self.host, self.port))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+def fuse(answers: list[dict[str, Any]], k: int) -> list[dict[str, Any]]:
+    """Plain RRF: the top `k` hits, each the first copy seen, with the summed score."""
+    scores: dict[Any, float] = {}
+    hits: dict[Any, dict[str, Any]] = {}
+    for answer in answers:
+        for rank, hit in enumerate(answer["result"]["hits"], RRF_K + 1):
+            identity = hit["id"]
+            if identity in scores:
+                scores[identity] += 1.0 / rank
+            else:
+                scores[identity] = 1.0 / rank
+                hits[identity] = hit
+    top = sorted(scores, key=scores.__getitem__, reverse=True)[:k]
+    fused = []
+    for identity in top:
+        hit = hits[identity]
+        hit["score"] = scores[identity]
+        fused.append(hit)
+    return fused
+
+
+class Door(asyncio.Protocol):
+    """One caller's keep-alive connection."""
+
+    __slots__ = ("body", "parser", "pools", "task", "transport")
+
+    def __init__(self, pools: list[Pool]) -> None:
+        self.pools = pools
+        self.body = b""
+        self.parser = httptools.HttpRequestParser(self)
+        self.task: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        return f"Door(engines={len(self.pools)}, busy={self.task is not None and not self.task.done()})"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_body(self, chunk: bytes) -> None:
+        self.body += chunk
+
+    def on_message_complete(self) -> None:
+        body, self.body = self.body, b""
+        self.task = asyncio.create_task(self.retrieve(body))
+
+    async def retrieve(self, body: bytes) -> None:
+        """One federated retrieve, from the caller's bytes to the answer's."""
+        request = orjson.loads(body)
+        params = request["params"]
+        question = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": params})
+        rest = b"%d\r\n\r\n%b" % (len(question), question)
+        legs = [pool.ask(rest) for pool in self.pools]
+        answers = [orjson.loads(await leg) for leg in legs]
+        hits = fuse(answers, params.get("k", 10))
+        answer = orjson.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {"hits": hits}})
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
+        )
+
+
+async def open_floor(urls: list[str], host: str = "127.0.0.1") -> tuple[asyncio.Server, str]:
+    """Listen on an ephemeral port in front of the engines at `urls`; returns the server and its base URL."""
+    loop = asyncio.get_running_loop()
+    pools = [Pool(url, loop) for url in urls]
+    server = await loop.create_server(lambda: Door(pools), host, 0, backlog=512)
+    return server, f"http://{host}:{server.sockets[0].getsockname()[1]}/rcp"
+
+
+async def serve(urls: list[str]) -> None:
+    """Serve until SIGTERM; the base URL is the first line on stdout, in a list of one."""
+    server, url = await open_floor(urls)
+    print(json.dumps([url]), flush=True)
+    await until_stopped()
+    server.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.floor", description=__doc__)
+    parser.add_argument(
+        "engines", nargs="+", metavar="URL", help="base URL of an engine, such as http://127.0.0.1:9/rcp"
+    )
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    args = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if args.loop == "uvloop" else None) as runner:
+        runner.run(serve(args.engines))
+
+
+if __name__ == "__main__":
+    main()

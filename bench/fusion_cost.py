@@ -1,0 +1,99 @@
+"""What fusing costs: CPU of `fuse` and the first ten hits as a share of the literal definition, `python -m bench.fusion_cost`.
+
+Both run alternately in one process, for 8 lists of 10 and of 100 hits, a third of the documents shared, with
+confidences that fall along each list, that do not, and without any.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import process_time
+from typing import Any, NamedTuple
+
+from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.strategies import fuse
+from tests.support.fusion_reference import fuse_literally
+
+ENGINES = 8
+SIZES = (10, 100)
+KINDS = ("falling", "noisy", "absent")
+TEXT = "lorem ipsum dolor sit amet " * 11
+
+
+class Cost(NamedTuple):
+    """Medians over the rounds: microseconds of CPU per fusion, and their ratio."""
+
+    kind: str
+    size: int
+    ours: float
+    literal: float
+    ratio: float
+
+
+def lists_of(size: int, kind: str) -> list[RankedList]:
+    """Lists as engines send them; the same in every run."""
+    chance = random.Random(f"{size} {kind}")
+    shared = size // 3
+    lists = []
+    for engine in range(ENGINES):
+        ids = [f"shared-{number}" for number in chance.sample(range(size), shared)]
+        ids += [f"engine{engine}-{number}" for number in range(size - shared)]
+        chance.shuffle(ids)
+        confidences = [round(chance.random(), 4) for _ in ids]
+        if kind == "falling":
+            confidences.sort(reverse=True)
+        hits = [
+            {"id": key, "score": 30 - 0.25 * rank, "text": TEXT, "confidence": said, "meta": {"lang": "en"}}
+            for rank, (key, said) in enumerate(zip(ids, confidences, strict=True))
+        ]
+        if kind == "absent":
+            for hit in hits:
+                del hit["confidence"]
+        lists.append(RankedList(f"engine{engine}", hits, fetch_k=2 * size))
+    return lists
+
+
+def timed(act: Callable[[], Any], times: int) -> float:
+    """Microseconds of CPU per call."""
+    started = process_time()
+    for _ in range(times):
+        act()
+    return (process_time() - started) / times * 1e6
+
+
+def measure(size: int, kind: str, rounds: int, scale: float) -> Cost:
+    """One cell of the table; `scale` multiplies how often each side runs in a round."""
+    lists, options = lists_of(size, kind), FusionOptions()
+    times = max(1, int(scale * 4000 / size))
+    ours, literal = [], []
+    for _ in range(rounds):
+        ours.append(timed(lambda: fuse(lists, options).hits(0, 10), times))
+        literal.append(timed(lambda: fuse_literally(lists, options, 10), max(1, times // 4)))
+    ratios = [mine / theirs for mine, theirs in zip(ours, literal, strict=True)]
+    return Cost(kind, size, median(ours), median(literal), median(ratios))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 1 if a ratio is above `--max-ratio`."""
+    parser = argparse.ArgumentParser(prog="bench.fusion_cost", description="CPU of the fusion")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scale", type=float, default=1.0, help="less than 1 for a quick look")
+    parser.add_argument("--max-ratio", type=float, help="fail above this share of the literal definition")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    chosen = parser.parse_args(arguments)
+    costs = [measure(size, kind, chosen.rounds, chosen.scale) for size in SIZES for kind in KINDS]
+    if chosen.json:
+        print(json.dumps([cost._asdict() for cost in costs], indent=1))
+    else:
+        print(f"{'lists':<10}{'confidences':<13}{'ours':>10}{'literal':>12}{'ratio':>8}")
+        for cost in costs:
+            size = f"{ENGINES} x {cost.size}"
+            print(f"{size:<10}{cost.kind:<13}{cost.ours:>7.0f} µs{cost.literal:>9.0f} µs{cost.ratio:>8.2f}")
+    return int(chosen.max_ratio is not None and any(cost.ratio > chosen.max_ratio for cost in costs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""The rig: the processes a measurement needs, started, watched and stopped.
+
+Decides how stubs, floor and gateway are launched and when each is ready, and reads their CPU time and memory from the
+kernel (Linux). Every child is stopped by its own process id, whatever ends the measurement.
+It refuses to know what is measured.
+"""
+
+import asyncio
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+START_LIMIT = 30.0
+"""Seconds a child has to become ready."""
+STOP_LIMIT = 10.0
+"""Seconds a child has to end after SIGTERM before it is killed."""
+
+
+class RigError(Exception):
+    """The measurement could not be set up; the message says what to look at."""
+
+
+class Child:
+    """One process of the rig, and the base URLs it serves."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.urls: list[str] = []
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=PROJECT,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # Ctrl-C reaches the rig alone, which then stops its children in order
+            )
+
+    def __repr__(self) -> str:
+        return f"Child({self.name}, pid={self.process.pid}, exit={self.process.poll()}, urls={self.urls})"
+
+    def cpu_ns(self) -> int:
+        """User and system time of all its threads so far, in nanoseconds."""
+        return cpu_ns_of(self.process.pid)
+
+    def rss_bytes(self) -> int:
+        """Resident memory now."""
+        resident = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(resident) * os.sysconf("SC_PAGE_SIZE")
+
+    def fault(self, problem: str) -> RigError:
+        """An error that carries the end of the child's stderr."""
+        tail = self.log.read_text(errors="replace")[-2000:].strip()
+        return RigError(f"{self.name} {problem}" + (f"; the end of its log:\n{tail}" if tail else ""))
+
+    def read_urls(self) -> list[str]:
+        """The first line on stdout: a JSON list of base URLs. Raises RigError."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(START_LIMIT):
+                raise self.fault("did not say where it listens")
+        line = self.process.stdout.readline()
+        if not line:
+            raise self.fault("ended before it listened")
+        urls: list[str] = json.loads(line)
+        return urls
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help in time."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def cpu_ns_of(pid: int) -> int:
+    """User and system time of a process so far, ended threads included, in nanoseconds. Raises OSError."""
+    # The clock id that clock_getcpuclockid(3) computes for a process: exact, where /proc/<pid>/stat counts ticks.
+    return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without overrides of the gateway's settings: the defaults are what is measured."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RCP_GATEWAY__")}
+
+
+@contextmanager
+def running(name: str, arguments: Sequence[str], workspace: Path) -> Iterator[Child]:
+    """A child for the length of the block; its stderr goes to `workspace`."""
+    child = Child(name, arguments, workspace / f"{name}.log")
+    try:
+        yield child
+    finally:
+        child.stop()
+
+
+@contextmanager
+def stubs(arguments: Sequence[str], workspace: Path) -> Iterator[Child]:
+    """The stub engines, listening. Raises RigError."""
+    with running("stubs", ["bench.stub_engine", *arguments], workspace) as child:
+        child.urls = child.read_urls()
+        yield child
+
+
+@contextmanager
+def floor(engines: Sequence[str], loop: str, workspace: Path, name: str = "") -> Iterator[Child]:
+    """The floor in front of `engines`, listening. Raises RigError."""
+    with running(name or f"floor-{loop}", ["bench.floor", "--loop", loop, *engines], workspace) as child:
+        child.urls = child.read_urls()
+        yield child
+
+
+@contextmanager
+def gateway(engines: Sequence[str], workspace: Path) -> Iterator[Child]:
+    """The real gateway in front of `engines`, with every engine joined. Raises RigError."""
+    registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
+    entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
+    registry.write_text(json.dumps({"engines": entries}))
+    config.write_text("log:\n  level: info\n")  # everything at its default, the log on
+    port = free_port()
+    arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
+    with running("gateway", [*arguments, "--host", "127.0.0.1", "--port", str(port)], workspace) as child:
+        root = f"http://127.0.0.1:{port}"
+        wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")
+        wait_until(child, lambda: joined(fetch(f"{root}/engines")) == len(engines), "was not joined by every engine")
+        child.urls = [f"{root}/rcp"]
+        yield child
+
+
+def joined(listing: bytes | None) -> int:
+    """How many engines the operator's listing shows as up."""
+    engines: list[dict[str, Any]] = json.loads(listing)["engines"] if listing else []
+    return sum(1 for engine in engines if engine["up"])
+
+
+def wait_until(child: Child, condition: Callable[[], bool], problem: str) -> None:
+    """Ask again until `condition` holds. Raises RigError when the child ends or START_LIMIT passes."""
+    until = time.monotonic() + START_LIMIT
+    while not condition():
+        if child.process.poll() is not None:
+            raise child.fault(f"ended with status {child.process.returncode}")
+        if time.monotonic() > until:
+            raise child.fault(problem)
+        time.sleep(0.05)
+
+
+def fetch(url: str) -> bytes | None:
+    """The body of a 200 answer; None for any other, or when nobody listens yet."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2.0) as response:
+            body: bytes = response.read()
+            return body
+    except OSError:  # URLError and HTTPError are among them
+        return None
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def until_stopped() -> None:
+    """Wait for SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+def stop_on_sigterm() -> None:
+    """Make SIGTERM end this process the way Ctrl-C does, so that the children are stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

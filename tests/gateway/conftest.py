@@ -1,0 +1,25 @@
+"""Fixtures of the whole-gateway tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_engine import ScriptedEngine
+
+Starter = Callable[..., Awaitable[ScriptedEngine]]
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[Starter]:
+    """Starts scripted engines on demand and stops them all."""
+    started: list[ScriptedEngine] = []
+
+    async def start(**script: Any) -> ScriptedEngine:
+        engine = await ScriptedEngine(**script).start()
+        started.append(engine)
+        return engine
+
+    yield start
+    await asyncio.gather(*(engine.stop() for engine in started))

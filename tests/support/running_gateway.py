@@ -1,0 +1,117 @@
+"""A whole gateway for tests, built by the composition root and called through its ASGI application.
+
+Engines are real sockets; only the gateway's own front socket is left out, which keeps the tests quick.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from app.api.state import GatewayState
+from app.main import build_app, build_state
+from app.settings.schema import GatewaySettings, Registry
+from app.settings.source import LoadedRegistry
+from tests.support.scripted_engine import ScriptedEngine
+
+Json = dict[str, Any]
+
+
+class RunningGateway:
+    """One gateway under test."""
+
+    def __init__(self, state: GatewayState, client: httpx2.AsyncClient) -> None:
+        self.state = state
+        self.client = client
+        self._ids = 0
+
+    async def post(self, body: Any, path: str = "/rcp", headers: Mapping[str, str] | None = None) -> httpx2.Response:
+        """Send a body, JSON or bytes, as it is."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.client.post(path, content=content, headers=dict(headers or {}))
+
+    async def call(self, method: str, params: Json | None = None) -> Json:
+        """The whole JSON-RPC response to one request."""
+        self._ids += 1
+        message = {"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params or {}}
+        response = await self.post(message, f"/rcp/{method}")
+        assert response.status_code == 200, response.text
+        answer: Json = response.json()
+        assert answer["id"] == self._ids
+        return answer
+
+    async def result(self, method: str, params: Json | None = None) -> Json:
+        """The result of one request that must succeed."""
+        answer = await self.call(method, params)
+        assert "result" in answer, answer
+        result: Json = answer["result"]
+        return result
+
+    async def error(self, method: str, params: Json | None = None) -> Json:
+        """The error of one request that must fail."""
+        answer = await self.call(method, params)
+        assert "error" in answer, answer
+        error: Json = answer["error"]
+        return error
+
+    async def retrieve(self, query: str = "q", **params: Any) -> Json:
+        """The result of one `retrieve`."""
+        return await self.result("retrieve", {"query": query, **params})
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The value of one series right now."""
+        value = self.state.metrics.registry.get_sample_value(name, labels)
+        assert value is not None, f"no series {name} {labels}"
+        return value
+
+
+def entry(id: str, engine: ScriptedEngine | str, **more: Any) -> Json:
+    """A registry entry for a scripted engine or a URL."""
+    return {"id": id, "transport": "http", "url": engine if isinstance(engine, str) else engine.url, **more}
+
+
+def made_state(entries: list[Json], settings: Json | None = None, fingerprint: str = "0" * 8) -> GatewayState:
+    """A gateway put together from JSON, as the files would."""
+    registry = Registry.model_validate_json(json.dumps({"engines": entries}))
+    return build_state(LoadedRegistry(registry, fingerprint), GatewaySettings.model_validate(settings or {}))
+
+
+@asynccontextmanager
+async def running(
+    entries: list[Json], settings: Json | None = None, *, reach: bool = True, fingerprint: str = "0" * 8
+) -> AsyncIterator[RunningGateway]:
+    """A started gateway; with `reach` it is handed out once every enabled engine has been shaken hands with."""
+    state = made_state(entries, settings, fingerprint)
+    app: Any = build_app(state)
+    async with lifespan(app), httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app), base_url="http://gateway"
+    ) as client:
+        if reach:
+            await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
+        yield RunningGateway(state, client)
+
+
+@asynccontextmanager
+async def lifespan(app: Callable[..., Any]) -> AsyncIterator[None]:
+    """Run an ASGI application's start-up and shutdown around a block."""
+    to_app: asyncio.Queue[Json] = asyncio.Queue()
+    from_app: asyncio.Queue[Json] = asyncio.Queue()
+    task = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    try:
+        yield
+    finally:
+        await to_app.put({"type": "lifespan.shutdown"})
+        assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
+        await task
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until `condition` holds; fail when it does not within `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
