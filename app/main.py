@@ -22,12 +22,13 @@ from app.api.dispatch import METHODS, Dispatcher
 from app.api.probes import probes
 from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.state import GatewayState, Readiness
+from app.api.wire import DoorProtocol
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
 from app.federation.witness import Witness
 from app.protocol import envelope
-from app.protocol.errors import LEG_KINDS, LegError
+from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
 from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.source import LoadedRegistry, load_registry, load_settings
 from app.telemetry import logs
@@ -54,6 +55,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
     engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line)
     metrics = Metrics(CollectorRegistry(), VERSION)
     metrics.declare_methods(METHODS)
+    metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
     metrics.watch_engines(lambda: ((engine.id, engine.up, engine.gate.in_flight) for engine in engines.engines))
     identity = settings.server.id or f"{settings.server.name}-{loaded.fingerprint}"
@@ -121,7 +123,8 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         factory=True,
         workers=count,
         loop="uvloop",
-        http="httptools",
+        http=DoorProtocol,
+        proxy_headers=False,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -209,7 +209,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """The exit status: 0, or 1 if something went wrong or the ratio asked for was exceeded."""
     args = arguments()
-    rig.stop_on_sigterm()
+    rig.stop_on_signals()
     try:
         return 0 if report(args, run(args)) else 1
     except rig.RigError as fault:

@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--floor", action="store_true", help="watch the floor instead, to check the bench itself")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rig.stop_on_sigterm()
+    rig.stop_on_signals()
     try:
         samples = run(args)
     except rig.RigError as fault:

@@ -6,6 +6,7 @@ It refuses to know what is measured.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import selectors
@@ -21,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 PROJECT = Path(__file__).resolve().parents[1]
 START_LIMIT = 30.0
 """Seconds a child has to become ready."""
@@ -48,6 +51,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches the rig alone, which then stops its children in order
+                preexec_fn=end_with_parent,
             )
 
     def __repr__(self) -> str:
@@ -91,6 +95,11 @@ class Child:
                 self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def end_with_parent() -> None:
+    """Run in a new child: have the kernel send it SIGTERM when its parent is gone, killed by force for instance."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def cpu_ns_of(pid: int) -> int:
@@ -192,6 +201,9 @@ async def until_stopped() -> None:
     await stopped.wait()
 
 
-def stop_on_sigterm() -> None:
-    """Make SIGTERM end this process the way Ctrl-C does, so that the children are stopped."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def stop_on_signals() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, so that its children are stopped; also where Ctrl-C was ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Not by raising here: an exception in the middle of a protocol callback is swallowed by the event loop. SIGINT is
+    # what asyncio.Runner turns into a cancelled main task.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))

@@ -56,7 +56,7 @@ def explain(fault: BaseException) -> str:
             return f"this command needs '{library}', which is not installed: pip install 'rcp-gateway[{extra}]'"
     text = str(fault).strip().partition("\n")[0]
     kind = type(fault).__name__
-    return f"{kind}: {text} (--debug shows where)" if text else f"{kind} (--debug shows where)"
+    return f"{kind}: {text} (rcp-gateway --debug shows where)" if text else f"{kind} (rcp-gateway --debug shows where)"
 
 
 def _tell(fault: Exception, debug: bool) -> None:

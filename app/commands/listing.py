@@ -31,7 +31,7 @@ def render_hits(result: Mapping[str, Any], console: Console) -> None:
 
 
 def render_notes(result: Mapping[str, Any], console: Console) -> None:
-    """Print `usage.notes`, and one line that names the engines that failed, if any did."""
+    """Print `usage.notes`, and one line that names the engines that failed or were never reached, if there are any."""
     usage = result.get("usage")
     notes = usage.get("notes") if isinstance(usage, dict) else None
     for note in notes if isinstance(notes, list) else []:
@@ -91,6 +91,6 @@ def _failed(result: Mapping[str, Any]) -> list[str]:
     lost = [
         entry
         for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and entry.get("status") == "failed"
+        if isinstance(entry, dict) and (entry.get("status") == "failed" or entry.get("reason") == "unreached")
     ]
     return [f"{one_line(entry.get('id', '?'), 60)} ({one_line(entry.get('reason', 'failed'), 60)})" for entry in lost]

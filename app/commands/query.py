@@ -33,6 +33,8 @@ def query(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = 30.0,
 ) -> None:
     """Ask a running gateway and print the fused hits."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise typer.BadParameter("is not UTF-8", param_hint="TEXT")
     params: dict[str, Any] = {"query": text, "k": k, "_meta": {"deadlineMs": max(1, int(timeout * 1000))}}
     if mode is not None:
         params["mode"] = mode
@@ -52,12 +54,16 @@ def query(
 
 def _read_filter(text: str) -> dict[str, Any]:
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as fault:
         raise typer.BadParameter(f"is not JSON: {fault}", param_hint="--filter") from None
     if not isinstance(tree, dict):
         raise typer.BadParameter("must be a JSON object", param_hint="--filter")
     return tree
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_engines(text: str) -> list[str]:

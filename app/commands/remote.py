@@ -21,7 +21,7 @@ GRACE_SECONDS = 1.0
 def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[str, Any]:
     """The `result` of one RCP call to the gateway at `url` within `timeout` seconds. Raises Failure."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer = _exchange("POST", f"{_root(url)}/rcp/{method}", timeout, message)
+    answer = _exchange("POST", _root(url), f"/rcp/{method}", timeout, message)
     error = answer.get("error")
     if isinstance(error, dict):
         raise Failure(_told(error))
@@ -33,7 +33,7 @@ def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[
 
 def engines(url: str, timeout: float) -> list[dict[str, Any]]:
     """What the gateway at `url` says of its engines (`GET /engines`) within `timeout` seconds. Raises Failure."""
-    listed = _exchange("GET", f"{_root(url)}/engines", timeout).get("engines")
+    listed = _exchange("GET", _root(url), "/engines", timeout).get("engines")
     if not isinstance(listed, list):
         raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
     return [entry for entry in listed if isinstance(entry, dict)]
@@ -41,17 +41,18 @@ def engines(url: str, timeout: float) -> list[dict[str, Any]]:
 
 def _root(url: str) -> str:
     """The gateway's address without the path of its RCP door, which is what people have at hand."""
+    url = f"127.0.0.1{url}" if url.startswith(":") else url
     url = url if "://" in url else f"http://{url}"
     return url.rstrip("/").removesuffix("/rcp")
 
 
-def _exchange(verb: str, url: str, timeout: float, message: dict[str, Any] | None = None) -> dict[str, Any]:
+def _exchange(verb: str, url: str, path: str, timeout: float, message: dict[str, Any] | None = None) -> dict[str, Any]:
     import httpx2
 
     try:
         # trust_env: a proxy of the environment has no business between a person and their gateway.
         with httpx2.Client(trust_env=False, timeout=timeout + GRACE_SECONDS) as client:
-            response = client.request(verb, url, json=message)
+            response = client.request(verb, url + path, json=message)
     except httpx2.ConnectError:
         raise Failure(
             f"no gateway is running at {url}; start one with: rcp-gateway serve (or: rcp-gateway demo)"
@@ -81,7 +82,7 @@ def _told(error: dict[str, Any]) -> str:
     data = data if isinstance(data, dict) else {}
     details = [f"code {one_line(error.get('code', '?'), 20)}"]
     details += [f"{name} {one_line(data[name], 100)}" for name in ("field", "option") if name in data]
-    notes = data.get("notes")
+    notes = data.get("notes", data.get("detail"))
     lines = [f"{one_line(error.get('message', 'refused'))} ({', '.join(details)})"]
-    lines += [f"  {one_line(note)}" for note in (notes if isinstance(notes, list) else [])]
+    lines += [f"  {one_line(note)}" for note in (notes if isinstance(notes, list) else [notes]) if note]
     return "\n".join(lines)

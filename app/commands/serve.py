@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.commands.failure import Failure
 from app.commands.files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
 
 
@@ -19,16 +20,20 @@ def serve(
     registry: RegistryOption = DEFAULT_REGISTRY,
     config: ConfigOption = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; server.host without it.", show_default="127.0.0.1")
+        str | None, typer.Option(help="Address to listen on.", show_default="server.host, 127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0 takes any free port; server.port.", show_default="8080")
+        int | None, typer.Option(min=0, max=65535, help="0 takes any free port.", show_default="server.port, 8080")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Processes; server.workers.", show_default="1")
+        int | None, typer.Option(min=1, max=256, help="Processes.", show_default="server.workers, 1")
     ] = None,
 ) -> None:
     """Serve one RCP endpoint in front of the engines of a registry."""
     from app import main
 
-    raise typer.Exit(main.serve(registry, config_or_default(config), host, port, workers))
+    try:
+        code = main.serve(registry, config_or_default(config), host, port, workers)
+    except OSError as fault:
+        raise Failure(f"cannot serve: {fault.strerror or fault}") from fault
+    raise typer.Exit(code)

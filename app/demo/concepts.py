@@ -13,6 +13,7 @@ import rcp
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from app.demo.document import Document, Found, Search
 from app.demo.filters import Where
@@ -23,7 +24,7 @@ from app.demo.shelf import Shelf
 
 NAME = "concepts"
 CAPABILITIES = {"retrieve": retrieve_offer("dense", "cosine", max_k=200), "filter": FILTER_OFFER, "citations": {}}
-DIMENSIONS = 96
+DIMENSIONS = 256
 MAX_FEATURES = 12_000
 SEED = 20240501
 """Of the SVD and of the pairs that the noise is measured on: the same library gives the same answers everywhere."""
@@ -38,11 +39,13 @@ class Concepts:
         self._tfidf = TfidfVectorizer(
             sublinear_tf=True, min_df=2, max_df=0.5, max_features=MAX_FEATURES, stop_words="english"
         )
+        self._analyse = self._tfidf.build_analyzer()
         texts = [f"{document.names} {document.text}" for document in documents]
         weights = self._tfidf.fit_transform(texts)
         dimensions = min(DIMENSIONS, *(size - 1 for size in weights.shape))
-        self._svd = TruncatedSVD(dimensions, n_iter=3, random_state=SEED)
-        self._vectors = normalize(self._svd.fit_transform(weights))
+        self._svd = TruncatedSVD(dimensions, n_iter=2, random_state=SEED)
+        with threadpool_limits(1):  # sums in one order on every machine, and no fight with the gateway for the cores
+            self._vectors = normalize(self._svd.fit_transform(weights))
         self.noise = self._measure_noise()
 
     def _measure_noise(self) -> float:
@@ -54,26 +57,33 @@ class Concepts:
     def search(self, question: str, k: int, where: Where | None = None, min_score: float | None = None) -> Search:
         """The `k` documents nearest to `question` that fulfil `where` and reach `min_score`; ties by id.
 
-        A confidence is the cosine's way from the noise to 1: 0 says no nearer than two documents picked blindly.
+        A confidence is the cosine's way from the noise to 1, times the part of the question that the space can express:
+        0 says no nearer than two documents picked blindly, and unknown words make every answer less sure.
         """
-        cosines = self._cosines(question)
-        eligible = cosines > 0 if min_score is None else (cosines > 0) & (cosines >= min_score)
+        direction, expressed = self._direction(question)
+        cosines = np.clip(np.round(self._vectors @ direction, 6), -1.0, 1.0)  # rounded, so that equal texts tie
+        eligible = (cosines > 0) & (cosines >= (min_score or 0.0))
         if where is not None:
             allowed = np.zeros(len(cosines), dtype=bool)
             allowed[self.shelf.places(where)] = True
             eligible &= allowed
         places = np.flatnonzero(eligible)
         best = places[np.argsort(-cosines[places], kind="stable")[:k]]
-        found = [self._found(int(place), float(cosines[place])) for place in best]
-        return Search(found, len(places))
+        return Search([self._found(int(place), float(cosines[place]), expressed) for place in best], len(places))
 
-    def _cosines(self, question: str) -> Any:
-        """Of `question` to every document, rounded so that equal texts tie; zeros if no word of it is known."""
-        vector = normalize(self._svd.transform(self._tfidf.transform([question])))
-        return np.clip(np.round(self._vectors @ vector[0], 6), -1.0, 1.0)
+    def _direction(self, question: str) -> tuple[Any, float]:
+        """The unit vector that `question` points along, and how much of it that vector stands for, in [0, 1].
 
-    def _found(self, place: int, cosine: float) -> Found:
-        confidence = max(0.0, (cosine - self.noise) / (1.0 - self.noise))
+        Zeros if no word of it is known.
+        """
+        words = set(self._analyse(question))
+        known = sum(word in self._tfidf.vocabulary_ for word in words) / max(len(words), 1)
+        vector = self._svd.transform(self._tfidf.transform([question]))[0]
+        length = float(np.linalg.norm(vector))
+        return vector / (length or 1.0), known * min(length, 1.0)
+
+    def _found(self, place: int, cosine: float, expressed: float) -> Found:
+        confidence = max(0.0, (cosine - self.noise) / (1.0 - self.noise)) * expressed
         return Found(self.shelf.documents[place], cosine, round(confidence, 6))
 
     def close(self) -> None:

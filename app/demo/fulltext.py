@@ -12,7 +12,7 @@ from app.demo.document import Document, Found, Search
 from app.demo.filters import Where
 from app.demo.shelf import Shelf
 
-NAME_WEIGHT = 4.0
+NAME_WEIGHT = 2.0
 """How often a word of a name counts, as if the text had repeated it."""
 SATURATION = 2.2
 """FTS5's BM25 gives a word at most its idf times (k1 + 1), with k1 = 1.2."""

@@ -21,6 +21,19 @@ from app.demo.question import Question
 NAME = "packages"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=50), "citations": {}}
 MAX_DESCRIPTION = 4000
+_MARKUP = tuple(
+    (re.compile(pattern, re.MULTILINE), kept)
+    for pattern, kept in (
+        (r"<!--[\s\S]*?-->|</?[A-Za-z][^>]*>", " "),
+        (r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])?", ""),  # a picture in Markdown
+        (r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1"),  # a link in Markdown
+        (r"^\s*(\.\. .*|:[\w-]+:.*|\[[^\]]+\]:.*)$", ""),  # directives, options and link targets
+        (r"`([^`<]+?)\s*<[^>`]*>`_+|`([^`]+)`_+", r"\1\2"),  # a link in reStructuredText
+        (r"\|[^|\n]+\|_*", ""),
+        (r"^[=\-~^\"'#*+\s]{3,}$|^#+ ", ""),  # underlines and the marks of headings
+        (r"\n\s*\n\s*", "\n\n"),
+    )
+)
 
 
 def read_packages(installed: Iterable[Distribution]) -> list[Document]:
@@ -40,15 +53,28 @@ def _document(metadata: Mapping[str, Any]) -> Document:
     uri = _home_page(metadata)
     if uri:
         citation["uri"] = uri
-    text = clip(f"{metadata.get('summary', '')}\n\n{metadata.get('description', '')}", MAX_DESCRIPTION)
+    text = clip(f"{metadata.get('summary', '')}\n\n{plain(metadata.get('description', ''))}", MAX_DESCRIPTION)
     key = re.sub(r"[-_.]+", "-", name).lower()
     return Document(key, words_of_name(name), text or name, citation, {"version": version})
 
 
 def _home_page(metadata: Mapping[str, Any]) -> str | None:
-    """The first web address that the distribution names as its own."""
-    urls = [metadata.get("home_page", ""), *(entry.partition(",")[2] for entry in metadata.get("project_url", ()))]
-    return next((url.strip() for url in urls if url.strip().startswith(("http://", "https://"))), None)
+    """The web address that the distribution names as its home, or else the first one that it names."""
+    labelled = [entry.partition(",") for entry in metadata.get("project_url", ())]
+    urls = {label.strip().lower(): url.strip() for label, _, url in labelled}
+    candidates = [
+        metadata.get("home_page", ""),
+        *map(urls.get, ("homepage", "documentation", "source")),
+        *urls.values(),
+    ]
+    return next((url for url in candidates if url and url.startswith(("http://", "https://"))), None)
+
+
+def plain(markup: str) -> str:
+    """The words of a Markdown, reStructuredText or HTML text: no tags, pictures, link targets and underlines."""
+    for pattern, kept in _MARKUP:
+        markup = pattern.sub(kept, markup)
+    return markup
 
 
 def build() -> rcp.Server:

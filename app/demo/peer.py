@@ -6,6 +6,7 @@ is searched: an engine hands in its advertisement and a search function.
 
 import argparse
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -79,9 +80,10 @@ def serve_http(name: str, build: Callable[[], rcp.Server], argv: list[str] | Non
     parser.add_argument("--port", type=int, required=True, help="loopback port to listen on")
     port = parser.parse_args(argv).port
     _end_on_signals()
-    server = build()
-    say(name, f"listening on http://127.0.0.1:{port}/rcp")
     try:
+        socket.create_server(("127.0.0.1", port)).close()  # a taken port shall not cost the seconds of indexing first
+        server = build()
+        say(name, f"listening on http://127.0.0.1:{port}/rcp")
         server.serve_http(port)
     except OSError as fault:
         say(name, f"cannot listen on port {port}: {fault.strerror}; choose another with --port")

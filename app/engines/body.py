@@ -25,6 +25,9 @@ from app.protocol.errors import (
 CHUNK = 65_536
 """Bytes decompressed at a time: how far beyond the cap a compressed body can reach."""
 
+SLICE = 16_384
+"""Compressed bytes given to zlib at a time."""
+
 _CODINGS: dict[bytes, int] = {b"gzip": 31, b"x-gzip": 31, b"deflate": 0}
 """Content codings that are understood, with zlib's `wbits`; deflate's is told by its first byte."""
 
@@ -77,21 +80,27 @@ class Body:
             self._kept += piece
 
     def _decompress(self, piece: bytes, wbits: int) -> None:
-        if not piece:
-            return
         if self._inflate is None:
+            if not piece:
+                return
             # "deflate" is a zlib stream by the book and a raw one in the field; only the former begins with CM = 8.
             self._inflate = zlib.decompressobj(wbits or (15 if piece[0] & 0x0F == 8 else -15))
+        # zlib hands back a copy of what it did not get to, so it is not given much at a time.
+        view = memoryview(piece)
+        for start in range(0, len(piece), SLICE):
+            self._inflate_slice(view[start : start + SLICE])
+
+    def _inflate_slice(self, tail: bytes | memoryview) -> None:
         inflate = self._inflate
         while not inflate.eof:
-            opened = inflate.decompress(piece, CHUNK)
+            opened = inflate.decompress(tail, CHUNK)
             if opened:
                 self._keep(opened)
-            piece = inflate.unconsumed_tail
+            tail = inflate.unconsumed_tail
             # Output may still be pending inside zlib when all input is used up but the chunk is full.
-            if not piece and len(opened) < CHUNK:
-                break
-        if piece or inflate.unused_data:
+            if not tail and len(opened) < CHUNK:
+                return
+        if tail or inflate.unused_data:
             raise ProtocolViolation("bytes after the end of the compressed body")
 
     def _too_large(self) -> ResponseTooLarge:

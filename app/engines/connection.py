@@ -5,13 +5,15 @@ refuses to know JSON-RPC, pools and how it was connected.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.body import Body
-from app.protocol.errors import LegError, ProtocolViolation
+from app.engines.endpoint import reason_of
+from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
 MAX_HEAD_BYTES = 65_536
 """Longest head of an answer (all its interim responses and trailers included), and longest stretch without any body."""
@@ -225,7 +227,9 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self._waiter is None:
             return
-        if not self._touched:
+        if isinstance(exc, ssl.SSLError):
+            self._conclude(TlsFailed(reason_of(exc)))  # in TLS 1.3 a refused client certificate shows only now
+        elif not self._touched:
             self._conclude(Severed("the engine closed the connection without an answer"))
         elif exc is None and self._until_close and self._body is not None:
             self._keep = False

@@ -69,11 +69,11 @@ class Endpoint:
 
     def unreachable(self, fault: BaseException) -> ConnectFailed:
         """Why no TCP connection came about."""
-        return ConnectFailed(f"{self.label}: {_reason(fault)}")
+        return ConnectFailed(f"{self.label}: {reason_of(fault)}")
 
     def distrusted(self, fault: BaseException) -> TlsFailed:
         """Why there was a TCP connection but no TLS over it."""
-        return TlsFailed(f"{self.label}: {_reason(fault)}")
+        return TlsFailed(f"{self.label}: {reason_of(fault)}")
 
 
 def request_headers(endpoint: Endpoint, entry: EngineEntry) -> list[tuple[bytes, bytes]]:
@@ -88,23 +88,24 @@ def tls_context(wishes: EngineTls | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=wishes.ca_file)
     except OSError as fault:
-        raise TlsFailed(f"tls.caFile: {_reason(fault)}") from None
+        raise TlsFailed(f"tls.caFile: {reason_of(fault)}") from None
     if wishes.cert_file:
         try:
             # An empty password: a key that wants one must fail, not ask at the terminal.
             context.load_cert_chain(wishes.cert_file, wishes.key_file, password="")
         except (OSError, ValueError) as fault:
-            raise TlsFailed(f"tls.certFile or tls.keyFile: {_reason(fault)}") from None
+            raise TlsFailed(f"tls.certFile or tls.keyFile: {reason_of(fault)}") from None
     return context
 
 
-def _reason(fault: BaseException) -> str:
-    """The plainest words in a chain of errors; the outermost ones tend to quote addresses and modules."""
+def reason_of(fault: BaseException) -> str:
+    """The plainest words in a chain of socket and TLS errors; the outermost tend to quote addresses and modules."""
     for cause in _causes(fault):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {cause.verify_message}"
         if isinstance(cause, ssl.SSLError):
-            return f"TLS: {(cause.reason or 'broken off').lower().replace('_', ' ')}"
+            # Only errors that come from OpenSSL itself carry a reason.
+            return f"TLS: {(getattr(cause, 'reason', None) or 'broken off').lower().replace('_', ' ')}"
         if isinstance(cause, OSError) and cause.errno:
             return os.strerror(cause.errno)
     return "the connection was broken off" if isinstance(fault, OSError) else type(fault).__name__

@@ -6,13 +6,21 @@ It refuses to know what is asked of an engine, and which kind of wire carries it
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from app.engines.transport import Reply, Transport
 from app.protocol.capabilities import Advertisement, read_advertisement
-from app.protocol.errors import ConnectFailed, LegError, LegTimeout, Overloaded, Refused
+from app.protocol.errors import (
+    BadStatus,
+    ConnectFailed,
+    LegError,
+    LegTimeout,
+    Overloaded,
+    ProtocolViolation,
+    Refused,
+)
 from app.protocol.messages import PROTOCOL_VERSION
+from app.resilience.expiry import Expiry
 from app.resilience.limits import Gate, GateFull
 from app.settings.schema import EngineEntry
 
@@ -21,6 +29,9 @@ INVALID_REQUEST = -32600
 
 UNHEALTHY_KINDS = frozenset({"timeout", "connect", "tls", "http_status", "protocol"})
 """Failures that say something about the engine; the others say something about one request."""
+
+HASTE = 0.5
+"""A timeout after less than this share of the engine's own is the caller's haste, not the engine's failure."""
 
 
 class RemoteEngine:
@@ -69,20 +80,27 @@ class RemoteEngine:
 
         An engine that restarted and answers -32001 is shaken hands with and asked once more. Raises LegError.
         """
+        given = deadline - asyncio.get_running_loop().time()
+        attempts = 0
+        expiry = Expiry(deadline)
         try:
-            async with asyncio.timeout_at(deadline):
-                if not self.gate.try_enter():
-                    await self.gate.enter()
-                try:
-                    reply = await self._ask(method, params, idempotent)
-                finally:
-                    self.gate.leave()
-        except TimeoutError:
-            raise self._noted(LegTimeout("no answer within the time it was given")) from None
+            if not self.gate.try_enter():
+                await self.gate.enter()
+            try:
+                attempts = 1
+                reply = await self._ask(method, params, idempotent)
+            finally:
+                self.gate.leave()
+        except asyncio.CancelledError:
+            if not expiry.is_the_cause():
+                raise
+            raise self._late(given, attempts) from None
         except GateFull:
-            raise Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting") from None
+            raise self._overloaded() from None
         except LegError as fault:
             raise self._noted(fault) from None
+        finally:
+            expiry.end()
         self._fault = None
         return reply
 
@@ -93,8 +111,7 @@ class RemoteEngine:
         if self._fault is not None or self.advertisement is None:
             await self.handshake(deadline)
         else:
-            with suppress(Refused):  # it may not know ping; it did answer
-                await self.call("ping", {}, deadline)
+            await self._ping(deadline)
         self.last_latency_ms = (loop.time() - started) * 1000
 
     async def handshake(self, deadline: float) -> Advertisement:
@@ -111,6 +128,15 @@ class RemoteEngine:
         """Release its connections or its process."""
         await self._transport.close()
 
+    async def _ping(self, deadline: float) -> None:
+        try:
+            await self.call("ping", {}, deadline)
+        except (BadStatus, ProtocolViolation):
+            await self.handshake(deadline)  # it may not serve ping at all; what it does serve outranks that
+        except LegError as fault:
+            if fault.kind in UNHEALTHY_KINDS:
+                raise
+
     async def _ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         seen = self._handshakes
         try:
@@ -118,8 +144,14 @@ class RemoteEngine:
         except Refused as refusal:
             if refusal.code != NOT_INITIALIZED:
                 raise
+            before = refusal.attempts
         await self._shake_hands(seen)
-        return await self._transport.call(method, params, idempotent=idempotent)
+        try:
+            reply = await self._transport.call(method, params, idempotent=idempotent)
+        except LegError as fault:
+            fault.attempts += before
+            raise
+        return Reply(reply.result, reply.attempts + before)
 
     async def _shake_hands(self, seen: int) -> Advertisement:
         """One handshake for all who noticed at the same time that one is due (`seen`: how many there had been)."""
@@ -149,6 +181,19 @@ class RemoteEngine:
             self.advertisement = advertisement
             self._on_change(self)
 
+    def _late(self, given: float, attempts: int) -> LegTimeout:
+        """The timeout of a call that had `given` seconds; held against the engine unless the caller was in haste."""
+        fault = LegTimeout("no answer within the time it was given")
+        fault.attempts = attempts
+        if given * 1000 >= self.entry.timeout_ms * HASTE:
+            self._fault = fault
+        return fault
+
+    def _overloaded(self) -> Overloaded:
+        fault = Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting")
+        fault.attempts = 0
+        return fault
+
     def _noted(self, fault: LegError) -> LegError:
         if fault.kind in UNHEALTHY_KINDS:
             self._fault = fault
@@ -157,4 +202,3 @@ class RemoteEngine:
     def __repr__(self) -> str:
         state = "up" if self.up else f"down ({self.down_reason})"
         return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self.gate!r}, {self._handshakes} handshakes>"
-

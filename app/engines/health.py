@@ -36,7 +36,9 @@ class HealthLoop:
 
     def watch(self, engine: RemoteEngine) -> None:
         """Start looking after `engine` at once."""
-        self._watches[engine.id] = asyncio.create_task(self._look_after(engine), name=f"health:{engine.id}")
+        watch = asyncio.create_task(self._look_after(engine), name=f"health:{engine.id}")
+        watch.add_done_callback(_tell_of_fault)
+        self._watches[engine.id] = watch
 
     async def stop(self) -> None:
         """End every watch and wait until it has ended."""
@@ -47,7 +49,8 @@ class HealthLoop:
 
     async def _look_after(self, engine: RemoteEngine) -> None:
         known_up: bool | None = None
-        pause = FIRST_PAUSE
+        first = min(FIRST_PAUSE, self._settings.reconnect_max_seconds)
+        pause = first
         while True:
             fault = await self._look(engine)
             up = fault is None
@@ -55,7 +58,7 @@ class HealthLoop:
                 known_up = up
                 self._report(engine, fault)
             if up:
-                pause = FIRST_PAUSE
+                pause = first
                 await asyncio.sleep(self._settings.health_interval_seconds * self._jitter())
             else:
                 await asyncio.sleep(pause * self._jitter())
@@ -71,3 +74,11 @@ class HealthLoop:
 
     def __repr__(self) -> str:
         return f"<HealthLoop watching {sorted(self._watches)}>"
+
+
+def _tell_of_fault(watch: asyncio.Task[None]) -> None:
+    """A watch ends by being cancelled and in no other way; one that broke must not go unnoticed."""
+    fault = None if watch.cancelled() else watch.exception()
+    if fault is not None:
+        message = f"the watch {watch.get_name()} ended through a fault of the gateway"
+        watch.get_loop().call_exception_handler({"message": message, "exception": fault})

@@ -13,8 +13,8 @@ from functools import partial
 
 from app.engines.connection import Connection
 from app.engines.endpoint import Endpoint
-from app.engines.resolver import Addresses, Resolver
-from app.protocol.errors import ConnectFailed
+from app.engines.resolver import Resolver
+from app.protocol.errors import ConnectFailed, LegError, TlsFailed
 from app.settings.schema import EnginesSettings
 
 
@@ -35,7 +35,6 @@ class Pool:
         "_live",
         "_resolver",
         "_settings",
-        "_suspect",
         "_timer",
         "_tls",
     )
@@ -59,7 +58,6 @@ class Pool:
         self._dials: set[asyncio.Task[Connection]] = set()
         self._emptied: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._suspect: str | None = None
         self._epoch = 0
         self._closed = False
 
@@ -157,29 +155,18 @@ class Pool:
     # ── how new ones come about ───────────────────────────────────────────────────────────────────────────────────
 
     async def _dial(self) -> Connection:
+        """Try the addresses of the engine's name in turn. Raises LegError."""
         host = self._endpoint.host
-        addresses = await self._resolver.addresses(host)
-        try:
-            return await self._first_of(addresses)
-        except BaseException:
-            self._resolver.forget(host)  # what refused, hung or was not the engine may be another's address by now
-            raise
-
-    async def _first_of(self, addresses: Addresses) -> Connection:
-        """Try the addresses in their order, one that just failed or hung last. Raises LegError."""
-        fault = ConnectFailed("no address")
-        for address in sorted(addresses, key=lambda address: address == self._suspect):
+        fault: LegError = ConnectFailed("no address")
+        for address in await self._resolver.addresses(host):
             try:
-                connection = await self._connect(address)
+                return await self._connect(address)
             except ConnectFailed as failed:
-                self._suspect = address
+                self._resolver.doubt(host, address)
                 fault = failed
-            except asyncio.CancelledError:
-                self._suspect = address
+            except (TlsFailed, asyncio.CancelledError):
+                self._resolver.doubt(host, address)  # what hangs, or is not the engine, may be another's by now
                 raise
-            else:
-                self._suspect = None if self._suspect == address else self._suspect
-                return connection
         self._move_on()
         raise fault
 

@@ -29,7 +29,7 @@ class Resolver:
     Belongs to one event loop. Failures are not remembered.
     """
 
-    __slots__ = ("_clock", "_flights", "_known", "_lookup", "_ttl")
+    __slots__ = ("_clock", "_doubted", "_flights", "_known", "_lookup", "_ttl")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Resolver:
         self._clock = clock
         self._lookup = lookup
         self._known: dict[str, tuple[float, Addresses]] = {}
+        self._doubted: dict[str, str] = {}
         # A flight lands on addresses, or on the words for why there are none: an exception that no one is left to
         # collect would be reported as lost.
         self._flights: dict[str, asyncio.Future[Addresses | str]] = {}
@@ -52,15 +53,24 @@ class Resolver:
             return (host,)
         known = self._known.get(host)
         if known is not None and self._clock() < known[0]:
-            return known[1]
+            return self._ordered(host, known[1])
         landed = await asyncio.shield(self._flights.get(host) or self._depart(host))
         if isinstance(landed, str):
             raise ConnectFailed(landed)
-        return landed
+        return self._ordered(host, landed)
+
+    def doubt(self, host: str, address: str) -> None:
+        """`address` refused or hung: look the name up again, and try this address after its others."""
+        self._doubted[host] = address
+        self.forget(host)
 
     def forget(self, host: str) -> None:
-        """Believe the name's last answer no longer: connecting to it did not work."""
+        """Believe the name's last answer no longer."""
         self._known.pop(host, None)
+
+    def _ordered(self, host: str, addresses: Addresses) -> Addresses:
+        doubted = self._doubted.get(host)
+        return addresses if doubted is None else tuple(sorted(addresses, key=doubted.__eq__))
 
     def _depart(self, host: str) -> asyncio.Future[Addresses | str]:
         loop = asyncio.get_running_loop()

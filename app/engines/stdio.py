@@ -98,7 +98,8 @@ class StdioTransport:
 
     async def start(self) -> None:
         """Have the process running. Raises ConnectFailed, also while it is down and its pause is not over."""
-        await self._running()
+        if self._child is None or self._child.ending:
+            await self._running()
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """Send one request and wait for its answer, in whatever order answers come. Raises LegError.
@@ -107,7 +108,7 @@ class StdioTransport:
         idempotent and was sent. Nothing is ever sent twice.
         """
         child = self._child
-        if child is None or child.ending or self._starting is not None:
+        if child is None or child.ending:
             child = await self._running()
         number = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -140,6 +141,7 @@ class StdioTransport:
     # -- the life of the process
 
     async def _running(self) -> Child:
+        """The process, once it is started; all who need it at the same time wait for one start."""
         if self._starting is None:
             self._refuse_while_down()
             self._starting = asyncio.create_task(self._start_process(), name="stdio-start")

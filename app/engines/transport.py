@@ -5,8 +5,7 @@ It refuses to know sockets, pools and processes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.protocol import envelope
 from app.protocol.errors import (
@@ -18,8 +17,7 @@ from app.protocol.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An engine's answer: the `result` object and how many requests it took to get it."""
 
     result: dict[str, Any]
@@ -62,13 +60,12 @@ def result_of(message: Any, call_id: int) -> dict[str, Any]:
         raise ProtocolViolation("the engine's answer is no JSON object")
     answered = message.get("id")
     error = message.get("error")
-    if error is not None:
-        # An error about an unreadable request carries `id: null`.
-        if answered is not None and answered != call_id and answered != str(call_id):
-            raise ProtocolViolation("the engine answered another request's id")
-        raise leg_error_of(error)
-    if answered != call_id and answered != str(call_id):
+    ours = (answered == call_id and answered is not True) or answered == str(call_id)
+    # An error about an unreadable request carries `id: null`.
+    if not ours and not (error is not None and answered is None):
         raise ProtocolViolation("the engine answered another request's id")
+    if error is not None:
+        raise leg_error_of(error)
     result = message.get("result")
     if type(result) is not dict:
         raise ProtocolViolation("the engine's answer has neither a result object nor an error")

@@ -20,6 +20,6 @@ class RetrieveCall:
     deadline: float
     request_id: str
     default_depth: int = 3
-    """Levels of aggregators below us when the caller does not say."""
+    """Levels of aggregators below us when the caller does not say, and the most it may say."""
     passed_on: Mapping[str, Any] = field(default_factory=dict)
     """What of the caller's `_meta` every engine is handed as it is."""

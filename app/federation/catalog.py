@@ -61,7 +61,7 @@ def merge(
     | … `operators` | union of RCP's own; an engine that states none allows all ten |
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
     | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
-    | `rerank`, `transform`, `graph`, `index`, `memory`, `feedback` | lists: union; numbers: the largest; flags: if any |
+    | `rerank`, `transform`, `graph`, `index`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
     | `x-*` | the first engine's value as it is |
     | anything else, and what is not `routable` | not advertised; `catalog/list` carries it |
 
@@ -75,7 +75,7 @@ def merge(
         merged["filter"] = _merge_filter(offers, retrieving)
         merged["citations"] = {} if any(_cites(advertisement) for advertisement in retrieving) else None
     for key in _ONE_ENGINES:
-        merged[key] = next((offer.capabilities[key] for offer in ranked if offer.offers(key)), None)
+        merged[key] = next((_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)), None)
     for key, rules in _JOINED.items():
         stated = [_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)]
         merged[key] = _joined(stated, rules) if stated else None
@@ -94,8 +94,8 @@ def conformance(capabilities: Mapping[str, Any]) -> str | None:
     """The level (RCP §14) that these capabilities prove, None below L0. It never claims more."""
     if not RETRIEVAL_CAPABILITIES & capabilities.keys():
         return None
-    modes = _object(capabilities.get("retrieve")).get("modes") or ()
-    if not (ALL_MODES <= set(modes) and "filter" in capabilities and "citations" in capabilities):
+    modes = _union([_object(capabilities.get("retrieve")).get("modes")]) or ()
+    if not ALL_MODES.issubset(modes) or "filter" not in capabilities or "citations" not in capabilities:
         return "L0"
     return "L2" if BEYOND_RETRIEVAL & capabilities.keys() and DELIVERY & capabilities.keys() else "L1"
 
@@ -187,7 +187,9 @@ def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> 
 def _merge_retrieve(retrieving: Sequence[Advertisement], max_k: int, ours: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [offer.retrieve.max_k for offer in retrieving if offer.retrieve is not None]
     largest = max_k if None in bounds else max(bound for bound in bounds if bound is not None)
-    stated = [{"modalities": ["text"], **_object(offer.capabilities.get("retrieve"))} for offer in retrieving]
+    stated = [dict(_object(offer.capabilities["retrieve"])) for offer in retrieving]
+    for said in stated:
+        said["modalities"] = _union([said.get("modalities")]) or ["text"]
     return {"maxK": min(largest, max_k), **_joined(stated, _RETRIEVE), "scoreFloor": 0, **ours}
 
 

@@ -37,6 +37,8 @@ def demands_of(params: Mapping[str, Any], query_modalities: frozenset[str]) -> l
 
 
 _TEXT = frozenset({"text"})
+_TIMELY = frozenset({"date", "int", "float", None})
+"""Types of a field that may hold a time; None: the engine names no type."""
 
 
 def _mode(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
@@ -83,8 +85,11 @@ def _mmr(_: Any, __: Advertisement, offer: RetrieveOffer) -> str | None:
 
 
 def _recency(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
-    field = value["field"]
-    if advertisement.filter_fields.get(field, "absent") in ("date", "int", "float", None):
+    field = value.get("field")
+    if field is None:
+        timely = not _TIMELY.isdisjoint(advertisement.filter_fields.values())
+        return None if timely else "recency is not possible: no date or number field is advertised"
+    if advertisement.filter_fields.get(field, "absent") in _TIMELY:
         return None
     return f"recency on {field} is not possible: no such date or number field is advertised"
 

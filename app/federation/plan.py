@@ -6,7 +6,7 @@ It refuses to know what engines answer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.federation.call import RetrieveCall
 from app.federation.engine import Engine
@@ -16,8 +16,8 @@ from app.federation.outcome import Outcome, skipped
 from app.fusion.ranked import FusionOptions
 from app.protocol.capabilities import Advertisement, RetrieveOffer
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported, RcpError
-from app.protocol.filters import FilterFault, fault_of
-from app.protocol.params import FUSION_METHODS, GatewayOptions
+from app.protocol.filters import FilterFault, FilterTree, fault_of
+from app.protocol.params import FUSION_METHODS, GatewayOptions, RetrieveParams
 from app.resilience.deadline import leg_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
 
@@ -28,9 +28,11 @@ INNER_LISTS = frozenset({"dense", "sparse"})
 """Keys of `fusion.weights` that belong to the engines, not to the federation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """One engine's share of a plan. `deadline` is in event-loop seconds, `seconds` the same as a duration."""
+class Leg(NamedTuple):
+    """One engine's share of a plan; a named tuple, since one is made per engine and request.
+
+    `deadline` is in event-loop seconds, `seconds` the same as a duration.
+    """
 
     engine: Engine
     params: Mapping[str, Any]
@@ -136,6 +138,8 @@ class _Planner:
         self._window = max(int(k * wishes.overfetch), wishes.window_min)
         self._demands = demands_of(params.raw, params.query_modalities)
         self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
+        if _needs_text(params):
+            self._forwarded.pop("includeText", None)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights: Mapping[str, float] = self._fusion.get("weights") or {}
         self._asked_engines = _asked_engines(params.gateway, members)
@@ -256,11 +260,9 @@ class _Planner:
         faults = [refusal for refusal, _ in self._refusals if isinstance(refusal, FilterFault)]
         demands = [refusal for refusal, _ in self._refusals if isinstance(refusal, Demand)]
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in self._skipped)
-        if faults and not demands:
-            fault = faults[0]
-            if fault.kind == "operator" and all(other.kind == "operator" for other in faults):
-                return OptionUnsupported(fault.message, option="filter.operators", detail=reasons)
-            return InvalidParams(fault.message, field=fault.field, detail=reasons)
+        tree = self._call.params.filter
+        if faults and not demands and tree is not None:
+            return _filter_error(tree, faults, [advertisement for _, advertisement in self._refusals], reasons)
         if demands:
             demand = demands[0]
             return OptionUnsupported(
@@ -272,6 +274,22 @@ class _Planner:
         if unreached:
             return BackendUnavailable("no engine has been reached yet", retryable=True, detail=reasons)
         return CapabilityMissing("no engine offers 'retrieve'", detail=reasons)
+
+
+def _filter_error(tree: FilterTree, faults: list[FilterFault], refusing: list[Advertisement], detail: str) -> RcpError:
+    """What a filter that nobody can apply comes to: -32602 for a field that nobody has or a value of the wrong shape,
+    else -32005 (RCP §8)."""
+    known = {name for advertisement in refusing for name in advertisement.filter_fields}
+    for leaf in tree.leaves:
+        if leaf.field not in known:
+            return InvalidParams(f"filter field '{leaf.field}' is not advertised", field=leaf.field, detail=detail)
+    for fault in faults:
+        if fault.kind == "shape":
+            return InvalidParams(fault.message, field=fault.field, detail=detail)
+    operator = next((fault for fault in faults if fault.kind == "operator"), None)
+    if operator is not None:
+        return OptionUnsupported(operator.message, option="filter.operators", detail=detail)
+    return OptionUnsupported("no single engine has all fields of the filter", option="filter", detail=detail)
 
 
 def _asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
@@ -296,10 +314,16 @@ def _method_note(fusion: Mapping[str, Any]) -> list[str]:
     return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
 
 
+def _needs_text(params: RetrieveParams) -> bool:
+    """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
+    return params.options.token_budget is not None or params.gateway.identity == "content"
+
+
 def _forwarded_meta(call: RetrieveCall, members: Members) -> dict[str, Any]:
     """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
-    depth = call.meta.depth if call.meta.depth is not None else call.default_depth
-    return {**call.passed_on, "federation": {"depth": depth - 1, "path": [*call.meta.path, members.identity]}}
+    most = call.default_depth
+    depth = most if call.meta.depth is None else min(call.meta.depth, most)
+    return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, members.identity]}}
 
 
 def _funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, advertisement: Advertisement) -> int:

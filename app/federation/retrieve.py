@@ -20,8 +20,8 @@ from app.settings.schema import GatewaySettings
 
 Result = dict[str, object]
 
-LEAST_SECONDS = 0.001
-"""With less time than this left nobody is asked any more."""
+LEAST_SECONDS = 0.002
+"""With less time than this left nobody is asked any more: no whole millisecond less could be passed on."""
 
 
 async def retrieve(call: RetrieveCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:

@@ -4,10 +4,10 @@ An engine's order is authoritative; its confidences say how steeply relevance fa
 boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know hits beyond their `confidence`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from math import sqrt
-from typing import Any, NamedTuple
+from math import inf, nan, sqrt
+from typing import Any
 
 NEARLY_NOTHING = 1e-12
 """A first confidence below this says nothing about how the rest falls."""
@@ -15,27 +15,16 @@ LEAST_SAY = 1e-6
 """What an engine that claims everything still counts in the consensus."""
 
 _NUMBERS = frozenset({float, int})
-_ABSENT = frozenset({type(None)})
+_ABSENT = {type(None)}
 
 
-class Claims(NamedTuple):
-    """One engine's confidences in list order, holes filled; empty if it gave none. `faults` were no number in [0,1]."""
+Testimony = tuple[Sequence[float], float, float, int]
+"""What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
+The curve is empty for an engine that gave no confidence."""
 
-    values: Sequence[float]
-    total: float
-    falling: bool
-    faults: int = 0
+SILENCE: Testimony = ((), 1.0, 0.0, 0)
 
-
-class Testimony(NamedTuple):
-    """What the claims are believed to say: p, ρ and ρ·τ of the definition."""
-
-    curve: Sequence[float]
-    coherence: float
-    say: float
-
-
-SILENCE = Claims((), 0.0, True)
+_OUT_OF_RANGE = [inf]
 
 
 def valid_confidence(value: Any) -> float | None:
@@ -44,94 +33,83 @@ def valid_confidence(value: Any) -> float | None:
     return value if (kind is float or kind is int) and 0 <= value <= 1 else None
 
 
-def read_claims(hits: Sequence[dict[str, Any]]) -> Claims:
-    """The confidences of one deduplicated list. The usual case, all there and falling, takes one pass."""
-    values = [hit.get("confidence") for hit in hits]
-    kinds = frozenset(map(type, values))
+def hear(hits: Sequence[dict[str, Any]], asked: int, independent: bool) -> Testimony:
+    """The testimony of one deduplicated list; `asked` is K, not less than its length.
+
+    The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
+    from a judge that does not follow the engine's ranking: no projection, full coherence.
+    """
+    values: list[Any] = [hit.get("confidence") for hit in hits]
+    kinds = set(map(type, values))
     if kinds <= _ABSENT:
         return SILENCE
-    if kinds <= _NUMBERS:
-        total = sum(values)  # type: ignore[arg-type]
-        falling = values == sorted(values, reverse=True)  # type: ignore[type-var]
-        # NaN compares false with everything, but it survives a sum.
-        if falling and total == total and values[0] <= 1 and values[-1] >= 0:  # type: ignore[operator]
-            return Claims(values, total, True)  # type: ignore[arg-type]
-    return _filled(values)
+    faults = 0
+    total = sum(values) if kinds <= _NUMBERS else nan
+    # Without NaN, which a sum betrays, sorting is sound and shows the bounds as well.
+    ordered = sorted(values, reverse=True) if total == total else _OUT_OF_RANGE
+    if ordered[0] > 1 or ordered[-1] < 0:
+        values, faults = _filled(values)
+        if not values:
+            return (), 1.0, 0.0, faults
+        total, ordered = sum(values), sorted(values, reverse=True)
+    if independent or values == ordered:
+        return values, 1.0, _resolution(values[0], total, asked), faults
+    curve, coherence = project(values, total / len(values))
+    return curve, coherence, coherence * _resolution(curve[0], total, asked), faults
 
 
-def _filled(values: Sequence[Any]) -> Claims:
-    """A hole takes the last known value before it, a leading hole the first known one."""
+def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
+    """x, and the number of faults. A hole takes the last known value before it, a leading hole the first known one."""
     valid = [valid_confidence(value) for value in values]
-    known = next((value for value in valid if value is not None), None)
-    faults = sum(value is None and given is not None for value, given in zip(valid, values, strict=True))
-    if known is None:
-        return Claims((), 0.0, True, faults)
-    filled = []
-    for value in valid:
-        if value is not None:
-            known = value
-        filled.append(known)
-    return Claims(filled, sum(filled), filled == sorted(filled, reverse=True), faults)
+    last = next((value for value in valid if value is not None), None)
+    faults = len([None for value, given in zip(valid, values, strict=True) if value is None and given is not None])
+    if last is None:
+        return [], faults
+    return [last := value if value is not None else last for value in valid], faults
 
 
-def weigh_claims(claims: Claims, asked: int, independent: bool) -> Testimony:
-    """The testimony in claims that are not empty. `asked` is K, never less than their number.
+def project(values: Sequence[float], mean: float) -> tuple[list[float], float]:
+    """p and ρ of values with that mean.
 
-    `independent` claims come from a judge that does not follow the engine's ranking: no projection, full coherence.
+    p is the non-increasing least-squares projection: neighbours that rise are pooled into their mean. ρ² = 1 − SSE/SST
+    is the share of the spread that remains between the pools, and is computed so: without cancellation.
     """
-    values = claims.values
-    if claims.falling or independent:
-        return Testimony(values, 1.0, _resolution(values[0], claims.total, asked))
-    curve = project(values)
-    coherence = _coherence(values, curve, claims.total)
-    return Testimony(curve, coherence, coherence * _resolution(curve[0], claims.total, asked))
-
-
-def project(values: Sequence[float]) -> list[float]:
-    """The non-increasing least-squares projection: neighbours that rise are pooled into their mean."""
-    sums: list[float] = []
-    sizes: list[int] = []
+    levels: list[float] = [inf]
+    sizes: list[int] = [0]
     for value in values:
-        pooled, size = value, 1
-        while sums and sums[-1] * size < pooled * sizes[-1]:
-            pooled += sums.pop()
-            size += sizes.pop()
-        sums.append(pooled)
+        level, size = value, 1
+        while levels[-1] < level:
+            before = sizes.pop()
+            level = (levels.pop() * before + level * size) / (before + size)
+            size += before
+        levels.append(level)
         sizes.append(size)
     curve: list[float] = []
-    for pooled, size in zip(sums, sizes, strict=True):
-        curve += [pooled / size] * size
-    return curve
-
-
-def _coherence(values: Sequence[float], curve: Sequence[float], total: float) -> float:
-    """ρ = √(1 − SSE/SST): 1 for claims that fall with the ranks, 0 for claims that rise."""
-    mean = total / len(values)
+    between = 0.0
+    for level, size in zip(levels, sizes, strict=True):
+        if size:
+            curve += [level] * size
+            between += size * (level - mean) ** 2
     spread = sum([(value - mean) ** 2 for value in values])
-    if spread == 0:
-        return 1.0
-    missed = sum([(value - fitted) ** 2 for value, fitted in zip(values, curve, strict=True)])
-    return sqrt(min(1.0, max(0.0, 1 - missed / spread)))
+    return curve, sqrt(min(1.0, between / spread)) if spread > 0 else 1.0
 
 
 def _resolution(first: float, total: float, asked: int) -> float:
-    """τ = 1 − Σp / (K·p(1)): near 0 for an engine that claims the same of everything."""
+    """τ = 1 − Σp / (K·p(1)), not below 0: an engine that claims the same of everything resolves nothing."""
     if first < NEARLY_NOTHING:
         return 1.0
-    return min(1.0, max(0.0, 1 - total / (asked * first)))
+    resolved = 1 - total / (asked * first)
+    return resolved if resolved > 0 else 0.0
 
 
-def consensus(testimonies: Iterable[tuple[float, Testimony]]) -> list[float]:
-    """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. Weights are positive."""
-    heard = [(weight * max(testimony.say, LEAST_SAY), testimony.curve) for weight, testimony in testimonies]
+def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
+    """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
+    voices = [(weight * (say if say > LEAST_SAY else LEAST_SAY), curve) for weight, (curve, _, say, _) in heard]
     levels: list[float] = []
-    reached = 0
-    for depth in sorted({len(curve) for _, curve in heard}):
-        reaching = [(share, curve) for share, curve in heard if len(curve) >= depth]
-        sums = [0.0] * (depth - reached)
-        for share, curve in reaching:
-            sums = [total + share * value for total, value in zip(sums, curve[reached:depth], strict=True)]
+    for depth in sorted({len(curve) for _, curve in voices}):
+        reached = len(levels)
+        reaching = [voice for voice in voices if len(voice[1]) >= depth]
         shares = sum([share for share, _ in reaching])
-        levels += [total / shares for total in sums]
-        reached = depth
+        scaled = [[share * value for value in curve[reached:depth]] for share, curve in reaching]
+        levels += [sum(column) / shares for column in zip(*scaled, strict=True)]
     return list(accumulate(levels, min))

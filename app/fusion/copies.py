@@ -16,23 +16,33 @@ Copy = tuple[RankedList, int, dict[str, Any]]
 def copies_of(key: str, ballots: Sequence[Ballot]) -> list[Copy]:
     """Every engine's copy of the document `key`, in the order of the ballots."""
     return [
-        (ballot.source, place + 1, ballot.hits[place])
-        for ballot in ballots
-        if (place := ballot.places.get(key)) is not None
+        (source, places[key] + 1, hits[places[key]])  # tested first: most engines do not have it
+        for source, hits, places in ballots
+        if key in places
     ]
 
 
 def richest(copies: Sequence[Copy]) -> Copy:
     """The copy whose body is kept. Of equals the first, so the smaller engine id."""
-    return copies[0] if len(copies) == 1 else max(copies, key=_richness)
+    best, longest = copies[0], -1
+    for copy in copies:
+        text = copy[2].get("text")
+        length = len(text) if type(text) is str else 0
+        if length > longest:
+            best, longest = copy, length
+        elif length == longest and _better(copy, best):
+            best = copy
+    return best
 
 
-def _richness(copy: Copy) -> tuple[int, int, int, int]:
-    source, rank, hit = copy
-    text, content = hit.get("text"), hit.get("content")
-    return (
-        len(text) if type(text) is str else 0,
-        len(content) if type(content) is list else 0,
-        -rank,
-        source.priority,
-    )
+def _better(copy: Copy, best: Copy) -> bool:
+    """Whether `copy` is richer than `best` although their texts are equally long."""
+    blocks, most = copy[2].get("content"), best[2].get("content")
+    if blocks is not None or most is not None:
+        count = len(blocks) if type(blocks) is list else 0
+        limit = len(most) if type(most) is list else 0
+        if count != limit:
+            return count > limit
+    if copy[1] != best[1]:
+        return copy[1] < best[1]
+    return copy[0].priority > best[0].priority

@@ -5,7 +5,6 @@ know how points were given.
 """
 
 from collections.abc import Container, Iterable, Sequence
-from math import fsum
 from typing import Any
 
 from app.fusion.collision import clashing
@@ -21,22 +20,12 @@ class Fusion:
 
     __slots__ = ("_identity", "_tally", "duplicates", "method", "notes")
 
-    def __init__(
-        self,
-        method: str,
-        notes: tuple[str, ...],
-        tally: Tally,
-        identity: Identity = "id",
-        duplicates: int | None = None,
-    ) -> None:
+    def __init__(self, method: str, notes: tuple[str, ...], tally: Tally, identity: Identity) -> None:
         self.method = method
         self.notes = notes
         self._tally = tally
         self._identity = identity
-        if duplicates is None:
-            returned = sum([len(ballot.places) + ballot.dropped for ballot in tally.ballots])
-            duplicates = returned - len(tally.order)
-        self.duplicates = duplicates
+        self.duplicates = sum([len(source.hits) for source, _, _ in tally.ballots]) - len(tally.units)
         """Copies merged away, across engines and within lists."""
 
     def __len__(self) -> int:
@@ -44,7 +33,7 @@ class Fusion:
         return len(self._tally.order)
 
     def __repr__(self) -> str:
-        engines = ", ".join(f"{ballot.source.engine}:{len(ballot.places)}" for ballot in self._tally.ballots)
+        engines = ", ".join(f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.ballots)
         return f"<Fusion {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
 
     def keys(self) -> list[str]:
@@ -67,7 +56,7 @@ class Fusion:
     def pick(self, order: Iterable[int]) -> "Fusion":
         """The same fusion with only the documents at these indexes, in this order."""
         chosen = [self._tally.order[index] for index in order]
-        return Fusion(self.method, self.notes, self._tally._replace(order=chosen), self._identity, self.duplicates)
+        return Fusion(self.method, self.notes, self._tally._replace(order=chosen), self._identity)
 
     def collisions(
         self, start: int = 0, stop: int | None = None, known: Container[tuple[str, str]] = ()
@@ -90,38 +79,41 @@ class Fusion:
         return min(1.0, units / ceiling) if ceiling > 0 else 0.0
 
     def _fused(self, key: str) -> dict[str, Any]:
-        copies = copies_of(key, self._tally.ballots)
-        kept = richest(copies)
+        tally = self._tally
+        units = tally.units[key]
+        copies = copies_of(key, tally.ballots)
+        kept = copies[0] if len(copies) == 1 else richest(copies)
         source, rank, hit = kept
-        units = self._tally.units[key]
-        fused = hit.copy()
-        fused["id"] = public_id(hit, source.namespace)
-        fused["score"] = self._score(units)
-        meta = _merged_meta(kept, copies)
+        marks, confidence = _contributors(copies)
+        meta = _merged_meta(hit, copies)
         meta["engine"] = source.engine
         meta["engineRank"] = rank
         meta["engineScore"] = hit["score"]
         meta["fusedScore"] = units / UNIT
-        meta["engines"], confidence = _contributors(copies)
+        meta["engines"] = marks
+        fused = hit.copy()
+        if source.namespace is not None:
+            fused["id"] = public_id(hit, source.namespace)
+        fused["score"] = self._score(units)
         fused["meta"] = meta
         if confidence is not None:
             fused["confidence"] = confidence
         elif "confidence" in fused:
             del fused["confidence"]
         if len(copies) > 1:
-            _complete(fused, kept, copies)
+            _complete(fused, hit, copies)
         return fused
 
 
-def _merged_meta(kept: Copy, copies: Sequence[Copy]) -> dict[str, Any]:
+def _merged_meta(kept: dict[str, Any], copies: Sequence[Copy]) -> dict[str, Any]:
     """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
+    own = kept.get("meta")
+    if len(copies) == 1:
+        return own.copy() if type(own) is dict else {}
     meta: dict[str, Any] = {}
-    if len(copies) > 1:
-        for _, _, hit in reversed(copies):
-            stated = hit.get("meta")
-            if type(stated) is dict:
-                meta.update(stated)
-    own = kept[2].get("meta")
+    for _, _, hit in reversed(copies):
+        if "meta" in hit and type(hit["meta"]) is dict:
+            meta.update(hit["meta"])
     if type(own) is dict:
         meta.update(own)
     return meta
@@ -130,33 +122,40 @@ def _merged_meta(kept: Copy, copies: Sequence[Copy]) -> dict[str, Any]:
 def _contributors(copies: Sequence[Copy]) -> tuple[list[dict[str, Any]], float | None]:
     """`meta.engines`, and the mean of the raw confidences by weight: plain if nobody has a weight, None if none."""
     marks: list[dict[str, Any]] = []
-    said: list[float] = []
-    weights: list[float] = []
+    claimed = weighed = weights = 0.0
+    voices = 0
     for source, rank, hit in copies:
-        mark = {"id": source.engine, "rank": rank, "score": hit["score"]}
-        confidence = None if source.confidence == "ignore" else valid_confidence(hit.get("confidence"))
-        if confidence is not None:
-            mark["confidence"] = confidence
-            said.append(confidence)
-            weights.append(source.weight)
-        marks.append(mark)
-    if len(said) < 2:
-        return marks, said[0] if said else None
-    total = fsum(weights)
-    if not total > 0:
-        weights, total = [1.0] * len(said), float(len(said))
-    return marks, min(1.0, fsum([w * c for w, c in zip(weights, said, strict=True)]) / total)
+        confidence = hit.get("confidence")
+        if type(confidence) is not float or not 0.0 <= confidence <= 1.0:
+            confidence = valid_confidence(confidence)
+        if confidence is None or source.confidence == "ignore":
+            marks.append({"id": source.engine, "rank": rank, "score": hit["score"]})
+            continue
+        marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": confidence})
+        voices += 1
+        claimed += confidence
+        weighed += source.weight * confidence
+        weights += source.weight
+    if not voices:
+        return marks, None
+    if voices == 1 or not weights > 0:
+        return marks, min(1.0, claimed / voices)
+    return marks, min(1.0, weighed / weights)
 
 
-def _complete(fused: dict[str, Any], kept: Copy, copies: Sequence[Copy]) -> None:
+def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: Sequence[Copy]) -> None:
     """A citation where only another copy has one, and the most cautious trust. The kept copy has the longest text."""
-    others = [copy for copy in copies if copy is not kept]
-    if type(fused.get("citation")) is not dict:
-        cited = (hit["citation"] for _, _, hit in others if type(hit.get("citation")) is dict)
-        citation = next(cited, None)
-        if citation is not None:
-            fused["citation"] = citation
-    if any("trust" in hit for _, _, hit in others):
-        trust = merged_trust(fused.get("trust"), [hit.get("trust") for _, _, hit in others])
+    cited = type(fused.get("citation")) is dict
+    statements: list[Any] = []
+    for _, _, hit in copies:
+        if hit is kept:
+            continue
+        if not cited and type(hit.get("citation")) is dict:
+            fused["citation"] = hit["citation"]
+            cited = True
+        if "trust" in hit:
+            statements.append(hit["trust"])
+    if statements:
+        trust = merged_trust(fused.get("trust"), statements)
         if trust is not None:
             fused["trust"] = trust

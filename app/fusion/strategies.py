@@ -4,14 +4,17 @@ Turns ranked lists into points per document and hands them to the tally. Engines
 exact, so nothing depends on who answered first. It refuses to know bodies, meta and the wire.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, isfinite
+from operator import attrgetter
 
-from app.fusion.confidence import SILENCE, Claims, Testimony, consensus, read_claims, weigh_claims
+from app.fusion.confidence import SILENCE, Testimony, consensus, hear
 from app.fusion.merge import Fusion
 from app.fusion.ranked import Ballot, FusionOptions, Method, RankedList, cast
-from app.fusion.tally import Points, count
+from app.fusion.tally import Points, count, grid_for
+
+_engine_of = attrgetter("engine")
 
 
 def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
@@ -22,40 +25,43 @@ def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
     """
     identity = options.identity
     ballots = [cast(ranked, identity) for ranked in sorted(lists, key=_engine_of)]
-    claims = [SILENCE if ballot.source.confidence == "ignore" else read_claims(ballot.hits) for ballot in ballots]
+    testimonies = [_testimony(ballot) for ballot in ballots]
     method, fallback = _allowed(options.method, ballots)
-    weights = [ballot.source.weight for ballot in ballots]
+    weights = [source.weight for source, _, _ in ballots]
+    best = 1 / (options.rrf_k + 1) if method == "rrf" else 1.0
+    grid = grid_for(fsum(weights) * best)
     if method == "rrf":
-        table = reciprocals(options.rrf_k, _table_size(ballots))
-        points = _tempered(ballots, claims, table, options.confidence_weight)
-        ceiling = fsum([weight * table[0] for weight in weights])
+        points = _tempered(ballots, testimonies, options, grid)
     else:
-        points = [_scaled(ballot, method) for ballot in ballots]
-        ceiling = fsum(weights)
-    return Fusion(method, (*fallback, *_faults(ballots, claims)), count(ballots, points, ceiling, identity), identity)
-
-
-def _engine_of(ranked: RankedList) -> str:
-    return ranked.engine
+        points = [_scaled(ballot, method, grid) for ballot in ballots]
+    ceiling = sum([(weight * best + grid) - grid for weight in weights])
+    notes = (*fallback, *_faults(ballots, testimonies))
+    return Fusion(method, notes, count(ballots, points, ceiling, identity), identity)
 
 
 def _allowed(wished: Method, ballots: Sequence[Ballot]) -> tuple[Method, tuple[str, ...]]:
-    without = [ballot.source.engine for ballot in ballots if ballot.source.score_floor is None]
-    if wished != "convex" or not without:
+    if wished != "convex":
+        return wished, ()
+    without = [source.engine for source, _, _ in ballots if source.score_floor is None]
+    if not without:
         return wished, ()
     return "rrf", (f"fusion: rrf in place of convex, which needs a scoreFloor from {', '.join(without)}",)
 
 
-def _faults(ballots: Sequence[Ballot], claims: Sequence[Claims]) -> Iterable[str]:
-    for ballot, claim in zip(ballots, claims, strict=True):
-        if claim.faults:
-            yield f"{ballot.source.engine}: {claim.faults} confidence value(s) not in [0,1] counted as missing"
+def _faults(ballots: Sequence[Ballot], testimonies: Sequence[Testimony]) -> list[str]:
+    return [
+        f"{source.engine}: {faults} confidence value(s) not in [0,1] counted as missing"
+        for (source, _, _), (_, _, _, faults) in zip(ballots, testimonies, strict=True)
+        if faults
+    ]
 
 
-def _table_size(ballots: Sequence[Ballot]) -> int:
-    """A power of two longer than every list, so that few tables serve all lengths."""
-    longest = max([len(ballot.places) for ballot in ballots], default=0)
-    return 1 << max(7, longest.bit_length())
+def _testimony(ballot: Ballot) -> Testimony:
+    source, hits, _ = ballot
+    if source.confidence == "ignore":
+        return SILENCE
+    asked = source.fetch_k if source.fetch_k > len(hits) else len(hits)
+    return hear(hits, asked, source.confidence == "independent")
 
 
 @lru_cache(maxsize=64)
@@ -65,66 +71,67 @@ def reciprocals(rrf_k: int, size: int) -> tuple[float, ...]:
 
 
 def _tempered(
-    ballots: Sequence[Ballot], claims: Sequence[Claims], table: tuple[float, ...], beta: float
+    ballots: Sequence[Ballot], testimonies: Sequence[Testimony], options: FusionOptions, grid: float
 ) -> list[Points]:
     """w·[(1 − β) + β·ĉ(r)]/(rrfK + r); plain points if β is 0 or no engine with a weight gives any confidence."""
-    testimonies = [_testimony(ballot, claim) for ballot, claim in zip(ballots, claims, strict=True)]
-    heard = [(b.source.weight, said) for b, said in zip(ballots, testimonies, strict=True) if said is not None]
+    beta = options.confidence_weight
+    weights = [source.weight for source, _, _ in ballots]
+    longest = max([len(hits) for _, hits, _ in ballots], default=0)
+    # Tables come in powers of two, so that few of them serve all lengths.
+    table = reciprocals(options.rrf_k, 1 << max(7, longest.bit_length()))[:longest]
+    heard = [(weight, said) for weight, said in zip(weights, testimonies, strict=True) if said[0] and weight > 0]
     if beta == 0 or not heard:
-        return [_plain(ballot.source.weight, table) for ballot in ballots]
+        plain = {weight: _agreeing(weight, table, grid) for weight in set(weights)}
+        return [plain[weight] for weight in weights]
     level = consensus(heard)
-    longest = max([len(ballot.places) for ballot in ballots])
     level += level[-1:] * (longest - len(level))
+    # Written as 1 − β(1 − c̄), so that full confidence gives exactly the plain point.
+    believed = [t * (1.0 - beta * (1.0 - c)) for t, c in zip(table, level, strict=True)]
+    steps = [beta * t for t in table]
     return [
-        _believed(ballot.source.weight, beta, table, level, said)
-        for ballot, said in zip(ballots, testimonies, strict=True)
+        _deviating(weight, believed, steps, level, said, grid) if said[0] else _agreeing(weight, believed, grid)
+        for weight, said in zip(weights, testimonies, strict=True)
     ]
 
 
-def _testimony(ballot: Ballot, claims: Claims) -> Testimony | None:
-    """None for an engine that gave no confidence, or whose weight is 0: it has no say in the consensus."""
-    source = ballot.source
-    if not claims.values or source.weight <= 0:
-        return None
-    return weigh_claims(claims, max(source.fetch_k, len(ballot.places)), source.confidence == "independent")
+def _agreeing(weight: float, believed: Sequence[float], grid: float) -> Points:
+    """The points of one engine that says nothing of its own."""
+    return [(weight * point + grid) - grid for point in believed]
 
 
-def _plain(weight: float, table: tuple[float, ...]) -> Points:
-    return table if weight == 1 else [weight * reciprocal for reciprocal in table]
-
-
-def _believed(
-    weight: float, beta: float, table: tuple[float, ...], level: Sequence[float], said: Testimony | None
+def _deviating(
+    weight: float,
+    believed: Sequence[float],
+    steps: Sequence[float],
+    level: Sequence[float],
+    said: Testimony,
+    grid: float,
 ) -> Points:
-    """The points of one list, tempered by its testimony or, without one, by the consensus `level`.
-
-    The bracket is written as 1 − β(1 − ĉ), so that full confidence is exactly the plain point.
-    """
-    share = weight * beta
-    if said is None:
-        return [t * (weight - share * (1.0 - c)) for t, c in zip(table, level, strict=False)]
-    curve, modesty, boast = said
+    """The points of one engine: what the consensus believes, and the step from there to what the engine says."""
+    curve, modesty, boast, _ = said
     return [
-        t * (weight - share * (1.0 - (c + (boast if p > c else modesty) * (p - c))))
-        for t, c, p in zip(table, level, curve, strict=False)
+        (weight * (b + (boast if p > c else modesty) * (p - c) * step) + grid) - grid
+        for b, step, c, p in zip(believed, steps, level, curve, strict=False)
     ]
 
 
-def _scaled(ballot: Ballot, method: Method) -> Points:
+def _scaled(ballot: Ballot, method: Method, grid: float) -> Points:
     """Weight times the score brought into [0,1] between the list's lowest score, or its floor, and its highest.
 
     Without a span, weighted gives 1 to all (RCP §16.3) and convex 0: their best is as low as a score can be.
     """
-    weight, floor = ballot.source.weight, ballot.source.score_floor
-    scores = [float(hit["score"]) for hit in ballot.hits]
+    source, hits, _ = ballot
+    weight, floor = source.weight, source.score_floor
+    scores = [float(hit["score"]) for hit in hits]
     finite = [score for score in scores if isfinite(score)] or [0.0]
     top = max(finite)
     low = floor if method == "convex" and floor is not None else min(finite)
     if top <= low:
-        return [weight if method == "weighted" and isfinite(score) else 0.0 for score in scores]
+        same = (weight + grid) - grid if method == "weighted" else 0.0
+        return [same if isfinite(score) else 0.0 for score in scores]
     # Halved where the span of two huge scores would not be finite.
     scale = 1.0 if isfinite(top - low) else 0.5
     low *= scale
     span = top * scale - low
     # `max` in this order makes 0 of NaN, too.
-    return [weight * min(1.0, max(0.0, (score * scale - low) / span)) for score in scores]
+    return [(weight * min(1.0, max(0.0, (score * scale - low) / span)) + grid) - grid for score in scores]

@@ -5,7 +5,8 @@ and compared in units of 1e-12, so that equal documents stay equal whoever retur
 """
 
 from collections.abc import Iterable, Sequence
-from math import fsum
+from itertools import repeat
+from math import frexp, fsum
 from typing import NamedTuple
 
 from app.fusion.copies import copies_of, richest
@@ -32,48 +33,47 @@ class Tally(NamedTuple):
     ceiling: float
 
 
+def grid_for(ceiling: float) -> float:
+    """A number G such that (x + G) − G brings x to a grid on which sums up to `ceiling` are exact in any order.
+
+    Points on it can be added one by one and still give what `math.fsum` gives: no partial sum is ever rounded. The
+    grid is finer than 1e-15 of `ceiling`.
+    """
+    return 3.0 * 2.0 ** frexp(ceiling)[1]
+
+
 def count(ballots: Sequence[Ballot], points: Sequence[Points], ceiling: float, identity: Identity) -> Tally:
-    """Sum the points and put the documents in order. `ceiling` is the most points one document could have."""
-    sums: dict[str, float] = {}
-    total = 0
-    for ballot, given in zip(ballots, points, strict=True):
-        sums.update(zip(ballot.places, given, strict=False))
-        total += len(ballot.places)
-    alone = len(sums) == total
-    if not alone:
-        sums = _summed(ballots, points)
+    """Add up the points and order the documents. Points lie on the grid of `ceiling`, the most one can have."""
+    sums = _summed(ballots, points)
     units = {key: (value * UNIT + _ROUNDING) - _ROUNDING for key, value in sums.items()}
     order = sorted(units, key=units.__getitem__, reverse=True)
     if len(set(units.values())) < len(units):
-        order = _settled(ballots, units, alone, identity)
+        order = _settled(ballots, units, identity)
     return Tally(ballots, order, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)
 
 
 def _summed(ballots: Sequence[Ballot], points: Sequence[Points]) -> dict[str, float]:
-    parts: dict[str, list[float]] = {}
-    for ballot, given in zip(ballots, points, strict=True):
-        for key, point in zip(ballot.places, given, strict=False):
-            if key in parts:
-                parts[key].append(point)
-            else:
-                parts[key] = [point]
-    return dict(zip(parts, map(fsum, parts.values()), strict=True))
+    sums: dict[str, float] = {}
+    for (_, _, places), given in zip(ballots, points, strict=True):
+        if sums.keys().isdisjoint(places):
+            sums.update(zip(places, given, strict=False))
+            continue
+        for key, point in zip(places, given, strict=False):
+            sums[key] = sums[key] + point if key in sums else point
+    return sums
 
 
-def _settled(ballots: Sequence[Ballot], units: dict[str, float], alone: bool, identity: Identity) -> list[str]:
+def _settled(ballots: Sequence[Ballot], units: dict[str, float], identity: Identity) -> list[str]:
     """The order where sums tie, by stable sorts from the last criterion to the first."""
     order = sorted(units)
     if identity != "id":
         order.sort(key=lambda key: _kept_id(key, ballots))
-    weights = {ballot.source.weight for ballot in ballots}
-    if len(weights) > 1 or not alone:
-        order.sort(key=lambda key: _summed_weight(key, ballots), reverse=True)
+    weights = [source.weight for source, _, _ in ballots]
+    grid = grid_for(fsum(weights))
+    standing = _summed(ballots, [repeat((weight + grid) - grid) for weight in weights])
+    order.sort(key=standing.__getitem__, reverse=True)
     order.sort(key=units.__getitem__, reverse=True)
     return order
-
-
-def _summed_weight(key: str, ballots: Sequence[Ballot]) -> float:
-    return fsum([ballot.source.weight for ballot in ballots if key in ballot.places])
 
 
 def _kept_id(key: str, ballots: Sequence[Ballot]) -> str:

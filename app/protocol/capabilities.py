@@ -46,8 +46,9 @@ class Advertisement:
     """None: the engine does not restrict them."""
 
     def offers(self, capability: str) -> bool:
-        """Whether `capability` is present (`{}` counts, null does not)."""
-        return self.capabilities.get(capability) is not None
+        """Whether `capability` is present: `{}` counts, null does not, and `false` is taken at its word."""
+        value = self.capabilities.get(capability)
+        return value is not None and value is not False
 
 
 def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
@@ -81,7 +82,7 @@ def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
 
 
 def _read_retrieve(offer: Any) -> RetrieveOffer | None:
-    if offer is None:
+    if offer is None or offer is False:
         return None
     if type(offer) is not dict:
         return RetrieveOffer()

@@ -5,10 +5,13 @@ caller's `uri` is never fetched.
 """
 
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from app.protocol.errors import InvalidParams
 from app.protocol.filters import json_type
+
+MAX_BLOCKS: Final = 100
+"""Content blocks of one query."""
 
 _MODALITIES = MappingProxyType({"text": "text", "image": "image", "audio": "audio", "blob": "multimodal"})
 """Type of a block -> its modality."""
@@ -24,9 +27,9 @@ def read_query(query: Any) -> frozenset[str]:
         return _TEXT_ONLY
     if type(query) is dict:
         return frozenset({read_block(query, "query")})
-    if type(query) is not list or not query:
+    if type(query) is not list or not 1 <= len(query) <= MAX_BLOCKS:
         verb = "is required:" if query is None else "must be"
-        _refuse("query", f"{verb} a non-empty string, a content block, or an array of at least one of them")
+        _refuse("query", f"{verb} a non-empty string, a content block, or an array of 1 to {MAX_BLOCKS} of them")
     return frozenset([read_block(block, f"query[{index}]") for index, block in enumerate(query)])
 
 

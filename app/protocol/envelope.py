@@ -4,6 +4,7 @@ The only module that knows orjson. It decides what is a request, a notification 
 method means.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,12 @@ import orjson
 from app.protocol.errors import InvalidRequest, ParseError, RcpError
 
 MAX_EXACT_ID = 2**63
+
+MAX_REQUEST_DEPTH = 100
+"""Levels of nesting in what a caller sends."""
+
+MAX_WRITTEN_DEPTH = 200
+"""Levels of nesting that are written; orjson reads 1024 and writes 254."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +33,42 @@ class Request:
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
-    """Parse JSON, strictly: no NaN, no Infinity, no BOM, UTF-8 only.
+    """Parse JSON, strictly: no NaN, no Infinity, no BOM, UTF-8 only, at most 1024 levels deep.
 
-    Raises ParseError (-32700) with the position of the fault.
+    Of a key given twice the last value counts. Raises ParseError (-32700) with the position of the fault.
     """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as fault:
         raise ParseError(f"the body is not JSON: {fault}") from None
+
+
+def read_body(body: bytes) -> Any:
+    """What a caller sent, parsed: as `loads`, but bounded in depth and with one method per object.
+
+    Parsers differ in which of two equal keys they keep, so a proxy in front of us may have let another method through.
+    Raises ParseError (-32700).
+    """
+    message = loads(body)
+    if body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH and _deeper(message, MAX_REQUEST_DEPTH):
+        raise ParseError(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
+    if body.count(b'"method"') > 1:
+        json.loads(body, object_pairs_hook=_refuse_two_methods)
+    return message
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether objects and arrays nest more than `levels` deep in `value`."""
+    level = [value] if _nests(value) else []
+    for _ in range(levels):
+        members = [member for box in level for member in (box.values() if type(box) is dict else box)]
+        level = [member for member in members if _nests(member)]
+    return bool(level)
+
+
+def _refuse_two_methods(pairs: list[tuple[str, Any]]) -> None:
+    if sum(key == "method" for key, _ in pairs) > 1:
+        raise ParseError("the body gives 'method' twice in one object")
 
 
 def dumps(value: Any) -> bytes:
@@ -71,7 +106,10 @@ def read_request(message: Any) -> Request:
 def recover_id(message: Any) -> str | int | float | None:
     """The id that an error about a malformed request may still echo; None if there is none to trust."""
     candidate = message.get("id") if type(message) is dict else None
-    return candidate if type(candidate) in (str, int, float) else None
+    try:
+        return _checked_id(candidate)
+    except InvalidRequest:
+        return None
 
 
 def _checked_id(candidate: Any) -> str | int | float:
@@ -83,8 +121,28 @@ def _checked_id(candidate: Any) -> str | int | float:
 
 
 def success(request_id: str | int | float | None, result: Mapping[str, Any]) -> bytes:
-    """The response bytes for a result (RCP §4.2)."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
+    """The response bytes for a result (RCP §4.2).
+
+    What an engine nested deeper than can be written again (it can be read) is cut off there, not the whole answer.
+    """
+    response = {"jsonrpc": "2.0", "id": request_id, "result": result}
+    try:
+        return orjson.dumps(response)
+    except TypeError:
+        return orjson.dumps(_pruned(response, MAX_WRITTEN_DEPTH))
+
+
+def _pruned(value: Any, levels: int) -> Any:
+    """`value` without the objects and arrays that are more than `levels` deep; raises nothing, changes nothing else."""
+    if type(value) is dict:
+        return {key: _pruned(member, levels - 1) for key, member in value.items() if levels > 1 or not _nests(member)}
+    if type(value) is list:
+        return [_pruned(member, levels - 1) for member in value if levels > 1 or not _nests(member)]
+    return value
+
+
+def _nests(value: Any) -> bool:
+    return type(value) is dict or type(value) is list
 
 
 def failure(request_id: str | int | float | None, error: RcpError) -> bytes:

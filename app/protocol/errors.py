@@ -209,6 +209,9 @@ class LegFault(LegError):
 LEG_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))
 """Every class a leg can fail with, for metrics that must exist from the start."""
 
+RCP_CODES: tuple[int, ...] = tuple(sorted({error.code for error in RcpError.__subclasses__()}))
+"""Every code of RCP §12 (and of JSON-RPC) that this gateway answers of its own accord."""
+
 
 def clip(message: str) -> str:
     """A foreign text made fit for a note: control characters out, at most MAX_MESSAGE characters."""

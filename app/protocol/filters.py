@@ -19,6 +19,9 @@ OPERATORS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains
 MAX_INTEGER: Final = 2**53
 """Integers on the wire stay within ± this, so that they survive a double (RCP §4.6)."""
 
+MAX_VALUES: Final = 10_000
+"""Values that `in` and `nin` may list."""
+
 COMBINATORS: Final = ("and", "or", "not")
 
 _OPERATORS = frozenset(OPERATORS)
@@ -188,9 +191,9 @@ def _read_kinds(name: str, op: str, value: Any) -> frozenset[str]:
             _refuse(name, f"'exists' on filter field '{name}' takes true or false, not {json_type(value)}")
         return _NOTHING
     if op in _LISTED:
-        if type(value) is not list or not value:
-            _refuse(name, f"'{op}' on filter field '{name}' takes an array of at least one value")
-        return frozenset([_read_kind(name, op, item) for item in value])
+        if type(value) is not list or not 1 <= len(value) <= MAX_VALUES:
+            _refuse(name, f"'{op}' on filter field '{name}' takes an array of 1 to {MAX_VALUES} values")
+        return _read_listed(name, op, value)
     kind = _read_kind(name, op, value)
     if op in _ORDERED and kind not in _ORDERABLE:
         _refuse(name, f"'{op}' on filter field '{name}' takes a number or an RFC 3339 date")
@@ -202,15 +205,31 @@ def _read_kind(name: str, op: str, value: Any) -> str:
     if kind is None:
         _refuse(name, f"'{op}' on filter field '{name}' takes a string, a number or a boolean, not {json_type(value)}")
     if kind == "string":
-        return "date" if value[4:5] == "-" and _is_date(value) else "string"
+        return "date" if _is_date(value) else "string"
     if kind == "int" and not -MAX_INTEGER <= value <= MAX_INTEGER:
         _refuse(name, f"the value of filter field '{name}' must be within ±2^53; send longer numbers as strings")
     return kind
 
 
+def _read_listed(name: str, op: str, values: list[Any]) -> frozenset[str]:
+    """As `_read_kind` for each of `values`, without a call for each: such lists may be long.
+
+    Strings are dates only if all of them are; where one is not, no date field can take the list anyway.
+    """
+    found = set(map(type, values))
+    for strange in found - _KINDS.keys():
+        _read_kind(name, op, next(value for value in values if type(value) is strange))
+    if int in found:
+        _read_kind(name, op, max((value for value in values if type(value) is int), key=abs))
+    kinds = {_KINDS[kind] for kind in found}
+    if str in found and all(_is_date(value) for value in values if type(value) is str):
+        kinds ^= {"string", "date"}
+    return frozenset(kinds)
+
+
 def _is_date(value: str) -> bool:
     """Whether `value` is an RFC 3339 date-time or full-date that the calendar knows; a missing offset is tolerated."""
-    match = _DATE.fullmatch(value)
+    match = _DATE.fullmatch(value) if value[4:5] == "-" else None
     if match is None:
         return False
     try:

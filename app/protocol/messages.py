@@ -29,7 +29,7 @@ GATES: Final = MappingProxyType(
 )
 """Method -> the capability that must be advertised for it (RCP §7)."""
 
-RETRIEVAL_CAPABILITIES: Final = frozenset({"embed", "sparseEmbed", "multiVector", "rerank", "retrieve", "graph"})
+RETRIEVAL_CAPABILITIES: Final = frozenset({"embed", "rerank", "retrieve", "graph"})
 """Capabilities of which at least one is needed to conform to L0 (RCP §14)."""
 
 

@@ -22,6 +22,8 @@ MAX_PATH: Final = 64
 """Longest `_meta.federation.path`: more gateways than that are no federation but a loop."""
 MAX_NAME: Final = 256
 """Characters of a session id or of a gateway's identity."""
+MAX_ENGINES: Final = 1000
+"""Engines that `fusion.weights` or `x-gateway.engines` may name."""
 
 MODES: Final = ("dense", "sparse", "hybrid")
 MODALITIES: Final = ("text", "image", "audio", "code", "multimodal")
@@ -38,12 +40,20 @@ _Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Id = Annotated[str, Field(min_length=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 def _off(value: Any) -> Any:
     """`false` where RCP allows it to switch an option off; the raw params still say so."""
     return None if value is False else value
+
+
+def _few(value: Any) -> Any:
+    """Refuse a crowd before its members are looked at one by one."""
+    if type(value) is dict and len(value) > MAX_ENGINES:
+        raise ValueError("too many")
+    return value
 
 
 class _Wire(BaseModel):
@@ -56,7 +66,7 @@ class FusionOptions(_Wire):
     """`fusion`: how ranked lists become one."""
 
     method: str | None = None
-    weights: dict[str, _Weight | None] | None = None
+    weights: Annotated[dict[str, _Weight | None] | None, BeforeValidator(_few)] = None
     rrf_k: _Count | None = None
     alpha: _Share | None = None
 
@@ -76,10 +86,10 @@ class MmrOptions(_Wire):
 
 
 class RecencyOptions(_Wire):
-    """`recency`: newer is better."""
+    """`recency`: newer is better. It says nothing without both."""
 
-    field: Annotated[str, Field(min_length=1)] | None = None
-    half_life_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    field: _Id
+    half_life_days: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class RetrieveOptions(_Wire):
@@ -112,7 +122,7 @@ class GatewayOptions(_Wire):
 
     model_config = ConfigDict(extra="allow")
 
-    engines: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    engines: Annotated[list[_Id], Field(min_length=1, max_length=MAX_ENGINES)] | None = None
     identity: Literal["id", "uri", "content"] | None = None
     confidence_weight: _Share | None = None
     mmr: MmrOptions | None = None
@@ -122,7 +132,7 @@ class GatewayOptions(_Wire):
 class RetrieveParams:
     """One well-formed `retrieve`.
 
-    `raw` is what may be forwarded: without nulls, `_meta` and `x-gateway`; all else as it was sent, also what is unknown.
+    `raw` is what may be forwarded: without nulls, `_meta` and `x-gateway`, all else as it was sent, known or not.
     """
 
     raw: dict[str, Any]
@@ -163,7 +173,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "candidateK": _COUNT,
         "fusion": _OBJECT,
         "fusion.method": _STRING,
-        "fusion.weights": "an object of numbers that are not negative",
+        "fusion.weights": f"an object of at most {MAX_ENGINES} numbers that are not negative",
         "fusion.weights.*": "a number that is not negative",
         "fusion.rrfK": _COUNT,
         "fusion.alpha": _SHARE,
@@ -189,7 +199,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "strict": _FLAG,
         "cursor": _STRING,
         "x-gateway": _OBJECT,
-        "x-gateway.engines": "an array of at least one engine id",
+        "x-gateway.engines": f"an array of 1 to {MAX_ENGINES} engine ids",
         "x-gateway.engines.*": "an engine id",
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
@@ -304,7 +314,7 @@ def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> Non
 
 
 def _forwardable(params: dict[str, Any]) -> dict[str, Any]:
-    """`params` without nulls, in the options of RCP too, and without what is ours to read. The filter stays as it is."""
+    """`params` without what is ours to read, and without nulls, also in RCP's options; the filter stays as it is."""
     raw = {key: value for key, value in params.items() if value is not None and key not in _OURS}
     if type(raw["query"]) is not str:
         raw["query"] = _without_nulls(raw["query"])
@@ -334,6 +344,8 @@ def _refuse_first(fault: ValidationError, root: str) -> NoReturn:
         pattern = dotted if dotted in _WANTED else f"{pattern}.*"
         name = f"{name}[{step}]" if type(step) is int else f"{name}.{step}" if name else str(step)
     wanted = _WANTED[pattern]
+    if error["type"] == "missing":
+        _refuse(name, f"'{name}' is required: {wanted}")
     if type(error["input"]) is int and abs(error["input"]) > MAX_INTEGER:
         wanted = "within ±2^53"
     _refuse_value(name, wanted, error["input"])

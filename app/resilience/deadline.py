@@ -1,7 +1,13 @@
-"""How much of a request's time one engine may have. Pure arithmetic in seconds; the clock is handed in."""
+"""How much of a request's time one engine may have.
+
+One of the tools: pure arithmetic in seconds. It has no clock and refuses to know what the time is spent on.
+"""
 
 RESERVE_SHARE = 0.2
 """The reserve never takes more than this share of what remains, so that short deadlines still reach the engines."""
+
+LEAST_SHARE = 0.01
+"""And never less than this, so that an engine has strictly less than what remains even without a reserve."""
 
 
 def leg_seconds(remaining: float, own_timeout: float, reserve: float) -> float:
@@ -9,4 +15,5 @@ def leg_seconds(remaining: float, own_timeout: float, reserve: float) -> float:
 
     Strictly less than `remaining` while that is positive (RCP §16 budget rule); 0 or less means: do not ask.
     """
-    return min(own_timeout, remaining - min(reserve, remaining * RESERVE_SHARE))
+    kept = min(max(reserve, remaining * LEAST_SHARE), remaining * RESERVE_SHARE)
+    return min(own_timeout, remaining - kept)

@@ -20,6 +20,9 @@ MAX_DEPTH = 32
 
 Trail = tuple[str | int, ...]
 
+_TAGS = frozenset({"str", "int", "float", "bool", "null", "timestamp", "merge", "value", "map", "seq"})
+"""What the library gives to plain words by itself; any other tag was written."""
+
 
 def read_text(path: Path) -> str:
     """The file's text. Raises SettingsError if it cannot be read or is not UTF-8."""
@@ -132,7 +135,7 @@ def read_yaml(file: str, text: str) -> Any:
 def _value(node: yaml.Node, at: Trail, faults: list[Fault]) -> Any:
     if len(at) > MAX_DEPTH:
         raise RecursionError
-    if not node.tag.startswith("tag:yaml.org,2002:"):
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS:
         faults.append(Fault(dotted(at), f"the tag '{shown(node.tag)}' has no meaning here", "write a plain value"))
         return None
     if isinstance(node, yaml.MappingNode):

@@ -13,6 +13,9 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+WORDY = ("httpx2", "httpcore2")
+"""Libraries whose lines about each request hold whole URLs, and with them what may be secret there."""
+
 
 def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON."""
@@ -21,7 +24,7 @@ def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: Tex
     shared: list[Processor] = [structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info]
     render: Processor
     if style == "json":
-        render = structlog.processors.JSONRenderer(serializer=lambda event, **_: dumps(event).decode())
+        render = structlog.processors.JSONRenderer(serializer=lambda event, **_: _line(event, dumps))
     else:
         render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
         shared.pop()
@@ -40,6 +43,14 @@ def logger() -> FilteringBoundLogger:
     return log
 
 
+def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
+    try:
+        return dumps(event).decode()
+    except TypeError:  # a value that JSON cannot say must not cost the line, let alone the request it is about
+        shown = {str(key): value if type(value) is str else repr(value) for key, value in event.items()}
+        return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
+
+
 def _adopt_libraries(shared: list[Processor], render: Processor, out: TextIO, level: str) -> None:
     """Let what libraries log through `logging` come out in the same form."""
     handler = logging.StreamHandler(out)
@@ -52,6 +63,8 @@ def _adopt_libraries(shared: list[Processor], render: Processor, out: TextIO, le
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.INFO))
+    for name in WORDY:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _name_the_library(log: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -119,6 +119,8 @@ class Metrics:
         build = Gauge("rcp_gateway_build_info", "Always 1; the version is the label.", ["version"], registry=registry)
         build.labels(version).set(1)
         self._methods: frozenset[str] = frozenset()
+        self._codes: dict[int, Counter] = {}
+        self._other_code = self._errors.labels(OTHER)
         self._states: _EngineStates | None = None
 
     def declare_methods(self, methods: Iterable[str]) -> None:
@@ -127,6 +129,10 @@ class Metrics:
         for method in (*self._methods, OTHER):
             for outcome in REQUEST_OUTCOMES:
                 self._requests.declare(method, outcome)
+
+    def declare_codes(self, codes: Iterable[int]) -> None:
+        """Let every error code's series exist with 0; any other code is counted as `other`."""
+        self._codes = {code: self._errors.labels(str(code)) for code in codes}
 
     def declare_engines(self, engines: Iterable[str], kinds: Sequence[str]) -> None:
         """Let every series of these engines exist with 0; `kinds` are the classes a leg can fail with."""
@@ -166,8 +172,8 @@ class Metrics:
         self._legs.observe(engine, outcome, seconds)
 
     def error(self, code: int) -> None:
-        """One JSON-RPC error answered; codes outside RCP are counted as `other`."""
-        self._errors.labels(str(code) if -32768 <= code <= -32000 else OTHER).inc()
+        """One JSON-RPC error answered; a code that was not declared (an engine's own) is counted as `other`."""
+        self._codes.get(code, self._other_code).inc()
 
     def dropped(self, engine: str, reason: str, hits: int) -> None:
         """`hits` of an engine were left out: `malformed` or `excess`."""

@@ -1,4 +1,4 @@
-"""Calls over a child process: which line answers which call, what is noise, what is too much, what a cancellation leaves."""
+"""Calls over a child process: which line answers which call, what is noise, what is too much, what a cancel leaves."""
 
 import asyncio
 import os
@@ -27,6 +27,7 @@ async def test_answers_in_any_order_find_their_calls() -> None:
     """Calls held back by the engine and answered last first each get their own answer."""
     async with opened() as transport:
         held = [asyncio.ensure_future(ask(transport, ["hold"], echo=n)) for n in range(20)]
+        await until(lambda: "20 in flight" in repr(transport))
         last = await ask(transport, ["ok"], ["release"], echo="last")
         assert [result["echo"] for result in await asyncio.gather(*held)] == list(range(20))
     assert last["echo"] == "last"
@@ -116,6 +117,7 @@ async def test_an_answer_above_the_limit_fails_its_call_alone() -> None:
     """The call with the long line fails, others in flight and the next one on the same process succeed."""
     async with opened(limit=100_000) as transport:
         held = asyncio.ensure_future(ask(transport, ["hold"], echo="held"))
+        await until(lambda: "1 in flight" in repr(transport))
         start = ["write", '{"jsonrpc":"2.0","id":{id},"result":{"text":"']
         with pytest.raises(ResponseTooLarge, match="100000 bytes"):
             await ask(transport, start, ["write", "x", 300_000])

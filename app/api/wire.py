@@ -1,0 +1,55 @@
+"""The HTTP/1.1 server protocol of the doors: uvicorn's own, with a response's head and body written in one system call.
+
+uvicorn writes the head as soon as it has it; two small writes per answer wake the caller twice and cost a tenth of a
+federated retrieve. Nothing else differs, and nothing is held back longer than to the end of the loop's iteration.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class CorkedTransport:
+    """Stands before a transport: the first write of an iteration waits for a second one, or for the iteration's end."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Hold `data`, or send it together with what is held."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held + data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """Send what is held, then close as the transport does."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def __repr__(self) -> str:
+        return f"<CorkedTransport holding {len(self._held)} bytes of {self._transport!r}>"
+
+
+class DoorProtocol(HttpToolsProtocol):
+    """uvicorn's protocol behind a CorkedTransport."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """One connection was accepted."""
+        corked: Any = CorkedTransport(transport, self.loop)  # type: ignore[arg-type]
+        super().connection_made(corked)

@@ -1,0 +1,125 @@
+"""Checking files, and whether the engines are there."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from app.protocol.capabilities import Advertisement
+from app.protocol.errors import ConnectFailed
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a sound registry in it."""
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path, {"id": "a", "url": "http://h"}, {"id": "b", "command": ["x"], "enabled": False})
+    return tmp_path
+
+
+def _write(files: Path, *engines: dict[str, Any]) -> None:
+    (files / "rcp.json").write_text(json.dumps({"engines": engines}))
+
+
+def test_sound_files_are_told(files: Path, run: Run) -> None:
+    """What was read and how much of it, exit code 0."""
+    (files / "g.yaml").write_text("log: {level: debug}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert result.exit_code == 0
+    first, second = result.stdout.splitlines()
+    assert first.startswith("ok: rcp.json: 2 engines (1 disabled), fingerprint ")
+    assert second == "ok: g.yaml"
+
+
+def test_default_files_are_found(files: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without options the files in `config/` are read, the settings only if they are there."""
+    (files / "config").mkdir()
+    (files / "rcp.json").rename("config/rcp.json")
+    monkeypatch.setenv("RCP_GATEWAY__SERVER__PORT", "1")
+    assert "ok: built-in settings, 1 overridden by the environment" in run("check").stdout
+    (files / "config/gateway.yaml").write_text("")
+    assert "ok: config/gateway.yaml" in run("check").stdout
+
+
+def test_the_files_of_the_project_are_sound(run: Run) -> None:
+    """The files that come with the gateway pass its own check."""
+    assert run("check").exit_code == 0
+
+
+def test_every_fault_of_both_files_is_told(files: Path, run: Run) -> None:
+    """Faults of the registry do not hide those of the settings; exit code 1, nothing but faults on stderr."""
+    _write(files, {"id": "a", "url": "http://h", "timeoutms": 5, "headers": {"X": "${UNSET_HERE}"}})
+    (files / "g.yaml").write_text("retrieve: {windw_min: 3}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "error: rcp.json: 2 faults",
+        "  engines[0].headers.X: the environment variable UNSET_HERE is not set; set UNSET_HERE before the start",
+        "  engines[0].timeoutms: unknown key; did you mean 'timeoutMs'?",
+        "error: g.yaml: 1 fault",
+        "  retrieve.windw_min: unknown key; did you mean 'window_min'?",
+    ]
+
+
+def test_a_missing_file_is_a_fault(files: Path, run: Run) -> None:
+    """A registry that is not there is told like any other fault."""
+    result = run("check", "--registry", "nowhere.json")
+    assert result.exit_code == 1
+    assert "nowhere.json: 1 fault" in result.stderr
+
+
+def test_unknown_options_are_usage_errors(run: Run) -> None:
+    """Usage errors end with 2, so that a script can tell them from faults."""
+    assert run("check", "--regsitry", "x").exit_code == 2
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """In place of real handshakes: engines named `down…` fail, the others answer once all have been asked."""
+    asked: list[str] = []
+
+    async def probe(entry: Any, settings: Any) -> Advertisement:
+        asked.append(entry.id)
+        await asyncio.sleep(0)
+        if entry.id.startswith("down"):
+            raise ConnectFailed("nobody there\x1b[2J")
+        return Advertisement({"name": "n", "version": f"{len(asked)}.0"}, {"retrieve": {}, "filter": {}})
+
+    monkeypatch.setitem(sys.modules, "app.engines.registry", SimpleNamespace(probe=probe))  # type: ignore[arg-type]
+    return asked
+
+
+def test_connect_greets_all_enabled_engines_at_once(files: Path, run: Run, probed: list[str]) -> None:
+    """Every enabled engine is asked, concurrently, and told with version and capabilities."""
+    _write(files, *({"id": name, "url": "http://h", "enabled": name != "off"} for name in ("a", "b", "off")))
+    result = run("check", "--registry", "rcp.json", "--connect")
+    assert result.exit_code == 0
+    assert probed == ["a", "b"]
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert rows == [
+        ["id", "ok", "version", "capabilities", "error"],
+        ["a", "yes", "2.0", "filter,", "retrieve"],
+        ["b", "yes", "2.0", "filter,", "retrieve"],
+    ]
+
+
+def test_one_engine_that_fails_fails_the_check(files: Path, run: Run, probed: list[str]) -> None:
+    """The others are still told; exit code 1."""
+    _write(files, {"id": "a", "url": "http://h"}, {"id": "down", "url": "http://h"})
+    result = run("check", "--registry", "rcp.json", "--connect")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[4].split() == ["down", "no", "-", "-", "connect:", "nobody", "there", "[2J"]
+
+
+def test_without_connect_no_engine_is_asked(files: Path, run: Run, probed: list[str]) -> None:
+    """Checking files needs no network."""
+    run("check", "--registry", "rcp.json")
+    assert probed == []

@@ -1,0 +1,62 @@
+"""The table of engines."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+UP = {"id": "docs", "up": True, "version": "1.2", "capabilities": ["filter", "retrieve"], "latencyMs": 1.84}
+DOWN = {"id": "code", "up": False, "version": None, "capabilities": [], "latencyMs": None, "reason": "connect: [red]x"}
+
+
+def _serve(gateway: Any, *engines: Any) -> None:
+    gateway.body = json.dumps({"engines": engines}).encode()
+
+
+def test_the_table_has_a_row_per_engine(gateway: Any, run: Run) -> None:
+    """Each engine with id, state, version, capabilities, latency; a reason only where there is one."""
+    _serve(gateway, UP, DOWN)
+    result = run("engines", "--url", gateway.url)
+    assert result.exit_code == 0
+    head, first, second = (line.split() for line in result.stdout.splitlines())
+    assert head == ["id", "up", "version", "capabilities", "latency", "reason"]
+    assert first == ["docs", "yes", "1.2", "filter,", "retrieve", "1.8", "ms"]
+    assert second == ["code", "no", "-", "-", "connect:", "[red]x"]
+    assert gateway.asked[0][:2] == ("GET", "/engines")
+
+
+def test_without_faults_there_is_no_column_for_them(gateway: Any, run: Run) -> None:
+    """When all engines are up the table stays narrow."""
+    _serve(gateway, UP)
+    assert "reason" not in run("engines", "--url", gateway.url).stdout
+
+
+def test_no_engines_are_said(gateway: Any, run: Run) -> None:
+    """A gateway without engines says so."""
+    _serve(gateway)
+    assert run("engines", "--url", gateway.url).stdout == "no engines\n"
+
+
+def test_json_is_what_the_gateway_says(gateway: Any, run: Run) -> None:
+    """`--json` prints the list for a program."""
+    _serve(gateway, UP, DOWN)
+    assert json.loads(run("engines", "--url", gateway.url, "--json").stdout) == {"engines": [UP, DOWN]}
+
+
+def test_foreign_text_in_the_table_is_harmless(gateway: Any, run: Run) -> None:
+    """What an engine calls itself is not obeyed by the terminal."""
+    _serve(gateway, {**UP, "version": "\x1b[2J1", "capabilities": {"x-\x07": 1}})
+    stdout = run("engines", "--url", gateway.url).stdout
+    assert "\x1b" not in stdout
+    assert "\x07" not in stdout
+
+
+def test_another_service_is_told(gateway: Any, run: Run) -> None:
+    """What has no list of engines is no gateway of this kind."""
+    gateway.body = b'{"engines": 7}'
+    result = run("engines", "--url", gateway.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "address?" in result.stderr

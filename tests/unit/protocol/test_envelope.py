@@ -1,0 +1,238 @@
+"""JSON-RPC framing: which bytes are a request, and which bytes answer it."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.protocol.envelope import (
+    MAX_REQUEST_DEPTH,
+    Request,
+    dumps,
+    encode_call,
+    encode_notification,
+    failure,
+    loads,
+    read_body,
+    read_request,
+    recover_id,
+    success,
+)
+from app.protocol.errors import InvalidParams, InvalidRequest, ParseError
+
+
+def nested(levels: int, inside: bytes = b"1") -> bytes:
+    return b'{"a":' * levels + inside + b"}" * levels
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b" ", b"x", b"{", b'{"a":1}x', b"[1,]", b"01", b"{'a':1}", b'{"a":1}\x00', b"\x00"),
+        *(b"NaN", b"Infinity", b"-Infinity", b"1e400", b'{"a":-1e400}'),
+        *(b"\xef\xbb\xbf{}", "{}".encode("utf-16"), "{}".encode("utf-32"), b'"\xff"', b'"\xed\xa0\x80"'),
+        *(b'"\\ud800"', b'"\\udc00"', b'"\x01"', b'"\n"'),
+        nested(1025),
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_json_is_a_parse_error(body: bytes) -> None:
+    """NaN, overflow, a BOM, other encodings, lone surrogates and endless nesting are -32700, and never a crash."""
+    for read in (loads, read_body):
+        with pytest.raises(ParseError) as caught:
+            read(body)
+        assert caught.value.code == -32700
+        assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'"x"', "x"),
+        (b"123", 123),
+        (b"null", None),
+        (b"[]", []),
+        (b'{"a":"\\u0000\\ud83d\\ude00"}', {"a": "\x00😀"}),
+        (b"1e5", 100000.0),
+        (b"-0", 0),
+        (b"18446744073709551615", 2**64 - 1),
+        (b'{"a":1,"a":2}', {"a": 2}),
+    ],
+)
+def test_any_json_value_is_parsed(body: bytes, value: Any) -> None:
+    """Parsing says nothing about meaning: a bare value is JSON too, and of equal keys the last counts."""
+    assert loads(body) == value
+    assert type(loads(body)) is type(value)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), st.text()),
+        lambda below: st.one_of(st.lists(below, max_size=3), st.dictionaries(st.text(), below, max_size=3)),
+        max_leaves=6,
+    ).filter(lambda value: "inf" not in repr(value))
+)
+def test_written_json_is_what_any_other_parser_reads(value: Any) -> None:
+    """What we write means the same to the standard library and to ourselves."""
+    assert loads(dumps(value)) == json.loads(dumps(value))
+
+
+def test_dumps_refuses_what_json_cannot_say() -> None:
+    """Keys that are no strings, lone surrogates and foreign objects raise TypeError; NaN becomes null."""
+    for value in ({1: 2}, "\ud800", {"a": object()}, 2**64):
+        with pytest.raises(TypeError):
+            dumps(value)
+    assert dumps([float("nan"), float("inf")]) == b"[null,null]"
+
+
+def test_body_of_a_caller_is_bounded_in_depth() -> None:
+    """A caller may nest a hundred levels deep and no deeper; a long flat body is not taken for a deep one."""
+    assert read_body(nested(MAX_REQUEST_DEPTH)) == loads(nested(MAX_REQUEST_DEPTH))
+    with pytest.raises(ParseError, match="nests more than 100 levels"):
+        read_body(nested(MAX_REQUEST_DEPTH + 1))
+    with pytest.raises(ParseError):
+        read_body(b'{"method":"x","params":' + b"[" * 500 + b"]" * 500 + b"}")
+    assert read_body(b"[" + b"{}," * 5000 + b"{}]") == [{}] * 5001
+    assert read_body(orjson.dumps({"text": "{[" * 5000}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"method":"ping","method":"shutdown"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{},"method":"ping"}',
+        b'[{"method":"ping"},{"method":"a","x":{},"method":"b"}]',
+    ],
+)
+def test_method_given_twice_is_refused(body: bytes) -> None:
+    """Two methods in one object are -32700, so that nobody in front of us can have read another one."""
+    with pytest.raises(ParseError, match="'method' twice"):
+        read_body(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"method":"retrieve","params":{"rerank":{"method":"llm"},"fusion":{"method":"rrf"}}}',
+        b'[{"method":"ping"},{"method":"ping"}]',
+        b'{"method":"retrieve","params":{"query":"\\"method\\" \\"method\\""}}',
+        b'{"method":"ping","params":{"n":' + b"9" * 300 + b',"x":{"method":1}}}',
+    ],
+)
+def test_method_in_several_objects_is_no_repetition(body: bytes) -> None:
+    """Each object may have a method of its own, whatever else stands in the body."""
+    assert read_body(body) == loads(body)
+
+
+@pytest.mark.parametrize("request_id", ["1", 1, "abc", 1.5, 0, -7, 2**60, "", -0.0, 2**64 - 1, "\x00😀"])
+def test_id_is_echoed_with_its_type(request_id: Any) -> None:
+    """The id comes back as the identical JSON value, in results and in errors."""
+    sent = dumps({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
+    request = read_request(loads(sent))
+    assert request == Request("ping", {}, request_id, notification=False)
+    for answer in (success(request.id, {}), failure(request.id, InvalidParams("no"))):
+        assert b'"id":' + dumps(request_id) + b"," in answer
+        assert type(loads(answer)["id"]) is type(request_id)
+    assert recover_id(loads(sent)) == request_id
+
+
+@pytest.mark.parametrize("request_id", [None, True, False, {}, [], [1], 1e300, float(2**64)])
+def test_id_that_is_no_id_is_refused_and_not_echoed(request_id: Any) -> None:
+    """null, booleans, objects, arrays and numbers that do not survive a round trip are -32600 with id null."""
+    message = {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
+    with pytest.raises(InvalidRequest) as caught:
+        read_request(message)
+    assert caught.value.code == -32600
+    assert caught.value.data == {"field": "id"}
+    assert recover_id(message) is None
+
+
+def test_message_without_id_is_a_notification() -> None:
+    """`jsonrpc` without `id` is a notification, whatever its method."""
+    request = read_request({"jsonrpc": "2.0", "method": "does/not/exist"})
+    assert request.notification
+    assert request.id is None
+
+
+def test_compact_envelope_is_answered_with_a_null_id() -> None:
+    """`{method, params}` alone is a request that is answered with id null."""
+    request = read_request({"method": "ping", "params": {"nonce": 1}, "unknown": True})
+    assert request == Request("ping", {"nonce": 1}, None, notification=False)
+    assert loads(success(request.id, {})) == {"jsonrpc": "2.0", "id": None, "result": {}}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        *((message, None) for message in ("x", 123, None, True, [], [{}], 1.5)),
+        *(({"jsonrpc": "2.0", "id": 1, "method": m}, "method") for m in (None, "", 1, True, [], {})),
+        ({}, "method"),
+        ({"jsonrpc": "2.0", "id": 1}, "method"),
+        *(({"jsonrpc": v, "id": 1, "method": "ping"}, "jsonrpc") for v in ("1.0", 2.0, 2, "2", None, True, [])),
+        ({"id": 1, "method": "ping"}, "jsonrpc"),
+        ({"jsonrpc": None, "method": "ping"}, "jsonrpc"),
+        *(({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": p}, "params") for p in ([], [1], "x", 0, False)),
+    ],
+)
+def test_what_is_no_request_is_invalid(message: Any, field: str | None) -> None:
+    """Anything but a request object with a method and an object of params is -32600 and says which member is wrong."""
+    with pytest.raises(InvalidRequest) as caught:
+        read_request(message)
+    assert caught.value.code == -32600
+    assert caught.value.data.get("field") == field
+
+
+@pytest.mark.parametrize("params", [None, {}])
+def test_absent_params_are_an_empty_object(params: Any) -> None:
+    """Params that are absent or null are an empty object."""
+    assert read_request({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": params}).params == {}
+    assert read_request({"jsonrpc": "2.0", "id": 1, "method": "ping"}).params == {}
+
+
+def test_id_is_recovered_from_a_malformed_request() -> None:
+    """An error about a malformed request echoes the id if there is one to trust."""
+    assert recover_id({"id": "a", "method": 1}) == "a"
+    assert recover_id({"id": 7}) == 7
+    for message in ([], None, "x", {}, {"id": True}, {"id": [1]}):
+        assert recover_id(message) is None
+
+
+def test_failure_carries_code_message_and_data() -> None:
+    """An error object has code and message, and data only if there is any."""
+    with_data = loads(failure(1, InvalidParams("no", field="k")))
+    assert with_data == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {"code": -32602, "message": "no", "data": {"field": "k"}},
+    }
+    assert "data" not in loads(failure(1, InvalidParams("no")))["error"]
+
+
+def test_answer_survives_what_nests_too_deeply_to_be_written() -> None:
+    """One engine's endless meta costs that part of one hit, not the answer."""
+    deep = loads(nested(1000))
+    result = {"hits": [{"id": 1, "meta": {"ok": [1, {"x": None}], "deep": deep}}, {"id": 2, "score": 0.5}]}
+    answer = loads(success(7, result))
+    hits = answer["result"]["hits"]
+    assert answer["id"] == 7
+    assert hits[1] == {"id": 2, "score": 0.5}
+    assert hits[0]["meta"]["ok"] == [1, {"x": None}]
+    assert hits[0]["meta"]["deep"]["a"]["a"]
+    assert result["hits"][0]["meta"]["deep"] is deep
+    with pytest.raises(TypeError):
+        success(7, {"x": object()})
+
+
+def test_our_own_messages_are_full_json_rpc() -> None:
+    """What we send to engines is full JSON-RPC 2.0: calls with an id, notifications without."""
+    assert encode_call(3, "retrieve", {"query": "q"}) == (
+        b'{"jsonrpc":"2.0","id":3,"method":"retrieve","params":{"query":"q"}}'
+    )
+    assert encode_notification("notifications/cancel", {"id": 3}) == (
+        b'{"jsonrpc":"2.0","method":"notifications/cancel","params":{"id":3}}'
+    )
+    request = read_request(loads(encode_notification("notifications/cancel", {"id": 3})))
+    assert request.notification

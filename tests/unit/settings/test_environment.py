@@ -1,0 +1,113 @@
+"""What the environment overrides, and how secrets reach header values."""
+
+from typing import Any
+
+import pytest
+
+from app.settings.environment import apply, fill_headers, read_overrides
+from app.settings.schema import GatewaySettings
+
+
+def test_numbers_are_numbers_and_texts_stay_texts() -> None:
+    """A value is read as YAML, but for a setting that is a text it is taken as it stands."""
+    found = read_overrides(
+        {
+            "RCP_GATEWAY__SERVER__PORT": "9090",
+            "RCP_GATEWAY__SERVER__NAME": "42",
+            "RCP_GATEWAY__SERVER__ID": "no",
+            "RCP_GATEWAY__RETRIEVE__OVERFETCH": "1.5",
+            "RCP_GATEWAY__LOG__LEVEL": "debug",
+            "RCP_GATEWAY_DEBUG": "1",
+            "PATH": "/bin",
+        },
+        GatewaySettings,
+    )
+    assert found.faults == []
+    assert found.values == {
+        ("server", "port"): 9090,
+        ("server", "name"): "42",
+        ("server", "id"): "no",
+        ("retrieve", "overfetch"): 1.5,
+        ("log", "level"): "debug",
+    }
+    assert found.origins[("server", "port")] == "RCP_GATEWAY__SERVER__PORT"
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("RCP_GATEWAY__RETRIEVE__WINDW_MIN", "did you mean RCP_GATEWAY__RETRIEVE__WINDOW_MIN?"),
+        ("RCP_GATEWAY__SERVR__PORT", "did you mean RCP_GATEWAY__SERVER__PORT?"),
+        ("RCP_GATEWAY__SERVER", None),
+        ("RCP_GATEWAY__SERVER__PORT__X", None),
+        ("RCP_GATEWAY__", "the form is RCP_GATEWAY__SECTION__KEY"),
+    ],
+)
+def test_an_unknown_variable_is_a_fault(name: str, suggestion: str | None) -> None:
+    """A variable of ours that sets nothing is a fault that names what was meant, and never its value."""
+    found = read_overrides({name: "SECRET"}, GatewaySettings)
+    assert [fault.path for fault in found.faults] == [name]
+    assert found.values == {}
+    assert "SECRET" not in str(found.faults[0])
+    if suggestion:
+        assert found.faults[0].suggestion == suggestion
+
+
+def test_overrides_win_over_the_file() -> None:
+    """An override replaces one key and leaves its neighbours."""
+    document: dict[str, Any] = {"server": {"port": 1, "name": "a"}}
+    environ = {"RCP_GATEWAY__SERVER__PORT": "2", "RCP_GATEWAY__LOG__LEVEL": "error"}
+    apply(read_overrides(environ, GatewaySettings), document)
+    assert document == {"server": {"port": 2, "name": "a"}, "log": {"level": "error"}}
+
+
+def test_a_section_that_is_none_is_left_alone() -> None:
+    """Where the file has a value in place of a section, the override leaves it for validation to see."""
+    document: dict[str, Any] = {"server": 7}
+    apply(read_overrides({"RCP_GATEWAY__SERVER__PORT": "2"}, GatewaySettings), document)
+    assert document == {"server": 7}
+
+
+def _headers(value: Any) -> dict[str, Any]:
+    return {"engines": [{"id": "a", "headers": {"X": value}}]}
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("Bearer ${TOKEN}", "Bearer s3cret"),
+        ("${TOKEN}${TOKEN}", "s3crets3cret"),
+        ("5$ and $TOKEN and $$", "5$ and $TOKEN and $$"),
+        ("${NESTED}", "${TOKEN}"),
+        ("plain", "plain"),
+    ],
+)
+def test_references_are_replaced_once(written: str, sent: str) -> None:
+    """`${NAME}` becomes the variable's value, which is not looked into again; a plain `$` stays."""
+    original = _headers(written)
+    filled, faults = fill_headers(original, {"TOKEN": "s3cret", "NESTED": "${TOKEN}"})
+    assert faults == []
+    assert filled["engines"][0]["headers"]["X"] == sent
+    assert original == _headers(written)
+
+
+def test_an_unset_variable_is_named_with_its_header() -> None:
+    """The fault names the variable and the path of the header that wants it."""
+    _, faults = fill_headers(_headers("${TOKEN} ${OTHER}"), {"OTHER": ""})
+    assert [(fault.path, fault.message) for fault in faults] == [
+        ("engines[0].headers.X", "the environment variable TOKEN is not set")
+    ]
+
+
+@pytest.mark.parametrize("written", ["${SECRET-1}", "${SECRET", "${}", "${ SECRET }"])
+def test_a_broken_reference_is_a_fault_without_its_text(written: str) -> None:
+    """What looks like a reference and is none is a fault that does not repeat what stands there."""
+    _, faults = fill_headers(_headers(written), {})
+    assert len(faults) == 1
+    assert "SECRET" not in str(faults[0])
+
+
+@pytest.mark.parametrize("document", [None, [], {"engines": 7}, {"engines": [7, {"headers": 7}, {}]}, _headers(7)])
+def test_other_shapes_are_left_to_validation(document: Any) -> None:
+    """A document of the wrong shape passes through unchanged."""
+    assert fill_headers(document, {}) == (document, [])

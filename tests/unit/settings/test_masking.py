@@ -1,0 +1,37 @@
+"""What may be shown of settings."""
+
+import pytest
+
+from app.settings.masking import masked, masked_url
+from app.settings.schema import EngineEntry, GatewaySettings, Registry
+
+
+def test_registry_secrets_are_masked() -> None:
+    """Header values and the values of a URL's query are hidden; names and everything else stay."""
+    entry = EngineEntry(id="a", url="https://h/rcp?key=SECRET&v=1", headers={"Authorization": "SECRET"}, timeout_ms=5)
+    shown = masked(Registry(engines=[entry, EngineEntry(id="b", command=["x"])]))
+    first, second = shown["engines"]
+    assert first["headers"] == {"Authorization": "***"}
+    assert first["url"] == "https://h/rcp?key=***&v=***"
+    assert first["timeoutMs"] == 5
+    assert second["command"] == ["x"]
+    assert "SECRET" not in str(shown)
+
+
+def test_settings_are_shown_with_defaults() -> None:
+    """Every effective value of the settings is there under the key of the file."""
+    assert masked(GatewaySettings())["retrieve"]["deadline_ms"] == 10_000
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h/rcp", "http://h/rcp"),
+        ("http://h?SECRET", "http://h?***"),
+        ("http://h?a=SECRET=SECRET", "http://h?a=***"),
+        ("http://h?a=&b", "http://h?a=***&***"),
+    ],
+)
+def test_url_queries(url: str, shown: str) -> None:
+    """A part of a query without a name counts as a value."""
+    assert masked_url(url) == shown

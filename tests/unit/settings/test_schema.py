@@ -1,0 +1,116 @@
+"""What a registry entry may say, and the keys that must fit together."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings.faults import Fault
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
+from app.settings.verdict import faults_of
+
+
+def _faults(*engines: dict[str, Any]) -> list[str]:
+    try:
+        Registry.model_validate({"engines": list(engines)}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return [_told(fault) for fault in faults_of(error, Registry)]
+    return []
+
+
+def _told(fault: Fault) -> str:
+    return f"{fault.path}: {fault.message}"
+
+
+def _http(**keys: Any) -> dict[str, Any]:
+    return {"id": "a", "url": "http://h:1/rcp", **keys}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:9001/rcp", "https://h", "http://[::1]:9001/rcp", "http://h/rcp?key=x", "HTTP://h"],
+)
+def test_good_urls(url: str) -> None:
+    """Addresses over http and https, IPv6 included, are taken."""
+    assert _faults(_http(url=url)) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "h:9001", "ftp://h", "rcp://h", "http://", "http://h:0", "http://h:99999", "http://h:x", "http://[::1"],
+)
+def test_bad_urls(url: str) -> None:
+    """What is no address over http is a fault of the key `url`."""
+    told = _faults(_http(url=url))
+    assert len(told) == 1
+    assert told[0].startswith("engines[0].url: must be an http:// or https:// URL")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:p@h", "http://u@h", "http://h/#f", "http://h/#", "http://h/a b", "http://h/\n", "http://h/ü"]
+)
+def test_bad_parts_of_urls(url: str) -> None:
+    """Credentials, fragments, spaces and characters outside ASCII are refused."""
+    told = _faults(_http(url=url))
+    assert len(told) == 1
+    assert told[0].startswith("engines[0].url: must ")
+
+
+def test_transport_is_inferred_as_the_sdk_infers_it() -> None:
+    """Without `transport`, a command makes a stdio engine and a URL an http engine."""
+    assert EngineEntry(id="a", command=["x"]).kind == "stdio"
+    assert EngineEntry(id="a", url="http://h").kind == "http"
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({"id": "a"}, "engines[0]: needs 'url' or 'command'"),
+        ({"id": "a", "transport": "http"}, "engines[0]: an http engine needs 'url'"),
+        ({"id": "a", "transport": "stdio"}, "engines[0]: a stdio engine needs 'command'"),
+        ({"id": "a", "command": ["x"], "url": "http://h"}, "engines[0].url: a stdio engine has no 'url'"),
+        (_http(transport="http", command=["x"]), "engines[0].command: an http engine has no 'command'"),
+        ({"id": "a", "command": []}, "engines[0].command: must not be empty"),
+        ({"id": "a", "command": [""]}, "engines[0].command[0]: must name a program"),
+        ({"id": "a", "command": ["x", "\0"]}, "engines[0].command: must not hold NUL characters"),
+        ({"id": "a", "command": ["x"], "headers": {"A": "b"}}, "engines[0].headers: a stdio engine has no headers"),
+        (_http(tls={}), "engines[0].tls: needs an https:// URL"),
+        (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile' beside it"),
+        (_http(weight=-0.5), "engines[0].weight: must be at least 0, found -0.5"),
+        (_http(weight=True), "engines[0].weight: expected a number, found true"),
+        (_http(id="a b"), "engines[0].id: must begin with a letter or digit and hold only letters, digits and . _ / -"),
+        (_http(id=""), "engines[0].id: must not be empty"),
+        (_http(idNamespace="a:b"), "engines[0].idNamespace: must hold neither ':' nor spaces"),
+        (_http(headers={"A b": "x"}), "engines[0].headers.A…: is not a header name"),
+        (_http(headers={"Host": "x"}), "engines[0].headers.Host: is a header that the gateway itself sets"),
+        (_http(headers={"a": "x", "A": "y"}), "engines[0].headers.A: is the same header as 'a'"),
+        (_http(headers={"A": "x\r\nB: y"}), "engines[0].headers.A: the value holds a line break or another control"),
+    ],
+)
+def test_faults_name_the_key(engine: dict[str, Any], told: str) -> None:
+    """Each fault of an entry is told at the key that is to be changed."""
+    found = _faults(engine)
+    assert len(found) == 1
+    assert found[0].startswith(told)
+
+
+def test_ids_are_unique() -> None:
+    """A second engine with the same id is a fault at that second id."""
+    assert _faults(_http(), _http(id="b"), _http()) == ["engines[2].id: 'a' is already the id of engines[0]"]
+
+
+def test_weight_zero_is_a_wish() -> None:
+    """Weight 0 is allowed: such an engine adds nothing to scores."""
+    assert _faults(_http(weight=0)) == []
+
+
+def test_header_values_are_not_in_the_repr() -> None:
+    """What is printed of an entry in a log or a traceback holds no secret."""
+    entry = EngineEntry(id="a", url="http://h", headers={"Authorization": "Bearer SECRET"})
+    assert "SECRET" not in repr(entry)
+
+
+def test_keys_in_files() -> None:
+    """The registry is written in camelCase, the settings in snake_case."""
+    assert file_name(EngineEntry, "timeout_ms") == "timeoutMs"
+    assert file_name(GatewaySettings, "server") == "server"

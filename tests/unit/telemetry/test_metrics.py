@@ -1,0 +1,161 @@
+"""Every metric: there from the start with 0, bounded in its series, and gone with the engine it is about."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from app.protocol.errors import LEG_KINDS
+from app.telemetry.metrics import OTHER, REQUEST_OUTCOMES, Metrics
+
+METHODS = ("retrieve", "ping")
+ENGINES = ("docs", "code")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """Metrics of a gateway with two methods and two engines, before any request."""
+    made = Metrics(CollectorRegistry(), "1.2.3")
+    made.declare_methods(METHODS)
+    made.declare_engines(ENGINES, LEG_KINDS)
+    return made
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """The value of one series now, None if there is none."""
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def series(metrics: Metrics) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every series there is, but for the time stamps of their creation."""
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                yield sample.name, sample.labels
+
+
+def test_every_series_is_there_with_nothing(metrics: Metrics) -> None:
+    """Before any request every series that can be foreseen exists, and is 0 (B111)."""
+    for method in (*METHODS, OTHER):
+        for outcome in REQUEST_OUTCOMES:
+            labels = {"method": method, "outcome": outcome}
+            assert value(metrics, "rcp_gateway_requests_total", **labels) == 0
+            assert value(metrics, "rcp_gateway_request_duration_seconds_count", **labels) == 0
+    for engine in ENGINES:
+        for outcome in ("ok", "cancelled", *LEG_KINDS):
+            labels = {"engine": engine, "outcome": outcome}
+            assert value(metrics, "rcp_gateway_legs_total", **labels) == 0
+            assert value(metrics, "rcp_gateway_leg_duration_seconds_count", **labels) == 0
+        for reason in ("malformed", "excess"):
+            assert value(metrics, "rcp_gateway_hits_dropped_total", engine=engine, reason=reason) == 0
+    for name in (
+        "rcp_gateway_overhead_seconds_count",
+        "rcp_gateway_requests_in_flight",
+        "rcp_gateway_id_collisions_total",
+        "rcp_gateway_duplicates_merged_total",
+    ):
+        assert value(metrics, name) == 0
+    assert value(metrics, "rcp_gateway_build_info", version="1.2.3") == 1
+
+
+def test_declared_codes_are_there_with_nothing(metrics: Metrics) -> None:
+    """The codes of RCP exist with 0, too, and any other code is counted as other (B113)."""
+    metrics.declare_codes([-32602, -32010])
+    assert value(metrics, "rcp_gateway_errors_total", code="-32602") == 0
+    assert value(metrics, "rcp_gateway_errors_total", code=OTHER) == 0
+    for code in (-32602, -32602, -32010, -32050, 7, 10**12):
+        metrics.error(code)
+    assert value(metrics, "rcp_gateway_errors_total", code="-32602") == 2
+    assert value(metrics, "rcp_gateway_errors_total", code="-32010") == 1
+    assert value(metrics, "rcp_gateway_errors_total", code=OTHER) == 3
+    assert value(metrics, "rcp_gateway_errors_total", code="-32050") is None
+
+
+def test_request_is_counted_and_timed(metrics: Metrics) -> None:
+    """One request raises one count and one duration."""
+    metrics.request("retrieve", "degraded", 0.25)
+    labels = {"method": "retrieve", "outcome": "degraded"}
+    assert value(metrics, "rcp_gateway_requests_total", **labels) == 1
+    assert value(metrics, "rcp_gateway_request_duration_seconds_sum", **labels) == 0.25
+    assert value(metrics, "rcp_gateway_requests_total", method="retrieve", outcome="ok") == 0
+
+
+def test_unknown_methods_are_one_series(metrics: Metrics) -> None:
+    """However many method names callers invent, they are counted as other and add no series (B109)."""
+    before = list(series(metrics))
+    for number in range(1000):
+        metrics.request(f"invented/{number}", "error", 0.001)
+    assert list(series(metrics)) == before
+    assert value(metrics, "rcp_gateway_requests_total", method=OTHER, outcome="error") == 1000
+
+
+def test_leg_is_counted_and_timed(metrics: Metrics) -> None:
+    """One leg raises one count and one duration of its engine."""
+    metrics.leg("docs", "timeout", 2.0)
+    metrics.leg("docs", "ok", 0.5)
+    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="timeout") == 1
+    assert value(metrics, "rcp_gateway_leg_duration_seconds_sum", engine="docs", outcome="timeout") == 2.0
+    assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
+
+
+def test_dropped_hits_are_counted(metrics: Metrics) -> None:
+    """Hits left out are counted by engine and reason."""
+    metrics.dropped("docs", "malformed", 3)
+    metrics.dropped("docs", "malformed", 2)
+    assert value(metrics, "rcp_gateway_hits_dropped_total", engine="docs", reason="malformed") == 5
+
+
+def test_engine_that_left_is_forgotten(metrics: Metrics) -> None:
+    """All series of an engine that left go, and nobody else's; one that comes back begins at 0."""
+    metrics.leg("docs", "ok", 0.5)
+    metrics.forget_engine("docs")
+    assert not [labels for _, labels in series(metrics) if labels.get("engine") == "docs"]
+    assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
+    metrics.declare_engines(["docs"], LEG_KINDS)
+    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0
+
+
+def test_declaring_again_keeps_the_counts(metrics: Metrics) -> None:
+    """Declaring what is declared already changes nothing."""
+    metrics.leg("docs", "ok", 0.5)
+    metrics.declare_engines(ENGINES, LEG_KINDS)
+    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 1
+
+
+def test_engine_states_are_read_at_the_scrape(metrics: Metrics) -> None:
+    """Up and in-flight gauges show what the engines say in the moment of the scrape."""
+    states = [("docs", True, 3), ("code", False, 0)]
+    metrics.watch_engines(lambda: states)
+    assert value(metrics, "rcp_gateway_engine_up", engine="docs") == 1
+    assert value(metrics, "rcp_gateway_engine_up", engine="code") == 0
+    assert value(metrics, "rcp_gateway_engine_in_flight", engine="docs") == 3
+    states.pop(0)
+    assert value(metrics, "rcp_gateway_engine_up", engine="docs") is None
+
+
+def test_exposition_is_written(metrics: Metrics) -> None:
+    """The whole can be written in Prometheus' text format."""
+    metrics.watch_engines(lambda: [("docs", True, 3)])
+    text = generate_latest(metrics.scraped()).decode()
+    assert 'rcp_gateway_engine_up{engine="docs"} 1.0' in text
+    assert 'rcp_gateway_build_info{version="1.2.3"} 1.0' in text
+
+
+def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway of one process exposes its registry as it is."""
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    assert metrics.scraped() is metrics.registry
+
+
+def test_several_workers_expose_one_whole(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With several workers the scrape reads what all wrote, and the engines' states from the one that was asked."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    assert os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    metrics.watch_engines(lambda: [("docs", True, 3)])
+    whole = metrics.scraped()
+    assert whole is not metrics.registry
+    assert whole.get_sample_value("rcp_gateway_engine_up", {"engine": "docs"}) == 1
