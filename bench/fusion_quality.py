@@ -1,7 +1,7 @@
 """Ranking quality of the gateway's own fusion over saved runs of real engines: `python -m bench.fusion_quality DIR`.
 
-DIR holds `manifest.json`, `qrels.json.gz` and `runs/<scenario>.jsonl.gz`. Prints nDCG@10, Recall@50 and MRR of plain RRF
-per scenario, the gain in nDCG@10 of each confidence profile over it, and fails if a gain is below its bar.
+DIR holds `manifest.json`, `qrels.json.gz` and `runs/<scenario>.jsonl.gz`. Prints nDCG@10, Recall@50 and MRR of plain
+RRF per scenario, the gain in nDCG@10 of each confidence profile over it, and fails if a gain is below its bar.
 """
 
 import argparse

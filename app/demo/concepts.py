@@ -16,7 +16,6 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from app.demo.document import Document, Found, Search
-from app.demo.filters import Where
 from app.demo.library import read_library
 from app.demo.peer import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
 from app.demo.question import Question
@@ -54,21 +53,21 @@ class Concepts:
         cosines = np.einsum("ij,ij->i", self._vectors[pairs[0]], self._vectors[pairs[1]])
         return float(np.quantile(cosines, 0.95))
 
-    def search(self, question: str, k: int, where: Where | None = None, min_score: float | None = None) -> Search:
-        """The `k` documents nearest to `question` that fulfil `where` and reach `min_score`; ties by id.
+    def search(self, question: Question) -> Search:
+        """The `k` documents nearest to the question that fulfil its `where` and reach its `min_score`; ties by id.
 
         A confidence is the cosine's way from the noise to 1, times the part of the question that the space can express:
         0 says no nearer than two documents picked blindly, and unknown words make every answer less sure.
         """
-        direction, expressed = self._direction(question)
+        direction, expressed = self._direction(question.text)
         cosines = np.clip(np.round(self._vectors @ direction, 6), -1.0, 1.0)  # rounded, so that equal texts tie
-        eligible = (cosines > 0) & (cosines >= (min_score or 0.0))
-        if where is not None:
+        eligible = (cosines > 0) & (cosines >= (question.min_score or 0.0))
+        if question.where is not None:
             allowed = np.zeros(len(cosines), dtype=bool)
-            allowed[self.shelf.places(where)] = True
+            allowed[self.shelf.places(question.where)] = True
             eligible &= allowed
         places = np.flatnonzero(eligible)
-        best = places[np.argsort(-cosines[places], kind="stable")[:k]]
+        best = places[np.argsort(-cosines[places], kind="stable")[: question.k]]
         return Search([self._found(int(place), float(cosines[place]), expressed) for place in best], len(places))
 
     def _direction(self, question: str) -> tuple[Any, float]:
@@ -100,11 +99,7 @@ def build() -> rcp.Server:
     say(NAME, f"fitting vectors to {len(documents)} entries")
     space = Concepts(documents)
     say(NAME, f"{len(documents)} entries in {DIMENSIONS} dimensions")
-
-    def search(question: Question) -> Search:
-        return space.search(question.text, question.k, question.where, question.min_score)
-
-    return build_server(NAME, CAPABILITIES, search)
+    return build_server(NAME, CAPABILITIES, space.search)
 
 
 if __name__ == "__main__":

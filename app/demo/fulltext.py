@@ -1,7 +1,7 @@
 """BM25 over a shelf of documents, by SQLite's FTS5: what the engines `stdlib` and `packages` share.
 
 Decides how a question becomes an FTS5 expression and what a score is worth as a confidence.
-It refuses to know RCP and where the documents come from.
+It refuses to know how questions arrive and where the documents come from.
 """
 
 import math
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from app.demo.document import Document, Found, Search
-from app.demo.filters import Where
+from app.demo.question import Question
 from app.demo.shelf import Shelf
 
 NAME_WEIGHT = 2.0
@@ -34,23 +34,26 @@ class FullText:
         rows = ((place, document.names, document.text) for place, document in enumerate(documents))
         self._sql.executemany("INSERT INTO words (rowid, names, text) VALUES (?, ?, ?)", rows)
 
-    def search(self, question: str, k: int, where: Where | None = None, min_score: float = 0.0) -> Search:
-        """The best `k` documents that hold any word of `question`, fulfil `where` and reach `min_score`.
+    def search(self, question: Question) -> Search:
+        """The `k` best documents that hold any word of the question, fulfil its `where` and reach its `min_score`.
 
         A confidence is the document's score as a share of the most that any document could score for this question:
         it rises with the score, and a question full of words that nobody here knows is answered without much of it.
         """
-        words = words_of(question)
+        words = words_of(question.text)
         if not words:
             return Search()
+        where = question.where
         condition = f"AND rowid IN (SELECT place FROM shelf WHERE {where.sql})" if where else ""
         rows = self._sql.execute(
             f"SELECT rowid, -bm25(words, {NAME_WEIGHT}, 1.0) AS score FROM words"
             f" WHERE words MATCH ? AND score >= ? {condition} ORDER BY score DESC, rowid",
-            (" OR ".join(map(quoted, words)), min_score, *(where.values if where else ())),
+            (" OR ".join(map(quoted, words)), question.min_score or 0.0, *(where.values if where else ())),
         ).fetchall()
         most = SATURATION * sum(map(self._idf, words))
-        found = [Found(self.shelf.documents[place], score, min(score / most, 1.0)) for place, score in rows[:k]]
+        found = [
+            Found(self.shelf.documents[place], score, min(score / most, 1.0)) for place, score in rows[: question.k]
+        ]
         return Search(found, len(rows))
 
     def _idf(self, word: str) -> float:

@@ -13,10 +13,9 @@ from typing import Any
 import rcp
 
 from app.demo.corpus import clip
-from app.demo.document import Document, Search, words_of_name
+from app.demo.document import Document, words_of_name
 from app.demo.fulltext import FullText
 from app.demo.peer import build_server, retrieve_offer, say, serve_stdio
-from app.demo.question import Question
 
 NAME = "packages"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=50), "citations": {}}
@@ -24,7 +23,7 @@ MAX_DESCRIPTION = 4000
 _MARKUP = tuple(
     (re.compile(pattern, re.MULTILINE), kept)
     for pattern, kept in (
-        (r"<!--[\s\S]*?-->|</?[A-Za-z][^>]*>", " "),
+        (r"<!--[\s\S]*?-->|</?[A-Za-z][\w-]*(\s[^>]*)?/?>", " "),
         (r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])?", ""),  # a picture in Markdown
         (r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1"),  # a link in Markdown
         (r"^\s*(\.\. .*|:[\w-]+:.*|\[[^\]]+\]:.*)$", ""),  # directives, options and link targets
@@ -81,11 +80,7 @@ def build() -> rcp.Server:
     """Index what is installed and make the server."""
     index = FullText(read_packages(distributions()))
     say(NAME, f"{len(index.shelf.documents)} installed distributions indexed")
-
-    def search(question: Question) -> Search:
-        return index.search(question.text, question.k, question.where, question.min_score or 0.0)
-
-    return build_server(NAME, CAPABILITIES, search)
+    return build_server(NAME, CAPABILITIES, index.search)
 
 
 if __name__ == "__main__":

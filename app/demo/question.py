@@ -21,10 +21,10 @@ class Question:
     """One `retrieve`, checked. `min_score` is in the engine's own scale; `notes` say what was not honoured."""
 
     text: str
-    k: int
-    where: Where | None
-    min_score: float | None
-    include_text: bool
+    k: int = DEFAULT_K
+    where: Where | None = None
+    min_score: float | None = None
+    include_text: bool = True
     notes: tuple[str, ...] = ()
 
 

@@ -5,11 +5,9 @@ python -m app.demo.stdlib --port 9001
 
 import rcp
 
-from app.demo.document import Search
 from app.demo.fulltext import FullText
 from app.demo.library import read_library
 from app.demo.peer import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
-from app.demo.question import Question
 
 NAME = "stdlib"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=200), "filter": FILTER_OFFER, "citations": {}}
@@ -19,11 +17,7 @@ def build() -> rcp.Server:
     """Read the library, index it and make the server."""
     index = FullText(read_library(NAME))
     say(NAME, f"{len(index.shelf.documents)} entries indexed")
-
-    def search(question: Question) -> Search:
-        return index.search(question.text, question.k, question.where, question.min_score or 0.0)
-
-    return build_server(NAME, CAPABILITIES, search)
+    return build_server(NAME, CAPABILITIES, index.search)
 
 
 if __name__ == "__main__":

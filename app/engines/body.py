@@ -99,8 +99,8 @@ class Body:
             tail = inflate.unconsumed_tail
             # Output may still be pending inside zlib when all input is used up but the chunk is full.
             if not tail and len(opened) < CHUNK:
-                return
-        if tail or inflate.unused_data:
+                break
+        if inflate.eof and (tail or inflate.unused_data):
             raise ProtocolViolation("bytes after the end of the compressed body")
 
     def _too_large(self) -> ResponseTooLarge:

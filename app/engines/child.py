@@ -8,9 +8,11 @@ when its stdin ends. Refuses to know JSON-RPC, calls and restarts.
 import asyncio
 import os
 import signal
+import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
 from app.engines.lines import LineSplitter, Oversized, StderrTail
 from app.protocol.errors import Overloaded, clip
@@ -29,10 +31,10 @@ GROUP_POLL_SECONDS: Final = 0.01
 Line = bytes | bytearray | Oversized
 
 
-class Child(asyncio.SubprocessProtocol):
+class Child:
     """A started engine process. One writer: a line is written whole or not at all, whoever is cancelled meanwhile.
 
-    `hear` is called with the lines of stdout, `depart` once when the process counts as gone by itself.
+    `hear` is called with the lines of stdout, `depart` once when the process is gone by itself.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Child(asyncio.SubprocessProtocol):
     ) -> None:
         self.stderr = stderr
         self.ending = False
-        """No new calls: a first sign of the end was seen, or it is being ended."""
+        """A first sign of the end was seen, or it is being ended: nothing is written any more."""
+        self.gone = False
+        """Nothing is heard any more."""
         self.answered = False
         """It has given a readable answer; set by whoever reads the answers."""
         self.status: int | None = None
@@ -53,29 +57,43 @@ class Child(asyncio.SubprocessProtocol):
         self._splitter = LineSplitter(limit)
         self._hear = hear
         self._depart = depart
-        self._gone = False
-        self._group_left = False
-        self._abandoned = False
         self._open = {0, 1, 2}
         self._paused = False
         self._waiting: dict[int, bytes] = {}
         self._waiting_bytes = 0
         self._exited = asyncio.Event()
         self._released = asyncio.Event()
+        self._group_left = False
+        self._abandoned = False
         self._last_words: asyncio.TimerHandle | None = None
         self._drop_note: asyncio.TimerHandle | None = None
 
     async def start(self, command: Sequence[str]) -> None:
-        """Start the process in a session and group of its own. Raises OSError, ValueError."""
-        pipe = asyncio.subprocess.PIPE
-        loop = asyncio.get_running_loop()
-        await loop.subprocess_exec(lambda: self, *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        """Start the process in a session and group of its own. Raises OSError, ValueError.
+
+        Not by the event loop: uvloop gives a child sockets, so that `> /dev/stderr` fails in it, and leaves it second
+        copies of them, so that a closed stdout goes unnoticed.
+        """
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(  # noqa: ASYNC220 - asyncio's own start does the same
+            command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        self.pid = process.pid
+        try:
+            _watch_exit(process, self._note_exit)
+            loop = asyncio.get_running_loop()
+            self._stdin, _ = await loop.connect_write_pipe(lambda: _Pipe(self, 0), process.stdin)
+            self._stdout, _ = await loop.connect_read_pipe(lambda: _Pipe(self, 1), process.stdout)
+            self._stderr, _ = await loop.connect_read_pipe(lambda: _Pipe(self, 2), process.stderr)
+        except BaseException:
+            self._signal_group(signal.SIGKILL)
+            raise
 
     # -- writing
 
     def send(self, number: int, line: bytes) -> None:
         """Write `line` now, or as soon as the child reads again. Raises Overloaded if too much waits already."""
-        if not self._paused:
+        if not (self._paused or self.ending):
             self._stdin.write(line)
         elif self._waiting_bytes < MAX_QUEUED_BYTES:
             self._waiting[number] = line
@@ -96,51 +114,52 @@ class Child(asyncio.SubprocessProtocol):
         self._waiting_bytes -= len(line)
         return True
 
-    def pause_writing(self) -> None:
+    # -- what the pipes and the system tell
+
+    def pause(self) -> None:
+        """The child does not read as fast as we write."""
         self._paused = True
 
-    def resume_writing(self) -> None:
+    def resume(self) -> None:
+        """The pipe can take more: write what waits, in order, until it is full again."""
         self._paused = False
-        while self._waiting and not self._paused and not self.ending:
+        while self._waiting and not (self._paused or self.ending):
             number = next(iter(self._waiting))
             line = self._waiting[number]
             self.withdraw(number)
             self._stdin.write(line)
 
-    # -- what the event loop tells
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._process = cast(asyncio.SubprocessTransport, transport)
-        self._stdin = cast(asyncio.WriteTransport, self._process.get_pipe_transport(0))
-        self.pid = self._process.get_pid()
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            if not self._gone:
-                self._hear(self._splitter.feed(data))
-        else:
+    def take(self, fd: int, data: bytes) -> None:
+        """What the child wrote to `fd`."""
+        if fd == 2:
             self.stderr.feed(data)
             if self.stderr.dropped and self._drop_note is None:
                 self._drop_note = asyncio.get_running_loop().call_later(1.0, self._say_dropped)
+        elif not self.gone:
+            self._hear(self._splitter.feed(data))
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+    def lose(self, fd: int) -> None:
+        """The pipe at `fd` is closed, by whichever side."""
         self._open.discard(fd)
         if fd != 2:
             self.ending = True
-        if fd == 1 and not self._gone:
+        if fd == 1 and not self.gone:
             self._hear(self._splitter.rest())
+        if not self._open:
+            self._released.set()
         self._notice_the_end()
 
-    def process_exited(self) -> None:
+    def _note_exit(self, status: int) -> None:
         self.ending = True
-        self.status = self._process.get_returncode()
+        self.status = status
         self._exited.set()
         self._notice_the_end()
         if self._abandoned:
             self._release()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._released.set()
+    def _say_dropped(self) -> None:
+        self._drop_note = None
+        self.stderr.say_dropped()
 
     # -- the end
 
@@ -161,7 +180,7 @@ class Child(asyncio.SubprocessProtocol):
 
         The signals go to the whole group. If this is cancelled, the group is killed at once.
         """
-        self._gone = self.ending = True
+        self.gone = self.ending = True
         self._waiting.clear()
         try:
             self._stdin.close()
@@ -180,7 +199,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def _notice_the_end(self) -> None:
         """After the first sign, wait for the others, but not for long: a grandchild may keep the pipes open."""
-        if self._gone or not self.ending:
+        if self.gone or not self.ending:
             return
         if self._exited.is_set() and not self._open & {1, 2}:
             self._count_as_gone()
@@ -189,27 +208,23 @@ class Child(asyncio.SubprocessProtocol):
             self._last_words = loop.call_later(LAST_WORDS_SECONDS, self._count_as_gone)
 
     def _count_as_gone(self) -> None:
-        if self._gone:
+        if self.gone:
             return
-        self._gone = True
+        self.gone = True
         self._signal_group(signal.SIGKILL)
         self.stderr.flush()
         self._depart(self)
 
-    def _say_dropped(self) -> None:
-        self._drop_note = None
-        self.stderr.say_dropped()
-
     def _release(self) -> None:
-        """Close our ends of the pipes. Only once it has exited: asyncio would poll it and lose its status otherwise."""
+        """Close our ends of the pipes, whoever still holds the others."""
         for timer in (self._last_words, self._drop_note):
             if timer is not None:
                 timer.cancel()
         self.stderr.flush()
         if 0 in self._open:
             self._stdin.abort()  # close() would first write what nobody reads any more
-        with suppress(OSError):  # uvloop signals a process that it does not know to be gone
-            self._process.close()
+        self._stdout.close()
+        self._stderr.close()
 
     async def _wait_for(self, event: asyncio.Event, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -256,6 +271,51 @@ class Child(asyncio.SubprocessProtocol):
         state = f"pid {self.pid}" if self.status is None else f"status {self.status}"
         waiting = f", {len(self._waiting)} lines wait for its stdin" if self._waiting else ""
         return f"<Child {state}{', ending' if self.ending else ''}{waiting}, {self.stderr!r}>"
+
+
+class _Pipe(asyncio.Protocol):
+    """One of the child's pipes, as the event loop sees it."""
+
+    __slots__ = ("_child", "_fd")
+
+    def __init__(self, child: Child, fd: int) -> None:
+        self._child = child
+        self._fd = fd
+
+    def data_received(self, data: bytes) -> None:
+        self._child.take(self._fd, data)
+
+    def pause_writing(self) -> None:
+        self._child.pause()
+
+    def resume_writing(self) -> None:
+        self._child.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._child.lose(self._fd)
+
+
+def _watch_exit(process: subprocess.Popen[bytes], note: Callable[[int], None]) -> None:
+    """Have `note` called in the event loop with the exit status, once. By a pidfd, or a thread where there is none."""
+    loop = asyncio.get_running_loop()
+    try:
+        watch = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        threading.Thread(target=_await_exit, args=(process, loop, note), daemon=True).start()
+        return
+
+    def ended() -> None:
+        loop.remove_reader(watch)
+        os.close(watch)
+        note(process.wait())
+
+    loop.add_reader(watch, ended)
+
+
+def _await_exit(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, note: Callable[[int], None]) -> None:
+    status = process.wait()
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(note, status)
 
 
 def _signal_name(number: int) -> str:

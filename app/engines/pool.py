@@ -18,6 +18,10 @@ from app.protocol.errors import ConnectFailed, LegError, TlsFailed
 from app.settings.schema import EnginesSettings
 
 
+SWEEP_PAUSE = 0.01
+"""Least seconds between two looks at the idle connections."""
+
+
 class Pool:
     """A stack of idle connections and a dialler. Every change of state happens in one synchronous step.
 
@@ -143,7 +147,7 @@ class Pool:
         self._timer = None
         if fresh:
             rest = fresh[0].idle_since + self._settings.idle_seconds - now
-            self._timer = asyncio.get_running_loop().call_later(rest, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(max(rest, SWEEP_PAUSE), self._sweep)
 
     def _lost(self, connection: Connection) -> None:
         self._live.discard(connection)

@@ -98,7 +98,7 @@ class StdioTransport:
 
     async def start(self) -> None:
         """Have the process running. Raises ConnectFailed, also while it is down and its pause is not over."""
-        if self._child is None or self._child.ending:
+        if self._child is None or self._child.gone:
             await self._running()
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
@@ -108,7 +108,7 @@ class StdioTransport:
         idempotent and was sent. Nothing is ever sent twice.
         """
         child = self._child
-        if child is None or child.ending:
+        if child is None or child.gone:
             child = await self._running()
         number = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class StdioTransport:
             self._refuse_while_down()
             self._starting = asyncio.create_task(self._start_process(), name="stdio-start")
         await asyncio.shield(self._starting)
-        if self._closed or self._child is None or self._child.ending:
+        if self._closed or self._child is None or self._child.gone:
             self._refuse_while_down()
             raise ConnectFailed(self._fault)
         return self._child
@@ -157,8 +157,6 @@ class StdioTransport:
         remaining = self._retry_at - self._clock()
         if remaining > 0:
             raise ConnectFailed(f"started again in {remaining:.1f} s: {self._fault}")
-        if self._child is not None and self._child.ending and self._burying is None:
-            raise ConnectFailed("the engine's process is ending")
 
     async def _start_process(self) -> None:
         """What goes wrong is kept in `_fault` for all who wait."""
@@ -262,7 +260,7 @@ class StdioTransport:
     def __repr__(self) -> str:
         if self._closed:
             state = "closed"
-        elif self._child is None or self._child.ending:
+        elif self._child is None or self._child.gone:
             state = f"down ({self._fault}; started again in {max(0.0, self._retry_at - self._clock()):.1f} s)"
         else:
             state = repr(self._child)

@@ -46,22 +46,25 @@ class FanOut:
         try:
             reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
             outcome = answered(leg.engine.id, reply.result, self._loop.time() - started, reply.attempts)
-        except asyncio.CancelledError:
-            self._heard(cancelled(leg.engine.id, self._loop.time() - started))
-            raise
+        except asyncio.CancelledError as end:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                self._heard(cancelled(leg.engine.id, self._loop.time() - started))
+                raise
+            # Not this leg was cancelled but something it waited for: unanswered, it would keep the whole waiting.
+            outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._loop.time() - started)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, self._loop.time() - started)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
             outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._loop.time() - started)
         self._pending -= 1
         self.outcomes.append(outcome)
+        if not self._ended.done():
+            if outcome.status == "failed" and leg.engine.entry.required:
+                self._ended.set_result(outcome)
+            elif self._pending == 0:
+                self._ended.set_result(None)
         self._heard(outcome)
-        if self._ended.done():
-            return
-        if outcome.status == "failed" and leg.engine.entry.required:
-            self._ended.set_result(outcome)
-        elif self._pending == 0:
-            self._ended.set_result(None)
 
     async def _abort(self) -> None:
         running = [task for task in self._tasks if not task.done()]
@@ -73,6 +76,6 @@ class FanOut:
         return f"<FanOut {len(self.outcomes)} of {len(self._plan.legs)} legs ended>"
 
 
-def _own_fault(loop: asyncio.AbstractEventLoop, fault: Exception) -> LegError:
+def _own_fault(loop: asyncio.AbstractEventLoop, fault: BaseException) -> LegError:
     loop.call_exception_handler({"message": "a leg failed through a fault of the gateway", "exception": fault})
     return LegFault(f"internal fault ({type(fault).__name__})")

@@ -1,7 +1,7 @@
 """What became of each leg, and the report made of it: `usage.notes`, `_meta.degraded`, `_meta["x-gateway"]`. Pure.
 
-Decision 7: a malformed hit is dropped with a note, a bad confidence counts as missing with a note, a malformed
-response fails its engine. It refuses to know how legs are run and how lists are fused.
+Decision 7: a malformed hit is dropped with a note, a malformed response fails its engine; confidences are fusion's to
+judge. It refuses to know how legs are run and how lists are fused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,11 +58,11 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int)
     excess = max(0, len(sent) - MAX_HITS)
     if excess:
         sent = sent[:MAX_HITS]
-    malformed = bad_confidences = 0
     hits = sent
+    malformed = 0
     if not _clean(sent):
-        malformed, bad_confidences = _faults(sent)
-        hits = [hit for hit in sent if _well_formed(hit)] if malformed else sent
+        hits = [hit for hit in sent if _well_formed(hit)]
+        malformed = len(sent) - len(hits)
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
     index_version = result.get("indexVersion")
@@ -73,7 +73,7 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int)
         hits,
         took,
         attempts,
-        notes=_hit_notes(engine, malformed, bad_confidences, excess),
+        notes=_hit_notes(engine, malformed, excess) if malformed or excess else (),
         malformed=malformed,
         excess=excess,
         candidates=max(_count(usage.get("candidates")), len(hits)),
@@ -194,63 +194,27 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def _clean(hits: Sequence[Any]) -> bool:
-    """Whether every hit is in order; a few passes at C speed, which is all that most answers need."""
-    if not hits:
-        return True
+    """Whether every hit is in order; two passes at C speed, which is all that most answers need."""
     try:
-        if not (_IDS.issuperset(map(type, map(_id_of, hits))) and _NUMBERS.issuperset(map(type, map(_score_of, hits)))):
-            return False
-        confidences = [hit.get("confidence") for hit in hits]
-    except (KeyError, TypeError, AttributeError, IndexError):
+        return _IDS.issuperset(map(type, map(_id_of, hits))) and _NUMBERS.issuperset(map(type, map(_score_of, hits)))
+    except (KeyError, TypeError, IndexError):
         return False
-    kinds = set(map(type, confidences))
-    if kinds == _FLOATS:
-        return bool(min(confidences) >= 0.0 and max(confidences) <= 1.0)
-    return kinds == _NOTHING
 
 
 _id_of: Final = itemgetter("id")
 _score_of: Final = itemgetter("score")
 _IDS: Final = frozenset({str, int, float})
 _NUMBERS: Final = frozenset({int, float})
-_FLOATS: Final = frozenset({float})
-_NOTHING: Final = frozenset({type(None)})
-
-
-def _faults(hits: Sequence[Any]) -> tuple[int, int]:
-    """(malformed hits, bad confidences), one by one."""
-    malformed = bad_confidences = 0
-    for hit in hits:
-        if type(hit) is not dict:
-            malformed += 1
-            continue
-        kind = type(hit.get("id"))
-        score = hit.get("score")
-        if (kind is not str and kind is not int and kind is not float) or (
-            type(score) is not float and type(score) is not int
-        ):
-            malformed += 1
-            continue
-        confidence = hit.get("confidence")
-        if confidence is not None and not (
-            (type(confidence) is float or type(confidence) is int) and 0 <= confidence <= 1
-        ):
-            bad_confidences += 1
-    return malformed, bad_confidences
 
 
 def _well_formed(hit: Any) -> bool:
     return type(hit) is dict and type(hit.get("id")) in (str, int, float) and type(hit.get("score")) in (int, float)
 
 
-def _hit_notes(engine: str, malformed: int, bad_confidences: int, excess: int) -> tuple[str, ...]:
-    if not (malformed or bad_confidences or excess):
-        return ()
+def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
     lines = []
     if malformed:
         lines.append(f"{engine}: {malformed} malformed hit(s) dropped (a hit needs an id and a numeric score)")
-    if bad_confidences:
-        lines.append(f"{engine}: {bad_confidences} confidence(s) outside [0,1] or no number, taken as missing")
     if excess:
         lines.append(f"{engine}: {excess} hit(s) beyond the first {MAX_HITS} dropped")
     return tuple(lines)

@@ -210,7 +210,8 @@ class _Planner:
         params["_meta"] = meta
         raw = self._call.params.raw
         if "candidateK" in raw or "rerank" in raw:
-            asked = _funnel(params, raw, asked, advertisement)
+            wanted = {key: value for key, value in raw.items() if key not in left_out} if left_out else raw
+            asked = _funnel(params, wanted, asked, advertisement)
         params["k"] = asked
         if self._fusion:
             _inner_fusion(params, self._fusion, offer)

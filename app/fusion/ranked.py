@@ -22,7 +22,7 @@ class RankedList:
     engine: str
     hits: Sequence[dict[str, Any]]
     weight: float = 1.0
-    """Share in the sums, not negative; 0 adds nothing."""
+    """Share in the sums, from 0 (adds nothing) to 1e6."""
     priority: int = 0
     fetch_k: int = 0
     """How many hits the engine was asked for."""

@@ -22,6 +22,8 @@ MAX_PATH: Final = 64
 """Longest `_meta.federation.path`: more gateways than that are no federation but a loop."""
 MAX_NAME: Final = 256
 """Characters of a session id or of a gateway's identity."""
+MAX_WEIGHT: Final = 1_000_000
+"""Largest weight, in the registry too: sums of them stay far from the end of what a double can hold."""
 MAX_ENGINES: Final = 1000
 """Engines that `fusion.weights` or `x-gateway.engines` may name."""
 
@@ -39,7 +41,7 @@ _Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 _Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Weight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 _Id = Annotated[str, Field(min_length=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
@@ -173,8 +175,8 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "candidateK": _COUNT,
         "fusion": _OBJECT,
         "fusion.method": _STRING,
-        "fusion.weights": f"an object of at most {MAX_ENGINES} numbers that are not negative",
-        "fusion.weights.*": "a number that is not negative",
+        "fusion.weights": f"an object of at most {MAX_ENGINES} numbers from 0 to {MAX_WEIGHT}",
+        "fusion.weights.*": f"a number from 0 to {MAX_WEIGHT}",
         "fusion.rrfK": _COUNT,
         "fusion.alpha": _SHARE,
         "rerank": "an object, or false",

@@ -107,7 +107,7 @@ async def test_a_bad_confidence_counts_as_missing(engines: Any) -> None:
         result = await gateway.retrieve()
     by_id = {found["id"]: found for found in result["hits"]}
     assert "confidence" not in by_id["a"] and by_id["b"]["confidence"] == 0.4
-    assert "one: 1 confidence(s)" in result["usage"]["notes"][0]
+    assert "one: 1 confidence" in result["usage"]["notes"][0]
 
 
 async def test_the_answer_does_not_depend_on_the_registry_order(engines: Any) -> None:

@@ -1,7 +1,7 @@
 """The fusion written down literally, step by step as it is defined, with no thought for speed.
 
-The property tests and the cost bench hold the gateway's own fusion against it. It shares no code with it but the types of
-its input, and knows only identity by id.
+The property tests and the cost bench hold the gateway's own fusion against it. It shares no code with it but the types
+of its input, and knows only identity by id.
 """
 
 from collections.abc import Sequence

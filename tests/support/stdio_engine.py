@@ -20,6 +20,15 @@ PATIENCE = 10.0
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
+class StillClock:
+    """A clock that stands still until it is moved."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def peer(*behaviour: str) -> list[str]:
     """The command line of the scripted engine."""
     return [sys.executable, "-ISu", PEER, *(behaviour or ("obey",))]
@@ -77,4 +86,3 @@ def on_both_loops(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[L
     run.__doc__, run.__name__, run.__module__ = story.__doc__, story.__name__, story.__module__
     loops = [asyncio.new_event_loop, uvloop.new_event_loop]
     return pytest.mark.parametrize("loop_factory", loops, ids=["asyncio", "uvloop"])(run)
-

@@ -71,12 +71,12 @@ def test_bomb_costs_no_memory() -> None:
 @pytest.mark.parametrize(
     ("coding", "data", "text"),
     [
-        (b"gzip", b"no gzip at all", "damaged"),
-        (b"deflate", b"\xff\xff\xff\xff", "damaged"),
-        (b"gzip", gzip.compress(b"x") + b"more", "after the end"),
-        (b"gzip", gzip.compress(b"x") + gzip.compress(b"y"), "after the end"),
-        (b"gzip", gzip.compress(b"x" * 500)[:-1], "ends early"),
-        (b"gzip", gzip.compress(bytes(1000))[:-8] + bytes(8), "damaged"),
+        pytest.param(b"gzip", b"no gzip at all", "damaged", id="no gzip"),
+        pytest.param(b"deflate", b"\xff\xff\xff\xff", "damaged", id="no deflate"),
+        pytest.param(b"gzip", gzip.compress(bytes(1000))[:-8] + bytes(8), "damaged", id="wrong checksum"),
+        pytest.param(b"gzip", gzip.compress(b"x") + b"more", "after the end", id="more behind it"),
+        pytest.param(b"gzip", gzip.compress(b"x") + gzip.compress(b"y"), "after the end", id="two members"),
+        pytest.param(b"gzip", gzip.compress(b"x" * 500)[:-1], "ends early", id="truncated"),
     ],
 )
 def test_damaged_compression(coding: bytes, data: bytes, text: str) -> None:

@@ -100,24 +100,37 @@ async def test_nonsense_is_a_protocol_violation(client: HttpKind, behaviour: Any
     assert caught.value.attempts == 1
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+def _coded(coding: str, body: bytes) -> bytes:
+    return http_answer(body, headers=[("Content-Encoding", coding)])
+
+
 @pytest.mark.parametrize(
     ("raw", "error", "text"),
     [
-        (http_answer(b"", 204, length=False), ProtocolViolation, "empty body"),
-        (http_answer(b"", 202), ProtocolViolation, "empty body"),
-        (http_answer(b"gone", 302, [("Location", "/?key=SECRET")]), BadStatus, "HTTP 302, a redirect"),
-        (http_answer(b"<h1>no</h1>", 503, [("Retry-After", "3")]), BadStatus, "HTTP 503"),
-        (http_answer(b"", 404), BadStatus, "HTTP 404"),
-        (http_answer(b"no", 401), BadStatus, "HTTP 401"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ProtocolViolation, "."),
-        (b"\x00" * 500, ProtocolViolation, "."),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: nine\r\n\r\n", ProtocolViolation, "."),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", ProtocolViolation, "."),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ProtocolViolation, "."),
-        (b"HTTP/1.1 101 Up\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", ProtocolViolation, "."),
-        (http_answer(b"{}", headers=[("Content-Encoding", "br")]), ProtocolViolation, "encoding"),
-        (http_answer(b"{}", headers=[("Content-Encoding", "gzip")]), ProtocolViolation, "damaged"),
-        (http_answer(gzip.compress(b"{}")[:-9], headers=[("Content-Encoding", "gzip")]), ProtocolViolation, "early"),
+        pytest.param(http_answer(b"", 204, length=False), ProtocolViolation, "empty body", id="204"),
+        pytest.param(http_answer(b"", 202), ProtocolViolation, "empty body", id="202"),
+        pytest.param(
+            http_answer(b"gone", 302, [("Location", "/?SECRET")]), BadStatus, "HTTP 302, a redirect", id="302"
+        ),
+        pytest.param(http_answer(b"<h1>no</h1>", 503), BadStatus, "HTTP 503", id="503"),
+        pytest.param(http_answer(b"", 404), BadStatus, "HTTP 404", id="404"),
+        pytest.param(http_answer(b"no", 401), BadStatus, "HTTP 401", id="401"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ProtocolViolation, ".", id="ssh"),
+        pytest.param(bytes(500), ProtocolViolation, ".", id="zeros"),
+        pytest.param(HEAD + b"Content-Length: nine\r\n\r\n", ProtocolViolation, ".", id="length in words"),
+        pytest.param(
+            HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", ProtocolViolation, ".", id="lengths"
+        ),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", ProtocolViolation, ".", id="chunk of zz"),
+        pytest.param(
+            HEAD[:9] + b"101 Up\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", ProtocolViolation, ".", id="101"
+        ),
+        pytest.param(_coded("br", b"{}"), ProtocolViolation, "encoding", id="brotli"),
+        pytest.param(_coded("gzip", b"{}"), ProtocolViolation, "damaged", id="no gzip"),
+        pytest.param(_coded("gzip", gzip.compress(b"{}")[:-9]), ProtocolViolation, "early", id="half a gzip"),
     ],
 )
 async def test_other_answers(listen: Listen, reach: Reach, raw: bytes, error: type[LegError], text: str) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engines.lines import NOBODY, LineSplitter, Oversized, StderrTail, number_in_head, number_in_tail
+from tests.support.stdio_engine import StillClock
 
 
 def split(splitter: LineSplitter, *chunks: bytes) -> list[bytes | Oversized]:
@@ -124,18 +125,9 @@ def test_the_owner_is_never_mistaken(content: object) -> None:
         assert number_in_tail(line[len(line) // 2 :]) in (7, None)
 
 
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_stderr_keeps_its_end() -> None:
     """The last 8 KB are kept, also of a stream without newlines."""
-    stderr = StderrTail(None, Clock())
+    stderr = StderrTail(None, StillClock())
     for _ in range(64):
         stderr.feed(b"x" * 4096)
     stderr.feed("dernière\n\n".encode())
@@ -147,7 +139,7 @@ def test_stderr_keeps_its_end() -> None:
 def test_stderr_lines_are_logged_whole_whatever_the_chunks() -> None:
     """Lines are put together from chunks, blank ones left out, control characters replaced."""
     logged: list[str] = []
-    stderr = StderrTail(logged.append, Clock())
+    stderr = StderrTail(logged.append, StillClock())
     for chunk in (b"load", b"ing\n\n  \nred \x1b[31m", b"alert\r\nunfin", b"ished"):
         stderr.feed(chunk)
     assert logged == ["loading", "red  [31malert"]
@@ -158,7 +150,7 @@ def test_stderr_lines_are_logged_whole_whatever_the_chunks() -> None:
 def test_stderr_log_is_rate_limited_and_says_so() -> None:
     """Twenty lines a second, then one line tells how many were dropped."""
     logged: list[str] = []
-    clock = Clock()
+    clock = StillClock()
     stderr = StderrTail(logged.append, clock)
     stderr.feed(b"".join(b"line %d\n" % i for i in range(500)) + b"half a line")
     assert logged == [f"line {i}" for i in range(20)]
@@ -173,7 +165,7 @@ def test_stderr_log_is_rate_limited_and_says_so() -> None:
 def test_a_long_stderr_line_is_logged_by_its_beginning() -> None:
     """A line of 256 KB costs the log a thousand characters."""
     logged: list[str] = []
-    stderr = StderrTail(logged.append, Clock())
+    stderr = StderrTail(logged.append, StillClock())
     for _ in range(64):
         stderr.feed(b"y" * 4096)
     stderr.feed(b"\nnext\n")

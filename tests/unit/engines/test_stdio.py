@@ -233,3 +233,19 @@ async def test_a_flood_on_stderr_blocks_nobody() -> None:
     assert len(log[0]) == 1000
     assert len([line for line in log if line == "y"]) <= 20
     assert any("lines dropped]" in line for line in log)
+
+
+@on_both_loops
+async def test_thousands_of_cancellations_leave_no_trace() -> None:
+    """After 3,600 cancelled calls nothing is in flight, and ten good calls are answered by the same process."""
+    async with opened() as transport:
+        for _ in range(36):
+            calls = [asyncio.ensure_future(transport.call("retrieve", {"do": [["hold"]]})) for _ in range(100)]
+            await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+        assert "0 in flight" in repr(transport)
+        results = await asyncio.gather(*(ask(transport, echo=n) for n in range(10)))
+        assert [result["echo"] for result in results] == list(range(10))
+        assert transport.generation == 1

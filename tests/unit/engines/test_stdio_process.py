@@ -12,7 +12,17 @@ import pytest
 
 from app.engines.stdio import Backoff, StdioTransport
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
-from tests.support.stdio_engine import PATIENCE, ask, on_both_loops, open_files, opened, peer, process_gone, until
+from tests.support.stdio_engine import (
+    PATIENCE,
+    StillClock,
+    ask,
+    on_both_loops,
+    open_files,
+    opened,
+    peer,
+    process_gone,
+    until,
+)
 
 ROOT = str(Path(__file__).parents[3])
 STUBBORN_FAMILY = [
@@ -20,15 +30,6 @@ STUBBORN_FAMILY = [
     "-c",
     """sh -c 'trap "" TERM; echo $$ >&2; while :; do sleep 0.1; done' & trap "" HUP; read line; wait""",
 ]
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def failure(transport: StdioTransport, *steps: list[Any], **options: Any) -> LegError:
@@ -102,7 +103,7 @@ async def test_closed_pipes_are_an_end_too() -> None:
 @on_both_loops
 async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
     """Within the pause calls fail fast and say when; a healthy answer makes the pause short again."""
-    clock = Clock()
+    clock = StillClock()
     async with opened(peer("exit", "7", "no index\n"), clock=clock) as transport:
         for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
             fault = await failure(transport)
@@ -117,7 +118,7 @@ async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
 
 async def test_a_healthy_answer_resets_the_pause() -> None:
     """After a process that answered, the next pause is the first one again."""
-    clock = Clock()
+    clock = StillClock()
     backoff = Backoff(pause=4.0)
     async with opened(clock=clock, backoff=backoff) as transport:
         await ask(transport)
@@ -133,7 +134,7 @@ async def test_a_healthy_answer_resets_the_pause() -> None:
     [
         (["/nonexistent/engine"], "cannot start '/nonexistent/engine': No such file or directory"),
         (["/"], "cannot start '/': Permission denied"),
-        (["engine\0"], "embedded null byte"),
+        (["/dev/null"], "cannot start '/dev/null': Permission denied"),
     ],
 )
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -305,7 +306,7 @@ async def test_no_descriptor_is_lost() -> None:
     async with opened() as transport:  # what a loop opens once, at its first child
         await ask(transport)
     before = open_files()
-    clock = Clock()
+    clock = StillClock()
     async with opened(clock=clock) as transport:
         for _ in range(5):
             await ask(transport)
@@ -366,3 +367,33 @@ def test_a_gateway_that_is_killed_ends_its_engines_by_eof() -> None:
         host.kill()
         host.wait(PATIENCE)
     asyncio.run(until(lambda: process_gone(engine)))
+
+
+@on_both_loops
+async def test_pipes_are_pipes() -> None:
+    """A shell may reopen its standard streams by name, as engines' wrappers do."""
+    async with opened(["sh", "-c", f"echo hello > /dev/stderr; exec {' '.join(peer())}"]) as transport:
+        await ask(transport)
+        assert transport.stderr_tail == "hello\n"
+
+
+@on_both_loops
+async def test_without_pidfds_the_end_is_seen_all_the_same() -> None:
+    """On systems that lack them, a thread waits for the process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(os, "pidfd_open", raising=False)
+        async with opened() as transport:
+            await ask(transport)
+            assert "exited with status 6" in (await failure(transport, ["exit", 6])).message
+
+
+async def test_a_call_that_meets_a_dying_process_hears_why() -> None:
+    """Between the first sign of the end and the end itself, a call waits for the reason instead of guessing."""
+    async with opened() as transport:
+        await ask(transport)
+        first = asyncio.ensure_future(failure(transport, ["close", 1], ["hold"]))
+        await until(lambda: "ending" in repr(transport))
+        fault = await failure(transport, idempotent=False)
+        assert isinstance(fault, ConnectFailed)
+        assert "closed its pipes and was killed" in fault.message
+        assert (await first).message == fault.message

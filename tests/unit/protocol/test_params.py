@@ -155,7 +155,7 @@ def test_counts_are_integers_of_at_least_one(field: str, value: Any) -> None:
         ({"fusion": {"method": 1}}, "fusion.method"),
         ({"fusion": {"weights": []}}, "fusion.weights"),
         ({"fusion": {"weights": {str(n): 1 for n in range(MAX_ENGINES + 1)}}}, "fusion.weights"),
-        *(({"fusion": {"weights": {"a.b": value}}}, "fusion.weights.a.b") for value in (-0.1, "1", True, [])),
+        *(({"fusion": {"weights": {"a.b": value}}}, "fusion.weights.a.b") for value in (-0.1, 1e7, "1", True, [])),
         *(({"fusion": {"rrfK": value}}, "fusion.rrfK") for value in (0, -60, 60.0, "60", True)),
         *(({"fusion": {"alpha": value}}, "fusion.alpha") for value in (-0.1, 1.1, "0.5", True)),
         *(({"rerank": value}, "rerank") for value in (True, "llm", [], 1)),

@@ -17,7 +17,7 @@ ENGINES = ("docs", "code")
 @pytest.fixture
 def metrics() -> Metrics:
     """Metrics of a gateway with two methods and two engines, before any request."""
-    made = Metrics(CollectorRegistry(), "1.2.3")
+    made = Metrics("test")
     made.declare_methods(METHODS)
     made.declare_engines(ENGINES, LEG_KINDS)
     return made
