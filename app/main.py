@@ -14,7 +14,6 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 from uvicorn.supervisors import Multiprocess
 
 from app.api.admin import admin
@@ -53,7 +52,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
         log.info("engine_stderr", engine=engine_id, line=line)
 
     engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line)
-    metrics = Metrics(CollectorRegistry(), VERSION)
+    metrics = Metrics(VERSION)
     metrics.declare_methods(METHODS)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)

@@ -69,7 +69,7 @@ class RpcDoor:
             await self._refuse_body(send, request_id)
             return
         try:
-            message = envelope.loads(body)
+            message = envelope.read_body(body)
         except ParseError as fault:
             await self._refuse(send, 400, fault, request_id)
             return

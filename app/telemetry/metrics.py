@@ -70,8 +70,8 @@ class _EngineStates(Collector):
 class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
-    def __init__(self, registry: CollectorRegistry, version: str) -> None:
-        self.registry = registry
+    def __init__(self, version: str) -> None:
+        registry = self.registry = CollectorRegistry()
         self._requests = _Outcomes(
             Counter("rcp_gateway_requests", "Requests answered.", ["method", "outcome"], registry=registry),
             Histogram(
@@ -170,6 +170,9 @@ class Metrics:
     def leg(self, engine: str, outcome: str, seconds: float) -> None:
         """One leg ended: `ok`, `cancelled` or the class of its failure."""
         self._legs.observe(engine, outcome, seconds)
+
+    def __repr__(self) -> str:
+        return f"<Metrics of {len(self._methods)} methods>"
 
     def error(self, code: int) -> None:
         """One JSON-RPC error answered; a code that was not declared (an engine's own) is counted as `other`."""

@@ -17,7 +17,7 @@ ENGINES = ("docs", "code")
 @pytest.fixture
 def metrics() -> Metrics:
     """Metrics of a gateway with two methods and two engines, before any request."""
-    made = Metrics("test")
+    made = Metrics("1.2.3")
     made.declare_methods(METHODS)
     made.declare_engines(ENGINES, LEG_KINDS)
     return made
