@@ -6,6 +6,7 @@ It refuses to know HTTP; the doors hand it bytes and get bytes back.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any
 
 from app.api.state import GatewayState
@@ -29,6 +30,8 @@ from app.telemetry.logs import logger
 
 OWN_META = frozenset({"deadlineMs", "federation", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
+
+NOTIFICATIONS = "notifications/"
 
 Params = dict[str, Any]
 Answer = Callable[[Params, str], Awaitable[Params]]
@@ -57,21 +60,20 @@ class Dispatcher:
         """The response to one parsed message, or None for a notification. `path_method`: the method the URL names."""
         try:
             request = envelope.read_request(message)
+            if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
+                return None
             _check_shape(request, path_method)
         except InvalidRequest as fault:
-            self._state.metrics.error(fault.code)
-            return envelope.failure(envelope.recover_id(message), fault)
-        if request.notification:
-            return None
+            return self._refused(fault, envelope.recover_id(message))
         return await self.respond(request, request_id)
 
     async def batch(self, messages: list[Any], request_id: str, path_method: str | None) -> bytes | None:
         """The responses to a batch (RCP §11): members run at the same time; None if there is nothing to answer."""
         if not messages:
-            return envelope.failure(None, InvalidRequest("an empty batch asks for nothing"))
+            return self._refused(InvalidRequest("an empty batch asks for nothing"))
         most = self._state.settings.server.max_batch
         if len(messages) > most:
-            return envelope.failure(None, InvalidParams(f"a batch may hold at most {most} messages", field="batch"))
+            return self._refused(InvalidParams(f"a batch may hold at most {most} messages", field="batch"))
         answers = await asyncio.gather(
             *(self.message(member, f"{request_id}.{index}", path_method) for index, member in enumerate(messages))
         )
@@ -80,8 +82,7 @@ class Dispatcher:
 
     async def respond(self, request: Request, request_id: str) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         state = self._state
         state.metrics.requests_in_flight.inc()
         code: int | None = None
@@ -101,7 +102,7 @@ class Dispatcher:
             self._log.exception("internal_error", request_id=request_id, method=_known(request.method))
             body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
         finally:
-            took = loop.time() - started
+            took = perf_counter() - started
             state.metrics.requests_in_flight.dec()
             state.metrics.request(request.method, outcome, took)
             if code is not None:
@@ -115,6 +116,10 @@ class Dispatcher:
                 ms=round(took * 1000, 2),
             )
         return body
+
+    def _refused(self, fault: RcpError, message_id: str | int | float | None = None) -> bytes:
+        self._state.metrics.error(fault.code)
+        return envelope.failure(message_id, fault)
 
     def _answer_of(self, method: str) -> Answer:
         answer = self._answers.get(method)
@@ -150,7 +155,8 @@ class Dispatcher:
         )
 
     async def _ping(self, params: Params, request_id: str) -> Params:
-        return {"nonce": params["nonce"]} if "nonce" in params else {}
+        nonce = params.get("nonce")
+        return {} if nonce is None else {"nonce": nonce}
 
     async def _shutdown(self, params: Params, request_id: str) -> Params:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
@@ -162,7 +168,9 @@ class Dispatcher:
         state = self._state
         started = asyncio.get_running_loop().time()
         members = state.membership.current()
-        sent = params.get("_meta") or {}
+        if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
+            raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
+        sent = params.get("_meta")
         meta = read_meta(sent)
         most = state.settings.retrieve.deadline_ms
         deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
@@ -173,19 +181,19 @@ class Dispatcher:
             deadline=started + deadline_ms / 1000,
             request_id=request_id,
             default_depth=state.settings.federation.depth,
-            passed_on={key: value for key, value in sent.items() if key not in OWN_META},
+            passed_on={key: value for key, value in sent.items() if key not in OWN_META} if sent else {},
         )
         return await retrieve(call, members, state.settings, state.witness)
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:
-    """What a well-formed request may still not be: at another path than its method, or a notification with an id."""
+    """What a well-formed request may still not be: at another path than its method, or a notification by its name."""
     if path_method is not None and request.method != path_method:
         raise InvalidRequest(
             f"the path names '{path_method[:100]}' and the body '{request.method[:100]}'; they must agree",
             field="method",
         )
-    if request.method.startswith("notifications/") and not request.notification:
+    if request.method.startswith(NOTIFICATIONS):
         raise InvalidRequest(f"'{request.method[:100]}' is a notification and carries no 'id'", field="id")
 
 

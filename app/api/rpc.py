@@ -118,7 +118,7 @@ class RpcDoor:
         length = 0
         for name, value in headers:
             if name == b"content-length":
-                length = int(value) if value.isdigit() else 0
+                length = int(value[:20]) if value.isdigit() else 0  # longer than any body; int() refuses very long ones
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
                 request_id = sent if _SANE_ID.fullmatch(sent) else ""
@@ -136,16 +136,11 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 async def _send_answer(
     send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
 ) -> None:
+    head = [(b"x-request-id", request_id.encode()), *headers] if request_id else [*headers]
     if body is None:
         status, body = 204, b""
-        head = [(b"x-request-id", request_id.encode()), *headers]
     else:
-        head = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", request_id.encode()),
-            *headers,
-        ]
+        head += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 

@@ -35,8 +35,8 @@ class CorkedTransport:
         self._transport.close()
 
     def _flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():  # the connection may have been lost since
             self._transport.write(held)
 
     def __getattr__(self, name: str) -> Any:

@@ -250,5 +250,6 @@ def _wrong(field: str, wanted: str, found: Any) -> Exception:
     from app.protocol.envelope import dumps
     from app.protocol.errors import InvalidParams
 
-    shown = "nothing" if found is None else dumps(found).decode()
+    kinds = {type(None): "nothing", list: "an array", dict: "an object"}
+    shown = kinds.get(type(found)) or dumps(found).decode()
     return InvalidParams(f"'{field}' must be {wanted}, not {shown:.60}", field=field)

@@ -19,7 +19,8 @@ from app.demo.peer import build_server, retrieve_offer, say, serve_stdio
 
 NAME = "packages"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=50), "citations": {}}
-MAX_DESCRIPTION = 4000
+GATEWAY = "rcp-gateway"
+MAX_DESCRIPTION = 2000
 _MARKUP = tuple(
     (re.compile(pattern, re.MULTILINE), kept)
     for pattern, kept in (
@@ -36,13 +37,17 @@ _MARKUP = tuple(
 
 
 def read_packages(installed: Iterable[Distribution]) -> list[Document]:
-    """The distributions as documents, by normalised name; of two with one name the first on the path is kept."""
+    """The distributions as documents, by normalised name; of two with one name the first on the path is kept.
+
+    The gateway itself is left out: its README quotes the sample question, and would be found by it.
+    """
     documents: dict[str, Document] = {}
     for distribution in installed:
         metadata = distribution.metadata.json
         if metadata.get("name"):  # a half-removed distribution has none
             document = _document(metadata)
             documents.setdefault(document.id, document)
+    documents.pop(GATEWAY, None)
     return [documents[key] for key in sorted(documents)]
 
 

@@ -63,8 +63,8 @@ class Child:
         self._waiting_bytes = 0
         self._exited = asyncio.Event()
         self._released = asyncio.Event()
+        self._started = False
         self._group_left = False
-        self._abandoned = False
         self._last_words: asyncio.TimerHandle | None = None
         self._drop_note: asyncio.TimerHandle | None = None
 
@@ -88,6 +88,8 @@ class Child:
         except BaseException:
             self._signal_group(signal.SIGKILL)
             raise
+        self._started = True
+        self._notice_the_end()  # it may have begun meanwhile
 
     # -- writing
 
@@ -154,8 +156,6 @@ class Child:
         self.status = status
         self._exited.set()
         self._notice_the_end()
-        if self._abandoned:
-            self._release()
 
     def _say_dropped(self) -> None:
         self._drop_note = None
@@ -187,19 +187,17 @@ class Child:
             await self._wait_for(self._exited, grace)
             self._signal_group(signal.SIGTERM)
             await self._group_vanished(grace)
-        except asyncio.CancelledError:
-            self._abandoned = True
-            raise
+            self._signal_group(signal.SIGKILL)
+            await self._wait_for(self._exited, KILL_SECONDS)
+            await self._adopted_reaped(KILL_SECONDS)
         finally:
             self._signal_group(signal.SIGKILL)
-        await self._wait_for(self._exited, KILL_SECONDS)
-        await self._adopted_reaped(KILL_SECONDS)
-        self._release()
+            self._release()
         await self._wait_for(self._released, KILL_SECONDS)
 
     def _notice_the_end(self) -> None:
         """After the first sign, wait for the others, but not for long: a grandchild may keep the pipes open."""
-        if self.gone or not self.ending:
+        if self.gone or not (self.ending and self._started):
             return
         if self._exited.is_set() and not self._open & {1, 2}:
             self._count_as_gone()

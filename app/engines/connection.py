@@ -20,6 +20,11 @@ MAX_HEAD_BYTES = 65_536
 
 _READ_FIELDS = frozenset({b"content-encoding", b"content-length", b"retry-after", b"transfer-encoding"})
 
+_HEAD_READ = b""
+"""A field name that no peer can send: noted once a head was read, gone when another message begins."""
+
+Fields = dict[bytes, bytes]
+
 
 class Severed(ProtocolViolation):
     """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
@@ -32,7 +37,7 @@ class _Surplus(Exception):
 class Connection(asyncio.Protocol):
     """Callbacks of the event loop and of the HTTP parser on one side, `ask` on the other.
 
-    `status` and `retry_after` belong to the last answer. `born`, `epoch` and `idle_since` are the pool's notes on it.
+    `status` and `retry_after` belong to the last answer. `born`, `epoch` and `good_until` are the pool's notes on it.
     """
 
     __slots__ = (
@@ -40,21 +45,24 @@ class Connection(asyncio.Protocol):
         "_complete",
         "_fault",
         "_fields",
-        "_head",
+        "_heard",
         "_keep",
         "_limit",
         "_loop",
         "_on_lost",
         "_parser",
+        "_pieces",
         "_silence",
-        "_touched",
         "_transport",
         "_until_close",
         "_waiter",
         "born",
         "closed",
         "epoch",
-        "idle_since",
+        "good_until",
+        "on_body",
+        "on_header",
+        "on_message_begin",
         "retry_after",
         "status",
     )
@@ -74,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self.born = born
         self.epoch = epoch
-        self.idle_since = born
+        self.good_until = born
         self.closed = True  # until it is connected
         self.status = 0
         self.retry_after: bytes | None = None
@@ -82,10 +90,15 @@ class Connection(asyncio.Protocol):
         self._parser: HttpResponseParser | None = None
         self._waiter: asyncio.Future[bytes | bytearray] | None = None
         self._fault: LegError | None = None
-        self._fields: dict[bytes, bytes] = {}
+        self._fields: Fields = {}
+        self._pieces: list[bytes] = []
+        # The parser calls these often: no code of ours in between.
+        self.on_message_begin = self._fields.clear
+        self.on_header = self._fields.__setitem__
+        self.on_body = self._pieces.append
         self._body: Body | None = None
-        self._head = self._silence = 0
-        self._touched = self._complete = self._until_close = self._keep = False
+        self._silence = 0
+        self._heard = self._complete = self._until_close = self._keep = False
 
     def ask(self, request: bytes) -> asyncio.Future[bytes | bytearray]:
         """Write one whole request; the future is the decoded body of its answer, or a LegError.
@@ -96,8 +109,8 @@ class Connection(asyncio.Protocol):
         if self.closed or self._transport is None:
             self._conclude(self._fault or Severed("the connection was closed before the request was sent"))
             return waiter
-        self._head = self._silence = 0
-        self._touched = self._complete = self._until_close = False
+        self._heard = self._complete = False
+        self._silence = 0
         self._body = None
         self._transport.write(request)
         return waiter
@@ -121,23 +134,30 @@ class Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         self.closed = False
 
-    def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._parser is None:
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self._waiter is None:
             self.abort()  # nobody asked: this peer cannot be trusted with another question
             return
-        self._touched = True
-        self._silence += len(data)
+        if not self._heard and len(data) > MAX_HEAD_BYTES:
+            self._parse_in_parts(data)
+            return
+        self._heard = True
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(data)  # type: ignore[union-attr]
         except (HttpParserError, HttpParserUpgrade) as fault:
             if not self._complete:
                 self.fail(self._fault or ProtocolViolation(f"the answer is not HTTP: {fault}"))
                 return
             self._keep = False
+        if not self._pieces:
+            self._silence += len(data)
+        elif not self._complete or self._body is not None or len(self._pieces) > 1:
+            self._absorb()
         if self._complete:
-            self._deliver()
-        elif self._silence > MAX_HEAD_BYTES:
-            self.fail(_head_too_long())
+            # What follows a complete answer has cleared its fields.
+            self._deliver(self._keep and _HEAD_READ in self._fields)
+        elif self._silence >= MAX_HEAD_BYTES:
+            self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
 
     def eof_received(self) -> None:
         self._end(None)
@@ -147,80 +167,91 @@ class Connection(asyncio.Protocol):
         self._parser = None  # the parser holds our bound methods: a cycle otherwise
         self._on_lost(self)
 
-    # ── the parser calls ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def on_message_begin(self) -> None:
-        if self._complete:
-            raise _Surplus
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
-        if self._head > MAX_HEAD_BYTES:
-            self._refuse(_head_too_long())
-        name = name.lower()
-        if name in _READ_FIELDS:
-            self._fields[name] = value
+    # ── the parser calls (and fields.clear, fields.__setitem__, pieces.append) ────────────────────────────────────
 
     def on_headers_complete(self) -> None:
+        if self._complete:
+            raise _Surplus
         status: int = self._parser.get_status_code()  # type: ignore[union-attr]
-        fields, self._fields = self._fields, {}
         if status < 200:
             if status == 101:
                 self._refuse(ProtocolViolation("the engine switched protocols (HTTP 101)"))
             return  # an interim response; the answer is still to come
         self.status = status
-        self.retry_after = fields.get(b"retry-after")
-        try:
-            self._body = self._body_of(fields)
-        except LegError as fault:
-            self._refuse(fault)
-
-    def on_body(self, piece: bytes) -> None:
-        self._silence = 0
-        try:
-            self._body.feed(piece)  # type: ignore[union-attr]
-        except LegError as fault:
-            self._refuse(fault)
+        fields: Fields = {}
+        for name, value in self._fields.items():
+            name = name.lower()
+            if name in _READ_FIELDS:
+                fields[name] = value
+        self._fields[_HEAD_READ] = b""
+        self._expect(fields)
 
     def on_message_complete(self) -> None:
-        if self._body is not None:
+        if _HEAD_READ in self._fields:
             self._complete = True
             self._keep = self._parser.should_keep_alive()  # type: ignore[union-attr]
 
     # ── our own ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _body_of(self, fields: dict[bytes, bytes]) -> Body:
-        body = Body(self._limit, fields.get(b"content-encoding"))
+    def _expect(self, fields: Fields) -> None:
+        """The head is there: what body will follow, and where does it end?"""
         length = fields.get(b"content-length")
-        if length is not None:
-            body.expect(int(length))
-            return body
+        self.retry_after = None
+        self._until_close = False
+        if length is not None and len(fields) == 1 and int(length) <= self._limit:
+            return  # nearly always
+        coding = fields.get(b"content-encoding")
         framing = fields.get(b"transfer-encoding")
-        if framing is None:
-            self._until_close = True
-        elif framing.strip().lower() != b"chunked":
-            raise ProtocolViolation("the answer has a transfer encoding other than chunked")
-        return body
+        self.retry_after = fields.get(b"retry-after")
+        self._until_close = length is None and framing is None
+        try:
+            if framing is not None and framing.strip().lower() != b"chunked":
+                raise ProtocolViolation("the answer has a transfer encoding other than chunked")
+            body = self._body = Body(self._limit, coding)
+            if length is not None:
+                body.expect(int(length))
+        except LegError as fault:
+            self._refuse(fault)
+
+    def _parse_in_parts(self, data: bytes | memoryview) -> None:
+        """The head may end anywhere in a large piece: look at the start of it first, so that its bound holds."""
+        view = memoryview(data)
+        self.data_received(view[:MAX_HEAD_BYTES])
+        if not self.closed:
+            self.data_received(view[MAX_HEAD_BYTES:])
+
+    def _absorb(self) -> None:
+        """Take the pieces of a body that does not come in one."""
+        self._silence = 0
+        body = self._body = self._body or Body(self._limit)
+        try:
+            for piece in self._pieces:
+                body.feed(piece)
+        except LegError as fault:
+            self.fail(fault)
+        self._pieces.clear()
+
+    def _deliver(self, keep: bool) -> None:
+        """The answer is whole: hand it over."""
+        if not keep:
+            self.abort()
+        body: bytes | bytearray
+        if self._body is None:
+            body = self._pieces.pop() if self._pieces else b""
+        else:
+            try:
+                body = self._body.finish()
+            except LegError as fault:
+                self.fail(fault)
+                return
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(body)
 
     def _refuse(self, fault: LegError) -> None:
         """Stop the parser; it only lets an exception through wrapped, so what it means is noted aside."""
         self._fault = fault
         raise fault
-
-    def _deliver(self) -> None:
-        """The answer is whole: hand it over."""
-        body, self._body = self._body, None
-        assert body is not None
-        try:
-            whole = body.finish()
-        except LegError as fault:
-            self.fail(fault)
-            return
-        if not self._keep:
-            self.abort()
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(whole)
 
     def _end(self, exc: Exception | None) -> None:
         """The peer sends no more (`exc` None), or the connection broke."""
@@ -229,11 +260,10 @@ class Connection(asyncio.Protocol):
             return
         if isinstance(exc, ssl.SSLError):
             self._conclude(TlsFailed(reason_of(exc)))  # in TLS 1.3 a refused client certificate shows only now
-        elif not self._touched:
+        elif not self._heard:
             self._conclude(Severed("the engine closed the connection without an answer"))
         elif exc is None and self._until_close and self._body is not None:
-            self._keep = False
-            self._deliver()
+            self._deliver(keep=False)
         else:
             self._conclude(ProtocolViolation("the connection broke off in the middle of the answer"))
 
@@ -245,7 +275,3 @@ class Connection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._waiter is not None else "idle"
         return f"<Connection {state}, last HTTP {self.status or '-'}, epoch {self.epoch}>"
-
-
-def _head_too_long() -> ProtocolViolation:
-    return ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes")

@@ -6,6 +6,7 @@ It refuses to know what is asked of an engine, and which kind of wire carries it
 
 import asyncio
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 from app.engines.transport import Reply, Transport
@@ -106,13 +107,12 @@ class RemoteEngine:
 
     async def check(self, deadline: float) -> None:
         """See whether it is there: `ping`, or a handshake while it counts as down. Raises LegError."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         if self._fault is not None or self.advertisement is None:
             await self.handshake(deadline)
         else:
             await self._ping(deadline)
-        self.last_latency_ms = (loop.time() - started) * 1000
+        self.last_latency_ms = (perf_counter() - started) * 1000
 
     async def handshake(self, deadline: float) -> Advertisement:
         """`initialize`, or `info` if it says it is initialized already (RCP §7.1, §13). Raises LegError."""

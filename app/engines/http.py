@@ -15,9 +15,9 @@ from app.engines.connection import Connection, Severed
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply
+from app.engines.transport import Reply, read_reply
 from app.protocol import envelope
-from app.protocol.errors import BadStatus, LegError
+from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
 
 MAX_HEADS = 64
@@ -58,37 +58,40 @@ class HttpTransport:
         call_id = next(self._ids)
         body = envelope.encode_call(call_id, method, params)
         request = b"%b%d\r\n\r\n%b" % (self._heads.get(method) or self._head(method), len(body), body)
-        connection = self._pool.take()
-        if connection is None:
-            return Reply(await self._exchange(await self._pool.dial(), request, call_id))
-        try:
-            return Reply(await self._exchange(connection, request, call_id))
-        except Severed:
-            if not idempotent:
-                raise
-        try:
-            return Reply(await self._exchange(await self._pool.dial(), request, call_id), attempts=2)
-        except LegError as fault:
-            fault.attempts = 2
-            raise
+        connection, attempts = self._pool.take(), 1
+        once_more = idempotent and connection is not None
+        while True:
+            if connection is None:
+                connection = await self._pool.dial()
+            try:
+                answer = await connection.ask(request)
+                if connection.status == 200:
+                    result = read_reply(answer, call_id)
+                else:
+                    result = read_answer(connection.status, answer, connection.retry_after, call_id)
+            except BaseException as fault:
+                self._part(connection, fault, attempts)
+                if not (once_more and isinstance(fault, Severed)):
+                    raise
+                connection, attempts, once_more = None, 2, False
+            else:
+                self._pool.give(connection)
+                return Reply(result, attempts)
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         await self._pool.close()
 
-    async def _exchange(self, connection: Connection, request: bytes, call_id: int) -> dict[str, Any]:
-        try:
-            body = await connection.ask(request)
-            result = read_answer(connection.status, body, connection.retry_after, call_id)
-        except BaseException as fault:
-            # An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not.
-            if isinstance(fault, BadStatus) or (isinstance(fault, LegError) and fault.code is not None):
-                self._pool.give(connection)
-            else:
-                connection.abort()
-            raise
-        self._pool.give(connection)
-        return result
+    def _part(self, connection: Connection, fault: BaseException, attempts: int) -> None:
+        """An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not."""
+        orderly = isinstance(fault, BadStatus | LegRateLimited)
+        if isinstance(fault, LegError):
+            fault.attempts = attempts
+            orderly = orderly or fault.code is not None
+        if orderly:
+            self._pool.give(connection)
+        else:
+            connection.abort()
 
     def _head(self, method: str) -> bytes:
         """The request up to the value of Content-Length."""

@@ -17,7 +17,6 @@ from app.engines.resolver import Resolver
 from app.protocol.errors import ConnectFailed, LegError, TlsFailed
 from app.settings.schema import EnginesSettings
 
-
 SWEEP_PAUSE = 0.01
 """Least seconds between two looks at the idle connections."""
 
@@ -36,9 +35,11 @@ class Pool:
         "_endpoint",
         "_epoch",
         "_idle",
+        "_limit",
         "_live",
+        "_max_age",
+        "_max_idle",
         "_resolver",
-        "_settings",
         "_timer",
         "_tls",
     )
@@ -53,7 +54,9 @@ class Pool:
     ) -> None:
         """`tls` gives the context at each dial (None: plain TCP) and may raise TlsFailed."""
         self._endpoint = endpoint
-        self._settings = settings
+        self._limit = settings.max_response_bytes
+        self._max_idle = settings.idle_seconds
+        self._max_age = settings.max_connection_age_seconds
         self._tls = tls
         self._resolver = resolver
         self._clock = clock
@@ -73,7 +76,7 @@ class Pool:
         now = self._clock()
         while idle:
             connection = idle.pop()
-            if not connection.closed and not self._stale(connection, now):
+            if now < connection.good_until and not connection.closed:
                 return connection
             connection.abort()
         return None
@@ -83,13 +86,15 @@ class Pool:
         if connection.closed:
             return
         now = self._clock()
-        connection.idle_since = now
-        if self._stale(connection, now):
+        retires = connection.born + self._max_age
+        if now >= retires or connection.epoch != self._epoch or self._closed:
             connection.abort()
             return
+        expires = now + self._max_idle
+        connection.good_until = expires if expires < retires else retires
         self._idle.append(connection)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._settings.idle_seconds, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(self._max_idle, self._sweep)
 
     async def dial(self) -> Connection:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
@@ -119,34 +124,28 @@ class Pool:
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        self._emptied = asyncio.Event()
+        self._emptied = self._emptied or asyncio.Event()
         for connection in tuple(self._live):
             connection.fail(ConnectFailed("closed"))
         self._idle.clear()
         if self._live:
             await self._emptied.wait()
 
-    # ── what is still good ────────────────────────────────────────────────────────────────────────────────────────
-
-    def _stale(self, connection: Connection, now: float) -> bool:
-        return (
-            connection.epoch != self._epoch
-            or now - connection.idle_since >= self._settings.idle_seconds
-            or now - connection.born >= self._settings.max_connection_age_seconds
-            or self._closed
-        )
+    # ── what becomes of the old ones ──────────────────────────────────────────────────────────────────────────────
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long; the bottom of the stack has been so for longest."""
+        """Close what has been idle for too long."""
         now = self._clock()
-        fresh = [connection for connection in self._idle if not self._stale(connection, now)]
+        kept: list[Connection] = []
         for connection in self._idle:
-            if self._stale(connection, now):
+            if now < connection.good_until:
+                kept.append(connection)
+            else:
                 connection.abort()
-        self._idle = fresh
+        self._idle = kept
         self._timer = None
-        if fresh:
-            rest = fresh[0].idle_since + self._settings.idle_seconds - now
+        if kept:
+            rest = min(connection.good_until for connection in kept) - now
             self._timer = asyncio.get_running_loop().call_later(max(rest, SWEEP_PAUSE), self._sweep)
 
     def _lost(self, connection: Connection) -> None:
@@ -178,9 +177,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         tls = self._tls()
         sock = await self._tcp(loop, address)
-        adopt = partial(
-            Connection, loop, self._settings.max_response_bytes, self._lost, born=self._clock(), epoch=self._epoch
-        )
+        adopt = partial(Connection, loop, self._limit, self._lost, born=self._clock(), epoch=self._epoch)
         # From here on the socket belongs to the loop, which closes it on failure and on cancellation.
         try:
             if tls is None:
@@ -190,7 +187,8 @@ class Pool:
                 _, connection = await loop.create_connection(adopt, sock=sock, ssl=tls, server_hostname=host)
         except OSError as fault:
             raise (self._endpoint.unreachable(fault) if tls is None else self._endpoint.distrusted(fault)) from None
-        self._live.add(connection)
+        if not connection.closed:  # else the peer hung up already, and `_lost` may have been told
+            self._live.add(connection)
         return connection
 
     async def _tcp(self, loop: asyncio.AbstractEventLoop, address: str) -> socket.socket:

@@ -122,8 +122,8 @@ class StdioTransport:
         if type(outcome) is dict:
             return Reply(result_of(outcome, number))
         if type(outcome) is Departed:
-            unsent = not outcome.sent or (idempotent and not outcome.answered)
-            raise (ConnectFailed if unsent else ProtocolViolation)(outcome.epitaph)
+            never_there = not outcome.sent or (idempotent and not outcome.answered)
+            raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
         raise outcome
 
     async def close(self) -> None:

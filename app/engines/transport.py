@@ -27,8 +27,8 @@ class Reply(NamedTuple):
 class Transport(Protocol):
     """One engine as reached over one kind of wire.
 
-    `call` may be cancelled at any moment; a cancelled call leaves nothing behind: its connection is closed, its place is
-    free again. The caller sets the deadline by cancelling; a transport has no clock of its own for a call.
+    `call` may be cancelled at any moment; a cancelled call leaves nothing behind: its connection is closed, its place
+    is free again. The caller sets the deadline by cancelling; a transport has no clock of its own for a call.
     """
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:

@@ -6,6 +6,7 @@ waits until each is gone. It refuses to know what was asked and how the answers 
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.plan import Leg, Plan
@@ -18,12 +19,14 @@ Heard = Callable[[Outcome], None]
 class FanOut:
     """One run of one plan."""
 
-    __slots__ = ("_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
+    __slots__ = ("_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
 
-    def __init__(self, plan: Plan, heard: Heard) -> None:
+    def __init__(self, plan: Plan, heard: Heard, clock: Callable[[], float] = perf_counter) -> None:
+        """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond."""
         self.outcomes: list[Outcome] = []
         self._plan = plan
         self._heard = heard
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(plan.legs)
@@ -42,21 +45,21 @@ class FanOut:
                 await self._abort()
 
     async def _leg(self, leg: Leg) -> None:
-        started = self._loop.time()
+        started = self._clock()
         try:
             reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
-            outcome = answered(leg.engine.id, reply.result, self._loop.time() - started, reply.attempts)
+            outcome = answered(leg.engine.id, reply.result, self._clock() - started, reply.attempts)
         except asyncio.CancelledError as end:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                self._heard(cancelled(leg.engine.id, self._loop.time() - started))
+                self._heard(cancelled(leg.engine.id, self._clock() - started))
                 raise
             # Not this leg was cancelled but something it waited for: unanswered, it would keep the whole waiting.
-            outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._loop.time() - started)
+            outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._clock() - started)
         except LegError as fault:
-            outcome = failed(leg.engine.id, fault, self._loop.time() - started)
+            outcome = failed(leg.engine.id, fault, self._clock() - started)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
-            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._loop.time() - started)
+            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
         self._pending -= 1
         self.outcomes.append(outcome)
         if not self._ended.done():

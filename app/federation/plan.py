@@ -257,7 +257,7 @@ class _Planner:
         return "loop" in reasons and not reasons & {"option", "filter", "unreached"}
 
     def _nobody_can(self) -> RcpError:
-        """The error for a request that no engine may be asked (RCP §12, issue order: field, option, capability)."""
+        """The error for a request that no engine may be asked (RCP §12): field, then option, then capability."""
         faults = [refusal for refusal, _ in self._refusals if isinstance(refusal, FilterFault)]
         demands = [refusal for refusal, _ in self._refusals if isinstance(refusal, Demand)]
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in self._skipped)

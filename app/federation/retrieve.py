@@ -4,6 +4,7 @@ Every step is a value of its own: Call -> Plan -> Outcomes -> result; no step re
 """
 
 import asyncio
+from time import perf_counter
 
 from app.federation.answer import build_result
 from app.federation.call import RetrieveCall
@@ -26,6 +27,7 @@ LEAST_SECONDS = 0.002
 
 async def retrieve(call: RetrieveCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
     """Answer one `retrieve` for the whole federation (RCP §7.7, §16). Raises RcpError."""
+    began = perf_counter()
     loop = asyncio.get_running_loop()
     if call.deadline - loop.time() < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
@@ -36,9 +38,8 @@ async def retrieve(call: RetrieveCall, members: Members, settings: GatewaySettin
     if lost is not None:
         raise required_failed(lost)
     fusion = _fused(plan, outcomes)
-    took = loop.time() - call.started
-    result = build_result(call.params, plan, members, outcomes, fusion, took)
-    witness.retrieved(plan, outcomes, fusion, loop.time() - call.started)
+    result = build_result(call.params, plan, members, outcomes, fusion, perf_counter() - began)
+    witness.retrieved(plan, outcomes, fusion, perf_counter() - began)
     return result
 
 

@@ -54,3 +54,6 @@ class Witness:
                 engines=list(pair),
                 remedy="the same hit id stands for different texts; give one of them an idNamespace in the registry",
             )
+
+    def __repr__(self) -> str:
+        return f"<Witness of {len(self._reported_pairs)} pairs of engines whose ids collide>"

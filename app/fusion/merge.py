@@ -18,19 +18,20 @@ from app.fusion.trust import merged_trust
 class Fusion:
     """Documents of several engines in one total order."""
 
-    __slots__ = ("_identity", "_tally", "duplicates", "method", "notes")
+    __slots__ = ("_copies", "_identity", "_tally", "duplicates", "method", "notes")
 
     def __init__(self, method: str, notes: tuple[str, ...], tally: Tally, identity: Identity) -> None:
         self.method = method
         self.notes = notes
         self._tally = tally
         self._identity = identity
+        self._copies: dict[str, list[Copy]] = {}
         self.duplicates = sum([len(source.hits) for source, _, _ in tally.ballots]) - len(tally.units)
         """Copies merged away, across engines and within lists."""
 
     def __len__(self) -> int:
         """Unique documents."""
-        return len(self._tally.order)
+        return len(self._tally.order(0))
 
     def __repr__(self) -> str:
         engines = ", ".join(f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.ballots)
@@ -38,25 +39,25 @@ class Fusion:
 
     def keys(self) -> list[str]:
         """The identity keys, best first."""
-        return list(self._tally.order)
+        return list(self._tally.order())
 
     def scores(self) -> list[float]:
         """The reported `score` of every document, best first, without building hits."""
         units = self._tally.units
-        return [self._score(units[key]) for key in self._tally.order]
+        return [self._score(units[key]) for key in self._tally.order(0)]
 
     def hits(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """The fused hits from `start` up to `stop` (RCP §16.3)."""
-        return [self._fused(key) for key in self._tally.order[start:stop]]
+        return [self._fused(key) for key in self._tally.order(stop)[start:stop]]
 
     def text(self, index: int) -> str:
         """The text of the document at `index`: of its kept copy, or empty."""
-        return body_text(richest(copies_of(self._tally.order[index], self._tally.ballots))[2])
+        return body_text(richest(copies_of(self._tally.order()[index], self._tally.ballots))[2])
 
     def pick(self, order: Iterable[int]) -> "Fusion":
         """The same fusion with only the documents at these indexes, in this order."""
-        chosen = [self._tally.order[index] for index in order]
-        return Fusion(self.method, self.notes, self._tally._replace(order=chosen), self._identity)
+        chosen = [self._tally.order()[index] for index in order]
+        return Fusion(self.method, self.notes, self._tally.picked(chosen), self._identity)
 
     def collisions(
         self, start: int = 0, stop: int | None = None, known: Container[tuple[str, str]] = ()
@@ -68,11 +69,18 @@ class Fusion:
         if self._identity != "id":
             return []
         found: list[tuple[str, str, str]] = []
-        for key in self._tally.order[start:stop]:
-            copies = copies_of(key, self._tally.ballots)
+        for key in self._tally.order(stop)[start:stop]:
+            copies = self._copies_of(key)
             if len(copies) > 1:
                 found += [(a, b, key) for a, b in clashing(copies, known)]
         return found
+
+    def _copies_of(self, key: str) -> list[Copy]:
+        """The copies of one document, looked for once."""
+        copies = self._copies.get(key)
+        if copies is None:
+            copies = self._copies[key] = copies_of(key, self._tally.ballots)
+        return copies
 
     def _score(self, units: float) -> float:
         ceiling = self._tally.ceiling
@@ -81,7 +89,7 @@ class Fusion:
     def _fused(self, key: str) -> dict[str, Any]:
         tally = self._tally
         units = tally.units[key]
-        copies = copies_of(key, tally.ballots)
+        copies = self._copies_of(key)
         kept = copies[0] if len(copies) == 1 else richest(copies)
         source, rank, hit = kept
         marks, confidence = _contributors(copies)

@@ -6,7 +6,7 @@ It refuses to know where a list came from and what the other lists hold.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from app.fusion.identity import Identity, identify
 
@@ -14,10 +14,12 @@ Method = Literal["rrf", "weighted", "convex"]
 Reading = Literal["ranked", "independent", "ignore"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankedList:
-    """One engine's answer. `hits` are in the engine's order, each with an `id` (string or number, never a boolean)
-    and a numeric `score`; every other field is untrusted."""
+class RankedList(NamedTuple):
+    """One engine's answer; a named tuple, since one is made per engine and request.
+
+    `hits` are in the engine's order, each with an `id` (string or number, never a boolean) and a numeric `score`; every
+    other field is untrusted.
+    """
 
     engine: str
     hits: Sequence[dict[str, Any]]
@@ -43,6 +45,8 @@ class FusionOptions:
     identity: Identity = "id"
 
 
+_STRINGS = frozenset({str})
+
 Ballot = tuple[RankedList, Sequence[dict[str, Any]], dict[str, int]]
 """A ranked list without inner duplicates: its source, its hits, and the position of each document's key, best first.
 A plain tuple, because eight of them are unpacked for every fused hit."""
@@ -52,7 +56,10 @@ def cast(source: RankedList, identity: Identity) -> Ballot:
     """The ballot of one engine: every document once, at its best rank."""
     hits = source.hits
     if identity == "id" and source.namespace is None:
-        places = {f"{hit['id']}": place for place, hit in enumerate(hits)}
+        ids = [hit["id"] for hit in hits]
+        # A copy of a string must be hashed again; the ids themselves are hashed once for every table they go into.
+        keys = ids if _STRINGS.issuperset(map(type, ids)) else [f"{key}" for key in ids]
+        places = dict(zip(keys, range(len(keys)), strict=True))
         if len(places) == len(hits):
             return source, hits, places
     first: dict[str, dict[str, Any]] = {}

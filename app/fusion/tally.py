@@ -5,9 +5,7 @@ and compared in units of 1e-12, so that equal documents stay equal whoever retur
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from math import frexp, fsum
-from typing import NamedTuple
 
 from app.fusion.copies import copies_of, richest
 from app.fusion.identity import Identity, public_id
@@ -24,13 +22,61 @@ Points = Iterable[float]
 """What one ballot adds to its documents, best rank first; may be longer than the ballot."""
 
 
-class Tally(NamedTuple):
-    """The outcome of the count. `units` are S in whole units of 1/UNIT by document, `ceiling` the most S could be."""
+class Tally:
+    """The outcome of the count. `units` are S in whole units of 1/UNIT by document, `ceiling` the most S could be.
 
-    ballots: Sequence[Ballot]
-    order: Sequence[str]
-    units: dict[str, float]
-    ceiling: float
+    Ties are settled only as far down as somebody looks: of a hundred documents ten are asked for.
+    """
+
+    __slots__ = ("_identity", "_order", "_settled", "ballots", "ceiling", "units")
+
+    def __init__(self, ballots: Sequence[Ballot], units: dict[str, float], ceiling: float, identity: Identity) -> None:
+        self.ballots = ballots
+        self.units = units
+        self.ceiling = ceiling
+        self._identity = identity
+        self._order = sorted(units, key=units.__getitem__, reverse=True)
+        self._settled = 0
+
+    def order(self, stop: int | None = None) -> list[str]:
+        """The documents' keys, best first; correct up to `stop` (all by default)."""
+        wanted = len(self._order) if stop is None else min(stop, len(self._order))
+        if self._settled < wanted:
+            self._settle(wanted)
+        return self._order
+
+    def picked(self, keys: Sequence[str]) -> "Tally":
+        """The same sums with only these documents, in this order."""
+        chosen = Tally(self.ballots, self.units, self.ceiling, self._identity)
+        chosen._order = list(keys)
+        chosen._settled = len(keys)
+        return chosen
+
+    def _settle(self, wanted: int) -> None:
+        """Put each run of equal sums that begins before `wanted` into its order."""
+        order, units = self._order, self.units
+        start, end = self._settled, len(order)
+        while start < wanted:
+            sum_here = units[order[start]]
+            stop = start + 1
+            while stop < end and units[order[stop]] == sum_here:
+                stop += 1
+            if stop - start > 1:
+                order[start:stop] = sorted(order[start:stop], key=self._standing)
+            start = stop
+        self._settled = start
+
+    def _standing(self, key: str) -> tuple[float, str, str]:
+        """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
+        weight = fsum([source.weight for source, _, places in self.ballots if key in places])
+        return -weight, key if self._identity == "id" else self._kept_id(key), key
+
+    def _kept_id(self, key: str) -> str:
+        source, _, hit = richest(copies_of(key, self.ballots))
+        return str(public_id(hit, source.namespace))
+
+    def __repr__(self) -> str:
+        return f"<Tally of {len(self.units)} documents, settled to {self._settled}>"
 
 
 def grid_for(ceiling: float) -> float:
@@ -44,15 +90,6 @@ def grid_for(ceiling: float) -> float:
 
 def count(ballots: Sequence[Ballot], points: Sequence[Points], ceiling: float, identity: Identity) -> Tally:
     """Add up the points and order the documents. Points lie on the grid of `ceiling`, the most one can have."""
-    sums = _summed(ballots, points)
-    units = {key: (value * UNIT + _ROUNDING) - _ROUNDING for key, value in sums.items()}
-    order = sorted(units, key=units.__getitem__, reverse=True)
-    if len(set(units.values())) < len(units):
-        order = _settled(ballots, units, identity)
-    return Tally(ballots, order, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)
-
-
-def _summed(ballots: Sequence[Ballot], points: Sequence[Points]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for (_, _, places), given in zip(ballots, points, strict=True):
         if sums.keys().isdisjoint(places):
@@ -60,22 +97,5 @@ def _summed(ballots: Sequence[Ballot], points: Sequence[Points]) -> dict[str, fl
             continue
         for key, point in zip(places, given, strict=False):
             sums[key] = sums[key] + point if key in sums else point
-    return sums
-
-
-def _settled(ballots: Sequence[Ballot], units: dict[str, float], identity: Identity) -> list[str]:
-    """The order where sums tie, by stable sorts from the last criterion to the first."""
-    order = sorted(units)
-    if identity != "id":
-        order.sort(key=lambda key: _kept_id(key, ballots))
-    weights = [source.weight for source, _, _ in ballots]
-    grid = grid_for(fsum(weights))
-    standing = _summed(ballots, [repeat((weight + grid) - grid) for weight in weights])
-    order.sort(key=standing.__getitem__, reverse=True)
-    order.sort(key=units.__getitem__, reverse=True)
-    return order
-
-
-def _kept_id(key: str, ballots: Sequence[Ballot]) -> str:
-    source, _, hit = richest(copies_of(key, ballots))
-    return str(public_id(hit, source.namespace))
+    units = {key: (value * UNIT + _ROUNDING) - _ROUNDING for key, value in sums.items()}
+    return Tally(ballots, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING, identity)

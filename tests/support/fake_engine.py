@@ -18,7 +18,7 @@ from app.settings.schema import EngineEntry
 
 Json = dict[str, Any]
 Script = Any
-"""A result, an exception to raise, a list of such (one per call, the last for ever), or an async function of the params."""
+"""A result, an exception to raise, a list of such (one per call, the last for ever), or an async function of params."""
 
 CAPABILITIES: Json = {"retrieve": {"maxK": 100, "modes": ["dense", "sparse", "hybrid"], "confidence": True}}
 
@@ -91,7 +91,9 @@ class FakeTransport:
         self.under_way = 0
         self.most_under_way = 0
         self.closed = False
-        self._parts = {name: _Part(script) for name, script in {"initialize": described(), "ping": {}, **scripts}.items()}
+        self._parts = {
+            name: _Part(script) for name, script in {"initialize": described(), "ping": {}, **scripts}.items()
+        }
 
     def asked(self, method: str) -> int:
         """How often `method` was called."""
@@ -134,6 +136,7 @@ class FakeEngine:
         self.entry = entry_of(engine_id, **wishes)
         self.advertisement = advertised(capabilities, gateway_id=gateway_id) if reached else None
         self.down_reason = down_reason
+        self.up = reached
         self.asked: list[Mapping[str, Any]] = []
         self.ended: list[str] = []
         """How each call ended: `answered`, `failed` or `cancelled`."""
@@ -191,6 +194,4 @@ def call_of(
     read = read_meta(meta)
     if read.deadline_ms is not None:
         seconds = min(seconds, read.deadline_ms / 1000)
-    return RetrieveCall(
-        params=read_retrieve(sent), meta=read, started=now, deadline=now + seconds, request_id="test-1"
-    )
+    return RetrieveCall(params=read_retrieve(sent), meta=read, started=now, deadline=now + seconds, request_id="test-1")

@@ -9,6 +9,7 @@ import rcp
 
 from app.demo import concepts, packages, peer, stdlib
 from app.demo.document import Document, Found, Search
+from app.demo.fulltext import FullText
 from app.demo.question import Question
 
 CAPABILITIES = {"retrieve": peer.retrieve_offer("sparse", "bm25", max_k=5), "citations": {}}
@@ -86,10 +87,13 @@ def test_progress_never_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_small_engine_answers_an_sdk_server_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's own build, over few documents, answers `retrieve` through the SDK's dispatch."""
     documents = [Document(n, n, f"about {n}", {}, {"module": n, "kind": "module"}) for n in ("json", "csv", "os")]
+    index = FullText(documents)
     monkeypatch.setattr(stdlib, "read_library", lambda name: documents)
+    monkeypatch.setattr(stdlib, "FullText", lambda read: index)
     server = stdlib.build()
     assert isinstance(server, rcp.Server)
     server.handle({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})
     tree = {"field": "module", "op": "ne", "value": "csv"}
     message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "about csv json", "filter": tree}}
     assert [hit["id"] for hit in server.handle(message)["result"]["hits"]] == ["json", "os"]
+    index.close()

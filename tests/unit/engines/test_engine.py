@@ -6,44 +6,19 @@ from typing import Any
 
 import pytest
 
-from app.engines.engine import RemoteEngine
 from app.engines.transport import Reply
 from app.protocol.errors import (
-    BadStatus,
-    ConnectFailed,
-    LegError,
-    LegRateLimited,
     LegTimeout,
     Overloaded,
     ProtocolViolation,
     Refused,
-    ResponseTooLarge,
-    TlsFailed,
 )
-from tests.support.fake_engine import FakeTransport, described, entry_of, never
+from tests.support.fake_engine import FakeTransport, described, never
+from tests.support.lone_engine import LoneEngine
 from tests.support.virtual_time import turns, virtually
 
 NOT_INITIALIZED = Refused("-32001 not initialized", code=-32001)
 ALREADY = Refused("-32600 already initialized", code=-32600)
-
-
-class Subject:
-    """A RemoteEngine on a fake wire, and whom it told of changes."""
-
-    def __init__(self, transport: FakeTransport, **wishes: Any) -> None:
-        self.transport = transport
-        self.changes: list[RemoteEngine] = []
-        self.engine = RemoteEngine(entry_of("docs", **wishes), transport, self.changes.append)
-
-    async def ask(self, seconds: float = 2.0, **options: Any) -> Reply:
-        deadline = asyncio.get_running_loop().time() + seconds
-        return await self.engine.call("retrieve", {"query": "q"}, deadline, **options)
-
-    async def shake(self, seconds: float = 2.0) -> None:
-        await self.engine.handshake(asyncio.get_running_loop().time() + seconds)
-
-    async def check(self, seconds: float = 2.0) -> None:
-        await self.engine.check(asyncio.get_running_loop().time() + seconds)
 
 
 def restarted(transport: FakeTransport, until_handshakes: int = 1) -> Any:
@@ -59,19 +34,18 @@ def restarted(transport: FakeTransport, until_handshakes: int = 1) -> Any:
 
 async def test_new_engine_counts_as_down() -> None:
     """Before the first handshake an engine is down and says why."""
-    subject = Subject(FakeTransport())
+    subject = LoneEngine(FakeTransport())
     assert not subject.engine.up
     assert subject.engine.down_reason == "connect: no handshake yet"
     assert subject.engine.advertisement is None
     assert repr(subject.engine) == (
-        "<RemoteEngine docs http down (connect: no handshake yet), "
-        "<Gate 0/32 in flight, 0/32 waiting>, 0 handshakes>"
+        "<RemoteEngine docs http down (connect: no handshake yet), <Gate 0/32 in flight, 0/32 waiting>, 0 handshakes>"
     )
 
 
 async def test_handshake_is_remembered() -> None:
     """A handshake brings the engine up and keeps its advertisement."""
-    subject = Subject(FakeTransport())
+    subject = LoneEngine(FakeTransport())
     await subject.shake()
     assert subject.engine.up
     assert subject.engine.down_reason is None
@@ -88,7 +62,7 @@ async def test_handshake_is_remembered() -> None:
 
 async def test_only_a_changed_advertisement_is_told() -> None:
     """A handshake that brings the same advertisement again changes nothing; another one does."""
-    subject = Subject(FakeTransport(initialize=[described(), described(), described({"retrieve": {"maxK": 7}})]))
+    subject = LoneEngine(FakeTransport(initialize=[described(), described(), described({"retrieve": {"maxK": 7}})]))
     for _ in range(3):
         await subject.shake()
     assert len(subject.changes) == 2
@@ -99,7 +73,7 @@ async def test_only_a_changed_advertisement_is_told() -> None:
 
 async def test_initialized_already_is_asked_for_info() -> None:
     """-32600 on `initialize` means initialized already, so `info` tells the rest (RCP §7.1)."""
-    subject = Subject(FakeTransport(initialize=ALREADY, info=described()))
+    subject = LoneEngine(FakeTransport(initialize=ALREADY, info=described()))
     await subject.shake()
     assert subject.engine.up
     assert [method for method, _ in subject.transport.calls] == ["initialize", "info"]
@@ -108,7 +82,7 @@ async def test_initialized_already_is_asked_for_info() -> None:
 @pytest.mark.parametrize("code", [-32002, -32603, -32010])
 async def test_other_refusal_of_a_handshake_fails(code: int) -> None:
     """Any other refusal of `initialize` is a failed handshake and no reason to ask for `info`."""
-    subject = Subject(FakeTransport(initialize=Refused(f"{code} no", code=code)))
+    subject = LoneEngine(FakeTransport(initialize=Refused(f"{code} no", code=code)))
     with pytest.raises(Refused):
         await subject.shake()
     assert not subject.engine.up
@@ -117,7 +91,7 @@ async def test_other_refusal_of_a_handshake_fails(code: int) -> None:
 
 async def test_malformed_handshake_fails() -> None:
     """A handshake whose result is none leaves the engine down, with a protocol fault."""
-    subject = Subject(FakeTransport(initialize={"capabilities": []}))
+    subject = LoneEngine(FakeTransport(initialize={"capabilities": []}))
     with pytest.raises(ProtocolViolation):
         await subject.shake()
     assert (subject.engine.down_reason or "").startswith("protocol: ")
@@ -127,7 +101,7 @@ def test_handshake_ends_with_its_deadline() -> None:
     """A handshake that is never answered ends as a timeout, and the next one is not held up by it."""
 
     async def story() -> None:
-        subject = Subject(FakeTransport(initialize=[never, described()]))
+        subject = LoneEngine(FakeTransport(initialize=[never, described()]))
         with pytest.raises(LegTimeout):
             await subject.shake(0.5)
         assert (subject.engine.down_reason or "").startswith("timeout: ")
@@ -139,7 +113,7 @@ def test_handshake_ends_with_its_deadline() -> None:
 
 async def test_answer_is_handed_on() -> None:
     """What the wire answers is the answer; whether to try again is the caller's word."""
-    subject = Subject(FakeTransport(retrieve=Reply({"hits": []}, attempts=2)))
+    subject = LoneEngine(FakeTransport(retrieve=Reply({"hits": []}, attempts=2)))
     assert await subject.ask(idempotent=False) == Reply({"hits": []}, attempts=2)
     assert subject.transport.idempotent == [False]
     assert subject.engine.gate.in_flight == 0
@@ -148,7 +122,7 @@ async def test_answer_is_handed_on() -> None:
 async def test_restarted_engine_is_greeted_and_asked_again() -> None:
     """-32001 in traffic leads to one handshake and the same question once more; all requests count as attempts."""
     transport = FakeTransport(retrieve=[NOT_INITIALIZED, {"hits": []}])
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     reply = await subject.ask()
     assert [method for method, _ in transport.calls] == ["retrieve", "initialize", "retrieve"]
     assert reply.result == {"hits": []}
@@ -159,7 +133,7 @@ async def test_restarted_engine_is_greeted_and_asked_again() -> None:
 async def test_engine_that_stays_uninitialized_is_asked_only_twice() -> None:
     """An engine that answers -32001 even after a handshake has refused; nothing goes round in circles."""
     transport = FakeTransport(retrieve=NOT_INITIALIZED)
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     with pytest.raises(Refused) as refusal:
         await subject.ask()
     assert refusal.value.code == -32001
@@ -172,7 +146,7 @@ async def test_engine_that_stays_uninitialized_is_asked_only_twice() -> None:
 async def test_other_refusals_are_final(code: int) -> None:
     """Any other refusal is the engine's answer: no handshake, no second question, and it still counts as up."""
     transport = FakeTransport(retrieve=Refused(f"{code} no", code=code))
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     await subject.shake()
     with pytest.raises(Refused):
         await subject.ask()
@@ -183,7 +157,7 @@ async def test_other_refusals_are_final(code: int) -> None:
 async def test_twenty_calls_share_one_handshake() -> None:
     """However many calls notice a restart at once, the engine is greeted exactly once for it."""
     transport = FakeTransport()
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     await subject.shake()
     initialized = asyncio.Event()
 
@@ -207,7 +181,7 @@ async def test_twenty_calls_share_one_handshake() -> None:
 async def test_second_restart_is_noticed() -> None:
     """Each restart gets a handshake of its own."""
     transport = FakeTransport()
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     for handshakes in (1, 2, 3):
         transport.script("retrieve", restarted(transport, until_handshakes=handshakes))
         await subject.ask()
@@ -224,7 +198,7 @@ async def test_cancelled_greeter_holds_up_nobody() -> None:
 
     transport = FakeTransport(initialize=[stuck, described()])
     transport.script("retrieve", restarted(transport, until_handshakes=2))
-    subject = Subject(transport)
+    subject = LoneEngine(transport)
     first = asyncio.create_task(subject.ask())
     await greeted.wait()
     second = asyncio.create_task(subject.ask())
@@ -240,7 +214,7 @@ def test_deadline_covers_the_call() -> None:
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        subject = Subject(FakeTransport(retrieve=never))
+        subject = LoneEngine(FakeTransport(retrieve=never))
         await subject.shake()
         started = loop.time()
         with pytest.raises(LegTimeout):
@@ -257,7 +231,7 @@ def test_deadline_covers_the_wait_at_the_gate() -> None:
     """Who waits at the gate until the deadline never reaches the engine, and gives up its room in the queue."""
 
     async def story() -> None:
-        subject = Subject(FakeTransport(retrieve=never), maxConcurrency=1)
+        subject = LoneEngine(FakeTransport(retrieve=never), maxConcurrency=1)
         first = asyncio.create_task(subject.ask(9.0))
         await turns()
         with pytest.raises(LegTimeout) as fault:
@@ -277,7 +251,7 @@ def test_deadline_covers_the_handshake_in_between() -> None:
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        subject = Subject(FakeTransport(retrieve=NOT_INITIALIZED, initialize=never))
+        subject = LoneEngine(FakeTransport(retrieve=NOT_INITIALIZED, initialize=never))
         started = loop.time()
         with pytest.raises(LegTimeout):
             await subject.ask(2.0)
@@ -292,7 +266,7 @@ def test_deadline_covers_the_handshake_in_between() -> None:
 async def test_excess_calls_are_refused_at_once() -> None:
     """Beyond the gate and its queue a call fails as overloaded, unsent, and the engine is not blamed for it."""
     transport = FakeTransport(retrieve=never)
-    subject = Subject(transport, maxConcurrency=2)
+    subject = LoneEngine(transport, maxConcurrency=2)
     await subject.shake()
     calls = [asyncio.create_task(subject.ask(60.0)) for _ in range(4)]
     await turns()
@@ -310,7 +284,7 @@ async def test_excess_calls_are_refused_at_once() -> None:
 
 async def test_cancelled_calls_leave_nothing() -> None:
     """A thousand cancelled calls leave every place free."""
-    subject = Subject(FakeTransport(retrieve=never), maxConcurrency=4)
+    subject = LoneEngine(FakeTransport(retrieve=never), maxConcurrency=4)
     for _ in range(250):
         calls = [asyncio.create_task(subject.ask(60.0)) for _ in range(8)]
         await turns(2)
@@ -321,103 +295,8 @@ async def test_cancelled_calls_leave_nothing() -> None:
     assert subject.transport.under_way == 0
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [ConnectFailed("refused"), TlsFailed("expired"), BadStatus("503"), ProtocolViolation("no JSON"), LegTimeout("slow")],
-    ids=lambda fault: fault.kind,
-)
-async def test_faults_of_the_engine_are_noted_and_cleared(fault: LegError) -> None:
-    """What says something about the engine makes it count as down, until it answers again."""
-    subject = Subject(FakeTransport(retrieve=[fault, {"hits": []}]))
-    await subject.shake()
-    with pytest.raises(type(fault)):
-        await subject.ask()
-    assert not subject.engine.up
-    assert subject.engine.down_reason == f"{fault.kind}: {fault.message}"
-    assert subject.engine.advertisement is not None
-    await subject.ask()
-    assert subject.engine.up
-    assert len(subject.changes) == 1
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [LegRateLimited("429", retry_after_ms=5), ResponseTooLarge("17 MiB"), Refused("-32602 no", code=-32602)],
-    ids=lambda fault: fault.kind,
-)
-async def test_faults_of_a_request_are_not_noted(fault: LegError) -> None:
-    """What says something about one request leaves the engine up."""
-    subject = Subject(FakeTransport(retrieve=fault))
-    await subject.shake()
-    with pytest.raises(type(fault)) as raised:
-        await subject.ask()
-    assert raised.value.message == fault.message
-    assert subject.engine.up
-
-
-def test_impatient_caller_does_not_make_an_engine_count_as_down() -> None:
-    """A timeout short of the engine's own is the caller's doing and says nothing about the engine."""
-
-    async def story() -> None:
-        subject = Subject(FakeTransport(retrieve=never), timeoutMs=2000)
-        await subject.shake()
-        with pytest.raises(LegTimeout):
-            await subject.ask(0.05)
-        assert subject.engine.up
-
-    virtually(story())
-
-
-async def test_check_greets_what_is_down_and_pings_what_is_up() -> None:
-    """A check is a handshake while the engine counts as down, else a ping; either measures its latency."""
-    subject = Subject(FakeTransport())
-    await subject.check()
-    await subject.check()
-    assert [method for method, _ in subject.transport.calls] == ["initialize", "ping"]
-    assert subject.engine.last_latency_ms is not None
-    assert subject.engine.last_latency_ms >= 0
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [Refused("-32601 no such method", code=-32601), LegRateLimited("429"), BadStatus("405")],
-    ids=lambda fault: fault.kind,
-)
-async def test_engine_that_does_not_know_ping_is_up(answer: LegError) -> None:
-    """Whatever an engine answers to `ping`, it is there (B51)."""
-    subject = Subject(FakeTransport(ping=answer))
-    await subject.check()
-    await subject.check()
-    assert subject.engine.up
-
-
-async def test_busy_engine_is_up() -> None:
-    """A check that finds the gate full says nothing against the engine."""
-    subject = Subject(FakeTransport(retrieve=never), maxConcurrency=1)
-    await subject.shake()
-    calls = [asyncio.create_task(subject.ask(60.0)) for _ in range(2)]
-    await turns()
-    await subject.check()
-    assert subject.engine.up
-    for call in calls:
-        call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_dead_engine_is_noticed_by_its_check() -> None:
-    """A ping that cannot be delivered brings the engine down; the next check is a handshake that brings it back."""
-    subject = Subject(FakeTransport(ping=ConnectFailed("refused")))
-    await subject.check()
-    with pytest.raises(ConnectFailed):
-        await subject.check()
-    assert subject.engine.down_reason == "connect: refused"
-    await subject.check()
-    assert subject.engine.up
-    assert [method for method, _ in subject.transport.calls] == ["initialize", "ping", "initialize"]
-
-
 async def test_close_closes_the_wire() -> None:
     """Closing an engine releases its transport."""
-    subject = Subject(FakeTransport())
+    subject = LoneEngine(FakeTransport())
     await subject.engine.close()
     assert subject.transport.closed

@@ -22,7 +22,7 @@ class Watched:
     def __init__(self, jitter: Callable[[], float] = lambda: 1.0, **settings: float) -> None:
         self.reports: list[tuple[float, str, str | None]] = []
         self.looks: dict[str, list[float]] = {}
-        self.health = HealthLoop(EnginesSettings(**settings), self._report, jitter)
+        self.health = HealthLoop(EnginesSettings.model_validate(settings), self._report, jitter)
         self._loop = jumping_loop()
         self._started = self._loop.time()
 

@@ -33,7 +33,7 @@ def test_switched_off_options_demand_nothing() -> None:
 
 def test_demands_stand_in_a_fixed_order() -> None:
     """The order of demands does not depend on the order of params."""
-    params = {key: {} for key in reversed(list(CHECKS))}
+    params: dict[str, Any] = {key: {} for key in reversed(list(CHECKS))}
     demands = demands_of(params, frozenset({"image"}))
     assert [demand.option for demand in demands] == [*CHECKS, "query"]
     assert [demand.keys for demand in demands] == [*[(key,) for key in CHECKS], ()]
@@ -86,7 +86,9 @@ REFUSED = [
     pytest.param({"transform": {"methods": ["hyde"]}}, {"rewrite": "rewrite"}, "rewrite rewrite", id="rewrite"),
     pytest.param({"transform": {}}, {"rewrite": "hyde"}, "rewrite hyde", id="no rewrite methods"),
     pytest.param({}, {"mmr": {}}, "mmr", id="mmr"),
-    pytest.param({"filter": {"fields": {"at": "keyword"}}}, {"recency": {"field": "at"}}, "recency on at", id="keyword"),
+    pytest.param(
+        {"filter": {"fields": {"at": "keyword"}}}, {"recency": {"field": "at"}}, "recency on at", id="keyword"
+    ),
     pytest.param({}, {"recency": {"field": "at"}}, "recency on at", id="recency on no field"),
     pytest.param({}, {"recency": {}}, "recency is not possible", id="recency, no field at all"),
     pytest.param({}, {"indexVersion": "v1"}, "snapshots", id="snapshot"),

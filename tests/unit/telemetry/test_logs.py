@@ -1,49 +1,33 @@
 """The log: one line per event whatever is in it, ours and the libraries' alike."""
 
-import io
-import json
 import logging
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
 
-from app.protocol import envelope
 from app.telemetry import logs
+from tests.support.log_lines import LogLines, own_log
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """Put the process's log back as it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    for name in logs.WORDY:
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+    with own_log():
+        yield
 
 
-def configured(style: str = "json", level: str = "info") -> io.StringIO:
+def configured(style: str = "json", level: str = "info") -> LogLines:
     """Set the log up to write into what is returned."""
-    stream = io.StringIO()
-    logs.configure(style, level, envelope.dumps, stream)
-    return stream
-
-
-def lines(stream: io.StringIO) -> list[dict[str, Any]]:
-    """Every line, parsed."""
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+    return LogLines().configure(style, level)
 
 
 def test_event_is_one_line_of_json() -> None:
     """An event carries its name, level, time and values, and line breaks in them stay inside the line."""
-    stream = configured()
+    log = configured()
     logs.logger().info("request", method="retrieve", detail="two\nlines", ms=1.5, code=None)
-    (line,) = lines(stream)
+    (line,) = log.lines
     assert datetime.fromisoformat(line.pop("timestamp")).tzinfo is not None
     assert line == {
         "event": "request",
@@ -57,23 +41,23 @@ def test_event_is_one_line_of_json() -> None:
 
 def test_level_is_a_threshold() -> None:
     """Events below the level are left out."""
-    stream = configured(level="warning")
-    log = logs.logger()
-    log.debug("a")
-    log.info("b")
-    log.warning("c")
-    log.error("d")
-    assert [line["event"] for line in lines(stream)] == ["c", "d"]
+    log = configured(level="warning")
+    ours = logs.logger()
+    ours.debug("a")
+    ours.info("b")
+    ours.warning("c")
+    ours.error("d")
+    assert [line["event"] for line in log.lines] == ["c", "d"]
 
 
 def test_exception_is_one_line_with_its_traceback() -> None:
     """A traceback is a value of the line, complete and on that one line."""
-    stream = configured()
+    log = configured()
     try:
         raise ZeroDivisionError("by nothing")
     except ZeroDivisionError:
         logs.logger().exception("internal_error", request_id="r-1")
-    (line,) = lines(stream)
+    (line,) = log.lines
     assert (line["event"], line["level"], line["request_id"]) == ("internal_error", "error", "r-1")
     assert line["exception"].startswith("Traceback (most recent call last)")
     assert line["exception"].endswith("ZeroDivisionError: by nothing")
@@ -82,19 +66,21 @@ def test_exception_is_one_line_with_its_traceback() -> None:
 
 def test_exception_without_one() -> None:
     """Logging an exception where there is none is harmless."""
-    stream = configured()
+    log = configured()
     logs.logger().exception("internal_error")
-    assert lines(stream)[0]["event"] == "internal_error"
+    assert log.lines[0]["event"] == "internal_error"
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1, 2}, Path("x"), ValueError("v"), "\ud800", 2**70, {1: 2}, b"bytes"], ids=lambda v: type(v).__name__
+    "value",
+    [object(), {1, 2}, Path("x"), ValueError("v"), "\ud800", 2**70, {1: 2}, b"bytes"],
+    ids=lambda v: type(v).__name__,
 )
 def test_odd_value_never_costs_the_line(value: object) -> None:
     """A value that JSON cannot say is written as it would be printed; the caller never hears of it."""
-    stream = configured()
+    log = configured()
     logs.logger().info("odd", value=value, fine="yes")
-    (line,) = lines(stream)
+    (line,) = log.lines
     assert line["event"] == "odd"
     assert line["fine"] == "yes"
     assert "value" in line
@@ -102,21 +88,21 @@ def test_odd_value_never_costs_the_line(value: object) -> None:
 
 def test_libraries_come_out_in_the_same_form() -> None:
     """What a library says through `logging` is a line like ours, with its logger's name."""
-    stream = configured()
+    log = configured()
     logging.getLogger("uvicorn.error").warning("%s of %d", "three", 4)
-    (line,) = lines(stream)
+    (line,) = log.lines
     assert datetime.fromisoformat(line.pop("timestamp")).tzinfo is not None
     assert line == {"event": "three of 4", "level": "warning", "logger": "uvicorn.error"}
 
 
 def test_traceback_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:
     """A library's exception is one line as well, and formatting it complains to nobody."""
-    stream = configured()
+    log = configured()
     try:
         raise KeyError("k")
     except KeyError:
         logging.getLogger("asyncio").exception("Task exception was never retrieved\nfuture: <Task>")
-    (line,) = lines(stream)
+    (line,) = log.lines
     assert line["exception"].endswith("KeyError: 'k'")
     assert (line["level"], line["logger"]) == ("error", "asyncio")
     assert capsys.readouterr().err == ""
@@ -124,32 +110,32 @@ def test_traceback_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_libraries_say_nothing_below_info() -> None:
     """Debug level is for our own events; libraries stay at info."""
-    stream = configured(level="debug")
+    log = configured(level="debug")
     logging.getLogger("asyncio").debug("Using selector")
     logs.logger().debug("ours")
-    assert [line["event"] for line in lines(stream)] == ["ours"]
+    assert [line["event"] for line in log.lines] == ["ours"]
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])
 def test_urls_of_engines_stay_out(level: str) -> None:
-    """The HTTP client's line per request, which holds the URL and with it what is secret there, is not written (B102)."""
-    stream = configured(level=level)
+    """The HTTP client's line per request, which holds the URL and what is secret in it, is not written (B102)."""
+    log = configured(level=level)
     logging.getLogger("httpx2").info('HTTP Request: POST http://engine/rcp?key=SECRET "HTTP/1.1 200 OK"')
-    assert stream.getvalue() == ""
+    assert log.text == ""
     logging.getLogger("httpx2").warning("something is wrong")
-    assert len(lines(stream)) == 1
+    assert len(log.lines) == 1
 
 
 def test_console_style_is_readable() -> None:
     """The console style writes lines for people, with plain tracebacks and no colours where there is no terminal."""
-    stream = configured("console")
+    log = configured("console")
     logs.logger().info("engine_up", engine="docs")
     try:
         raise ZeroDivisionError("by nothing")
     except ZeroDivisionError:
         logs.logger().exception("internal_error")
         logging.getLogger("uvicorn.error").exception("library")
-    text = stream.getvalue()
+    text = log.text
     assert "engine_up" in text
     assert "engine=docs" in text
     assert text.count("ZeroDivisionError: by nothing") == 2
@@ -161,5 +147,5 @@ def test_configuring_again_replaces() -> None:
     first = configured()
     second = configured()
     logging.getLogger("uvicorn.error").warning("once")
-    assert first.getvalue() == ""
-    assert len(lines(second)) == 1
+    assert first.text == ""
+    assert len(second.lines) == 1

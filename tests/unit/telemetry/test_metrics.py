@@ -1,11 +1,10 @@
 """Every metric: there from the start with 0, bounded in its series, and gone with the engine it is about."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from app.protocol.errors import LEG_KINDS
 from app.telemetry.metrics import OTHER, REQUEST_OUTCOMES, Metrics
@@ -149,12 +148,9 @@ def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pyt
     assert metrics.scraped() is metrics.registry
 
 
-def test_several_workers_expose_one_whole(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_several_workers_expose_one_whole(metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With several workers the scrape reads what all wrote, and the engines' states from the one that was asked."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    assert os.environ["PROMETHEUS_MULTIPROC_DIR"]
     metrics.watch_engines(lambda: [("docs", True, 3)])
     whole = metrics.scraped()
     assert whole is not metrics.registry

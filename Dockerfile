@@ -1,0 +1,39 @@
+# Two images from one file: `gateway` (the default) and `demo`, which also holds the demo engines.
+#   docker build -t rcp-gateway .
+#   docker build -t rcp-gateway:demo --target demo .
+ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm
+
+# The virtual environment is built where pip is and copied whole; the lock file decides the versions.
+FROM ${PYTHON_IMAGE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+RUN ["python", "-m", "venv", "/opt/rcp-gateway"]
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY app ./app
+RUN ["/opt/rcp-gateway/bin/python", "-m", "pip", "install", "--constraint", "requirements.lock", "."]
+
+FROM build AS build-demo
+RUN ["/opt/rcp-gateway/bin/python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[demo]"]
+
+# Nothing is written at run time: the bytecode was compiled by pip, so the root file system may be read-only.
+# (With --workers above 1 the workers share their metrics in a folder in /tmp, which then needs a tmpfs.)
+FROM ${PYTHON_IMAGE} AS runtime
+LABEL org.opencontainers.image.title="rcp-gateway" \
+      org.opencontainers.image.description="One Retrieval Context Protocol endpoint in front of many retrieval engines" \
+      org.opencontainers.image.licenses="MIT"
+ENV PATH=/opt/rcp-gateway/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Mount a folder with rcp.json and, if wanted, gateway.yaml at /srv/config.
+WORKDIR /srv
+# A number, so that an orchestrator can see that it is not root.
+USER 10001:10001
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
+    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/livez'); raise SystemExit(c.getresponse().status != 200)"]
+ENTRYPOINT ["rcp-gateway"]
+CMD ["serve", "--host", "0.0.0.0"]
+
+FROM runtime AS demo
+COPY --from=build-demo /opt/rcp-gateway /opt/rcp-gateway
+
+FROM runtime AS gateway
+COPY --from=build /opt/rcp-gateway /opt/rcp-gateway

@@ -1,0 +1,58 @@
+"""An RPC door with nothing but a script behind it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from app.api.rpc import RpcDoor
+from app.settings.schema import ServerSettings
+from tests.support.fake_gateway import Exchange
+
+LIMIT = 1024
+"""Bytes of a body that the door takes."""
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+
+
+class FakeDispatcher:
+    """Answers whatever it is told, and keeps what it was asked: (kind, message, request id, path method)."""
+
+    def __init__(self, answer: bytes | Callable[[], Awaitable[bytes | None]] | None = ANSWER) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Any, str, str | None]] = []
+        self.ended: list[str] = []
+
+    async def message(self, message: Any, request_id: str, path_method: str | None) -> bytes | None:
+        return await self._asked("message", message, request_id, path_method)
+
+    async def batch(self, messages: list[Any], request_id: str, path_method: str | None) -> bytes | None:
+        return await self._asked("batch", messages, request_id, path_method)
+
+    async def _asked(self, kind: str, message: Any, request_id: str, path_method: str | None) -> bytes | None:
+        self.asked.append((kind, message, request_id, path_method))
+        try:
+            answer = await self.answer() if callable(self.answer) else self.answer
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("answered")
+        return answer
+
+
+class Door:
+    """An RPC door with a fake dispatcher behind it, and an application that notes what passes by."""
+
+    def __init__(self, answer: Any = ANSWER) -> None:
+        self.dispatcher = FakeDispatcher(answer)
+        self.passed: list[str] = []
+        settings = ServerSettings(max_body_bytes=LIMIT)
+        self.app: Any = RpcDoor(self._app, self.dispatcher, settings)  # type: ignore[arg-type]
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.passed.append(scope.get("path", scope["type"]))
+
+    async def post(self, *chunks: bytes, path: str = "/rcp", **headers: str) -> Exchange:
+        """Put one POST to the door; `headers` with underscores for dashes."""
+        sent = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return await Exchange(path=path, chunks=chunks or (b"",), headers=sent).run(self.app)

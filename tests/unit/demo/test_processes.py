@@ -1,0 +1,89 @@
+"""The processes of a demo, from start to end."""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from app.demo.processes import DemoProcesses
+
+SAYS = "print('ready', flush=True); "
+SLEEPS = SAYS + "import time; time.sleep(600)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
+
+
+class Ears:
+    """Keeps what processes say, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+        self.news = threading.Condition()
+
+    def __call__(self, name: str, line: str) -> None:
+        with self.news:
+            self.heard.append((name, line))
+            self.news.notify_all()
+
+    def wait_for(self, *words: tuple[str, str]) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: set(words) <= set(self.heard), 10), self.heard
+
+
+@pytest.fixture
+def ears() -> Ears:
+    return Ears()
+
+
+@pytest.fixture
+def processes(ears: Ears) -> Iterator[DemoProcesses]:
+    """Processes that are stopped after the test."""
+    started = DemoProcesses(ears, grace=0.2)
+    yield started
+    started.stop()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_everything_ends_with_stop(processes: DemoProcesses, ears: Ears) -> None:
+    """SIGTERM ends a process, SIGKILL one that will not hear, and nothing is left of either."""
+    polite, deaf = processes.start("polite", python(SLEEPS)), processes.start("deaf", python(DEAF))
+    ears.wait_for(("polite", "ready"), ("deaf", "ready"))
+    assert (polite.ended, deaf.ended) == (None, None)
+    processes.stop()
+    assert (polite.ended, deaf.ended) == (-15, -9)
+    processes.stop()
+
+
+def test_a_process_leads_a_group_of_its_own(processes: DemoProcesses, ears: Ears) -> None:
+    """A Ctrl-C in the terminal reaches the demo alone, which then ends the others in order."""
+    processes.start("leader", python("import os; print(os.getpgrp() == os.getpid(), flush=True)"))
+    ears.wait_for(("leader", "True"))
+
+
+def test_last_words_tell_why_it_ended(processes: DemoProcesses) -> None:
+    """Both streams are heard and the last lines kept, with the exit code."""
+    process = processes.start("talker", python("import sys; [print(n) for n in range(99)]; sys.exit('no more')"))
+    assert process.wait(10)
+    process.release()
+    assert process.ended == 1
+    assert process.last_words.splitlines()[-2:] == ["98", "no more"]
+    assert len(process.last_words.splitlines()) == 12
+
+
+def test_an_incident_can_be_read(processes: DemoProcesses) -> None:
+    """The state of every process is in the text of all."""
+    assert repr(processes) == "DemoProcesses(none)"
+    process = processes.start("short", python("raise SystemExit(3)"))
+    assert process.wait(10)
+    assert "DemoProcess(short, pid " in repr(processes)
+    assert "ended with 3" in repr(processes)
+
+
+def test_no_such_program_is_raised(processes: DemoProcesses) -> None:
+    """What cannot be started is an OSError and leaves nothing to stop."""
+    with pytest.raises(OSError, match="nowhere"):
+        processes.start("none", ["/nowhere/at/all"])
+    assert processes.started == []

@@ -1,0 +1,337 @@
+"""The plan: what each engine is sent, how much it is asked for, for how long, and how far down the line."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.federation.plan import plan_retrieve
+from app.protocol.errors import InvalidParams, OptionUnsupported
+from app.settings.schema import FusionSettings, RetrieveSettings
+from tests.support.fake_engine import FakeEngine, call_of, members_of
+from tests.support.planning import NOW, asked, only_leg, planned, reasons, refused
+
+# How much is asked for
+
+
+@pytest.mark.parametrize(
+    ("k", "max_k", "expected"),
+    [
+        pytest.param(None, 100, 20, id="default k"),
+        pytest.param(1, 100, 20, id="small k"),
+        pytest.param(10, 100, 20, id="k at the window"),
+        pytest.param(11, 100, 22, id="k above the window"),
+        pytest.param(50, 100, 100, id="window raised (B15)"),
+        pytest.param(50, 20, 20, id="clamped to the engine's bound (B15)"),
+        pytest.param(10, None, 20, id="engine without a bound"),
+    ],
+)
+def test_window(k: int | None, max_k: int | None, expected: int) -> None:
+    """Each engine is asked for twice k, for 20 at least, and never for more than it serves."""
+    offer = {} if max_k is None else {"maxK": max_k}
+    leg = only_leg(capabilities={"retrieve": offer}, **({} if k is None else {"k": k}))
+    assert leg.params["k"] == leg.asked == expected
+
+
+def test_k_is_clamped_to_ours() -> None:
+    """A k above our own bound is clamped, not refused."""
+    plan = planned(members_of(FakeEngine("a", capabilities={"retrieve": {}}), max_k=30), k=1000)
+    assert plan.k == 30
+    assert plan.legs[0].asked == 60
+
+
+@given(st.integers(1, 10), st.integers(1, 500) | st.none())
+def test_smaller_k_asks_the_same(k: int, max_k: int | None) -> None:
+    """Up to the default k every k asks an engine for the same, so its answers are prefixes of each other."""
+    capabilities = {"retrieve": {} if max_k is None else {"maxK": max_k}}
+    assert only_leg(capabilities=capabilities, k=k).params == only_leg(capabilities=capabilities, k=10).params
+
+
+@st.composite
+def funnels(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(params whose funnel holds, capabilities with bounds)."""
+    k = draw(st.integers(1, 60))
+    params: dict[str, Any] = {"k": k}
+    bound = k
+    if draw(st.booleans()):
+        rerank: dict[str, Any] = {"method": "llm"}
+        if draw(st.booleans()):
+            bound = rerank["topN"] = draw(st.integers(k, 200))
+        params["rerank"] = draw(st.sampled_from([rerank, rerank, False]))
+    if draw(st.booleans()):
+        params["candidateK"] = draw(st.integers(bound, 400))
+    offer: dict[str, Any] = {"rerankBuiltin": draw(st.booleans())}
+    if draw(st.booleans()):
+        offer["maxK"] = draw(st.integers(1, 100))
+    reranker: dict[str, Any] = {"methods": ["llm"]}
+    if draw(st.booleans()):
+        reranker["maxCandidates"] = draw(st.integers(1, 300))
+    return params, {"retrieve": offer, "rerank": reranker}
+
+
+@given(funnels(), st.booleans())
+def test_funnel_holds_at_every_engine(funnel: tuple[dict[str, Any], dict[str, Any]], strict: bool) -> None:
+    """After over-fetching, candidateK >= rerank.topN >= k still holds for what an engine is sent (RCP §7.7)."""
+    params, capabilities = funnel
+    try:
+        leg = only_leg(capabilities=capabilities, strict=strict, **params)
+    except OptionUnsupported:
+        assert strict
+        assert not capabilities["retrieve"]["rerankBuiltin"]
+        return
+    sent = leg.params
+    assert sent["k"] == leg.asked >= 1
+    most = capabilities["retrieve"].get("maxK")
+    assert most is None or sent["k"] <= most
+    rerank = sent.get("rerank") or {}
+    top = rerank.get("topN", sent["k"])
+    assert top >= sent["k"]
+    assert sent.get("candidateK", top) >= top
+    if "topN" in rerank and "maxCandidates" in capabilities["rerank"]:
+        assert top <= capabilities["rerank"]["maxCandidates"]
+    if params.get("rerank") is False:
+        assert sent["rerank"] is False
+
+
+def test_left_out_rerank_bounds_nothing() -> None:
+    """A rerank that an engine is not asked for does not make it return less."""
+    capabilities = {"retrieve": {}, "rerank": {"methods": ["llm"], "maxCandidates": 5}}
+    leg = only_leg(capabilities=capabilities, k=3, rerank={"method": "llm", "topN": 4}, strict=False)
+    assert "rerank" not in leg.params
+    assert leg.asked == 20
+
+
+# What is sent
+
+
+def test_own_options_are_not_forwarded() -> None:
+    """What the gateway does itself never reaches an engine (decision 4)."""
+    leg = only_leg(
+        minScore=0.5,
+        tokenBudget=100,
+        cursor="c",
+        sessionId="s",
+        x_gateway={"identity": "id"},
+        meta={"progressToken": 1},
+    )
+    assert leg.params.keys() == {"query", "k", "_meta"}
+    assert leg.params["_meta"].keys() == {"federation", "deadlineMs"}
+
+
+def test_other_options_are_forwarded_as_they_are() -> None:
+    """Options that engines honour, unknown ones and vendors' are forwarded untouched; nulls are absent."""
+    capabilities = {
+        "retrieve": {"modes": ["dense"], "units": ["chunk"], "levels": 3},
+        "filter": {"fields": {"at": "date"}},
+        "transform": {"methods": ["hyde"]},
+    }
+    sent: dict[str, Any] = {
+        "mode": "dense",
+        "unit": "chunk",
+        "level": 1,
+        "seed": 42,
+        "rewrite": "hyde",
+        "recency": {"field": "at", "halfLifeDays": 3},
+        "filter": {"field": "at", "op": "exists", "value": True},
+        "includeText": False,
+        "strict": True,
+        "x-acme": {"boost": [1, None]},
+        "brandNew": "yes",
+    }
+    leg = only_leg(capabilities=capabilities, **sent, mmr=None)
+    assert {key: value for key, value in leg.params.items() if key not in ("query", "k", "_meta")} == sent
+
+
+@pytest.mark.parametrize(
+    "own", [{"tokenBudget": 100}, {"x_gateway": {"identity": "content"}}], ids=["budget", "content"]
+)
+def test_text_is_asked_for_where_the_gateway_needs_it(own: dict[str, Any]) -> None:
+    """`includeText: false` is not forwarded while the gateway itself needs the text to do what was asked."""
+    assert only_leg(includeText=False).params["includeText"] is False
+    assert "includeText" not in only_leg(includeText=False, **own).params
+
+
+def test_engines_share_no_params() -> None:
+    """What is changed for one engine never shows at another."""
+    members = members_of(
+        FakeEngine("a", capabilities={"retrieve": {"maxK": 5, "rerankBuiltin": True}}),
+        FakeEngine("b", capabilities={"retrieve": {"rerankBuiltin": True}}),
+    )
+    plan = planned(members, k=3, rerank={"topN": 4}, candidateK=4)
+    first, second = (leg.params for leg in plan.legs)
+    assert (first["k"], first["rerank"], first["candidateK"]) == (5, {"topN": 5}, 5)
+    assert (second["k"], second["rerank"], second["candidateK"]) == (20, {"topN": 20}, 20)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("seconds", "timeout_ms", "expected"),
+    [(10.0, 2000, 2.0), (10.0, 10_000, 9.9), (10.0, 60_000, 9.9), (0.5, 2000, 0.4), (0.1, 2000, 0.08)],
+)
+def test_leg_gets_its_own_timeout_or_what_remains(seconds: float, timeout_ms: int, expected: float) -> None:
+    """An engine has the smaller of its own timeout and what remains less the reserve (B28)."""
+    engine = FakeEngine("docs", timeoutMs=timeout_ms)
+    plan = planned(members_of(engine), seconds=seconds)
+    (leg,) = plan.legs
+    assert leg.seconds == pytest.approx(expected)
+    assert leg.deadline == pytest.approx(NOW + expected)
+    assert leg.params["_meta"]["deadlineMs"] == pytest.approx(expected * 1000, abs=1)
+    assert plan.cut_by_caller is (expected * 1000 < timeout_ms)
+
+
+@given(st.integers(2, 20_000), st.integers(1, 30_000), st.sampled_from([0, 1, 100, 5000]))
+def test_less_time_is_passed_on_than_there_is(deadline_ms: int, timeout_ms: int, reserve_ms: int) -> None:
+    """Every engine is told strictly less time than the caller has, in whole milliseconds and at least one (RCP §16)."""
+    engine = FakeEngine("docs", timeoutMs=timeout_ms)
+    wishes = RetrieveSettings(reserve_ms=reserve_ms)
+    (leg,) = planned(members_of(engine), wishes=wishes, meta={"deadlineMs": deadline_ms}, seconds=60.0).legs
+    told = leg.params["_meta"]["deadlineMs"]
+    assert type(told) is int
+    assert 1 <= told < deadline_ms
+    assert told <= timeout_ms
+
+
+def test_each_timeout_has_its_own_deadline() -> None:
+    """Engines with different timeouts are told different deadlines."""
+    members = members_of(FakeEngine("a", timeoutMs=100), FakeEngine("b", timeoutMs=900), FakeEngine("c", timeoutMs=100))
+    plan = planned(members)
+    assert [leg.params["_meta"]["deadlineMs"] for leg in plan.legs] == [100, 900, 100]
+
+
+# Loops
+
+
+def test_depth_and_path_go_down_the_line() -> None:
+    """An engine gets one level less, and our identity at the end of the path (RCP §16)."""
+    leg = only_leg(meta={"federation": {"depth": 2, "path": ["top"]}})
+    assert leg.params["_meta"]["federation"] == {"depth": 1, "path": ["top", "us"]}
+
+
+@pytest.mark.parametrize(("stated", "expected"), [(None, 2), (1, 0), (3, 2), (4, 2), (10**9, 2)])
+def test_depth_is_bounded_by_ours(stated: int | None, expected: int) -> None:
+    """A caller that states no depth gets ours, and none gets more."""
+    meta = None if stated is None else {"federation": {"depth": stated}}
+    assert only_leg(meta=meta).params["_meta"]["federation"]["depth"] == expected
+
+
+def test_depth_is_never_negative() -> None:
+    """A gateway whose own depth is 0 still asks its engines, and tells them to ask nobody."""
+    call = call_of(now=NOW)
+    call = type(call)(call.params, call.meta, call.started, call.deadline, call.request_id, default_depth=0)
+    plan = plan_retrieve(call, members_of(FakeEngine("a")), NOW, RetrieveSettings(), FusionSettings())
+    assert plan.legs[0].params["_meta"]["federation"] == {"depth": 0, "path": ["us"]}
+
+
+@pytest.mark.parametrize(
+    ("federation", "reason"),
+    [({"depth": 0}, "depth"), ({"depth": 3, "path": ["x", "us", "y"]}, "loop")],
+    ids=["no depth left", "we are in the path"],
+)
+def test_nothing_is_forwarded_in_a_loop(federation: dict[str, Any], reason: str) -> None:
+    """At depth 0, or with our identity in the path, nobody is asked, and the success says so (decision 3)."""
+    members = members_of(FakeEngine("a"), FakeEngine("b", reached=False, required=True), disabled=["off"])
+    plan = planned(members, meta={"federation": federation})
+    assert plan.legs == ()
+    assert reasons(plan) == {"a": reason, "b": reason, "off": reason}
+    (note,) = plan.notes
+    assert note.startswith("no engine was asked: ")
+
+
+def test_only_cycles_are_an_empty_success() -> None:
+    """If whoever could be asked would close a cycle, nobody is asked, and that is no error."""
+    members = members_of(FakeEngine("a", gateway_id="top"), FakeEngine("b", capabilities={"embed": {}}))
+    plan = planned(members, meta={"federation": {"depth": 3, "path": ["top"]}})
+    assert plan.legs == ()
+    assert reasons(plan) == {"a": "loop", "b": "capability"}
+    assert len(plan.notes) == 1
+
+
+def test_gateway_below_is_asked() -> None:
+    """An engine that is a gateway itself, and not in the path, is asked like any other."""
+    engine = FakeEngine("below", gateway_id="other")
+    assert asked(planned(members_of(engine), meta={"federation": {"depth": 1, "path": ["top"]}})) == ["below"]
+
+
+def test_meta_of_the_caller_is_passed_on() -> None:
+    """What the door lets through of the caller's `_meta` reaches every engine; ours wins."""
+    call = call_of(now=NOW)
+    passed_on = {"traceId": "t", "federation": "forged", "deadlineMs": 10**9}
+    call = type(call)(call.params, call.meta, call.started, call.deadline, call.request_id, passed_on=passed_on)
+    plan = plan_retrieve(call, members_of(FakeEngine("a")), NOW, RetrieveSettings(), FusionSettings())
+    assert plan.legs[0].params["_meta"] == {
+        "traceId": "t",
+        "federation": {"depth": 2, "path": ["us"]},
+        "deadlineMs": 2000,
+    }
+
+
+# Fusion
+
+
+def test_weights_of_the_registry_and_of_the_request() -> None:
+    """A weight in the request overrides the registry's for that engine only (B07)."""
+    members = members_of(FakeEngine("a", weight=2.0), FakeEngine("b", weight=3.0))
+    assert [leg.weight for leg in planned(members).legs] == [2.0, 3.0]
+    plan = planned(members, fusion={"weights": {"a": 0}})
+    assert [leg.weight for leg in plan.legs] == [0, 3.0]
+
+
+def test_unknown_name_in_the_weights_is_refused() -> None:
+    """A weight for nobody is -32602 and says for whom; one for a disabled engine is fine."""
+    members = members_of(FakeEngine("a"), disabled=["off"])
+    error = refused(members, fusion={"weights": {"a": 1, "nobody": 2}})
+    assert isinstance(error, InvalidParams)
+    assert error.data["field"] == "fusion.weights.nobody"
+    assert asked(planned(members, fusion={"weights": {"off": 2}})) == ["a"]
+
+
+def test_dense_and_sparse_weights_belong_to_the_engines() -> None:
+    """Weights of the lists inside an engine are forwarded, if it can blend at all, and never weigh engines."""
+    members = members_of(
+        FakeEngine("blends", capabilities={"retrieve": {"fusion": ["weighted"]}}),
+        FakeEngine("plain", capabilities={"retrieve": {}}),
+    )
+    plan = planned(members, fusion={"method": "weighted", "weights": {"dense": 2, "sparse": 1, "plain": 5}})
+    by_id = {leg.engine.id: leg for leg in plan.legs}
+    assert by_id["blends"].params["fusion"] == {"method": "weighted", "weights": {"dense": 2, "sparse": 1}}
+    assert "fusion" not in by_id["plain"].params
+    assert (by_id["blends"].weight, by_id["plain"].weight) == (1.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("fusion", "offered", "sent"),
+    [
+        ({"method": "rrf", "rrfK": 10}, ["rrf"], {"method": "rrf", "rrfK": 10}),
+        ({"method": "convex", "alpha": 0.3}, ["rrf"], None),
+        ({"weights": {"dense": 1}}, ["rrf"], {"weights": {"dense": 1}}),
+        ({"alpha": 0.3}, ["rrf"], {"alpha": 0.3}),
+        ({"alpha": 0.3}, [], None),
+        ({"rrfK": 10}, ["rrf"], None),
+        ({"weights": {"docs": 2}}, ["rrf"], None),
+    ],
+)
+def test_inner_fusion_is_forwarded_if_the_engine_has_it(
+    fusion: dict[str, Any], offered: list[str], sent: dict[str, Any] | None
+) -> None:
+    """Only what concerns the lists inside an engine is forwarded, and only if it advertises the method."""
+    leg = only_leg(capabilities={"retrieve": {"fusion": offered}}, fusion=fusion)
+    assert leg.params.get("fusion") == sent
+
+
+def test_blend_comes_from_request_then_settings() -> None:
+    """The request's fusion options go before the settings'."""
+    members = members_of(FakeEngine("a", capabilities={"retrieve": {"scoreFloor": 0.25}}))
+    blend = FusionSettings(method="weighted", rrf_k=7, confidence_weight=0.5)
+    plain = plan_retrieve(call_of(now=NOW), members, NOW, RetrieveSettings(), blend)
+    assert (plain.fusion.method, plain.fusion.rrf_k, plain.fusion.confidence_weight) == ("weighted", 7, 0.5)
+    assert plain.fusion.identity == "id"
+    assert plain.legs[0].score_floor == 0.25
+    call = call_of(
+        now=NOW, fusion={"method": "convex", "rrfK": 9}, x_gateway={"confidenceWeight": 0, "identity": "uri"}
+    )
+    asked_for = plan_retrieve(call, members, NOW, RetrieveSettings(), blend)
+    assert (asked_for.fusion.method, asked_for.fusion.rrf_k, asked_for.fusion.confidence_weight) == ("convex", 9, 0)
+    assert asked_for.fusion.identity == "uri"
