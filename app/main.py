@@ -3,6 +3,7 @@
 `serve` is what the command line calls; `create_app` is what each of several workers calls.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -74,6 +75,7 @@ def build_app(state: GatewayState) -> Asgi:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        calm_the_collector()
         state.engines.start()
         logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
         try:
@@ -97,6 +99,17 @@ def create_app() -> Asgi:
     loaded = load_registry(Path(os.environ[REGISTRY_VARIABLE]), os.environ)
     start_log(settings.log)
     return build_app(build_state(loaded, settings))
+
+
+def calm_the_collector() -> None:
+    """Tell Python's cycle collector that what start-up made will stay, and to look at the rest less often.
+
+    A request makes some thousand objects and hardly a cycle among them; by default the collector looks at them every
+    seven hundred.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def start_log(wishes: LogSettings) -> None:

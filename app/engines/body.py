@@ -22,6 +22,9 @@ from app.protocol.errors import (
     ResponseTooLarge,
 )
 
+Content = bytes | bytearray | memoryview
+"""A whole, decoded body."""
+
 CHUNK = 65_536
 """Bytes decompressed at a time: how far beyond the cap a compressed body can reach."""
 
@@ -120,14 +123,14 @@ def _wbits(coding: bytes) -> int | None:
     return wbits
 
 
-def read_answer(status: int, body: bytes | bytearray, retry_after: bytes | None, call_id: int) -> dict[str, Any]:
+def read_answer(status: int, body: Content, retry_after: bytes | None, call_id: int) -> dict[str, Any]:
     """The `result` of an HTTP answer (RCP §5.2). Raises LegError for everything else it can say."""
     if status == 200:
         return read_reply(body, call_id)
     raise _refusal(status, body, retry_after_ms(retry_after))
 
 
-def _refusal(status: int, body: bytes | bytearray, wait_ms: int | None) -> LegError:
+def _refusal(status: int, body: Content, wait_ms: int | None) -> LegError:
     """What a status other than 200 means. A JSON-RPC error in the body keeps its code and message."""
     told = _error_in(body)
     code = told.code if told is not None else None
@@ -149,7 +152,7 @@ def _refusal(status: int, body: bytes | bytearray, wait_ms: int | None) -> LegEr
     return BadStatus(text, retry_after_ms=wait_ms)
 
 
-def _error_in(body: bytes | bytearray) -> LegError | None:
+def _error_in(body: Content) -> LegError | None:
     """The JSON-RPC error that the body is, if it is one."""
     try:
         message = envelope.loads(body)

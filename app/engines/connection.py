@@ -11,7 +11,7 @@ from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app.engines.body import Body
+from app.engines.body import Body, Content
 from app.engines.endpoint import reason_of
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self.retry_after: bytes | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
-        self._waiter: asyncio.Future[bytes | bytearray] | None = None
+        self._waiter: asyncio.Future[Content] | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
         self._pieces: list[bytes] = []
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._silence = 0
         self._heard = self._complete = self._until_close = self._keep = False
 
-    def ask(self, request: bytes) -> asyncio.Future[bytes | bytearray]:
+    def ask(self, request: bytes) -> asyncio.Future[Content]:
         """Write one whole request; the future is the decoded body of its answer, or a LegError.
 
         Whoever stops waiting for the future must `abort` the connection.
@@ -139,25 +139,12 @@ class Connection(asyncio.Protocol):
             self.abort()  # nobody asked: this peer cannot be trusted with another question
             return
         if not self._heard and len(data) > MAX_HEAD_BYTES:
-            self._parse_in_parts(data)
-            return
-        self._heard = True
-        try:
-            self._parser.feed_data(data)  # type: ignore[union-attr]
-        except (HttpParserError, HttpParserUpgrade) as fault:
-            if not self._complete:
-                self.fail(self._fault or ProtocolViolation(f"the answer is not HTTP: {fault}"))
-                return
-            self._keep = False
-        if not self._pieces:
-            self._silence += len(data)
-        elif not self._complete or self._body is not None or len(self._pieces) > 1:
-            self._absorb()
-        if self._complete:
-            # What follows a complete answer has cleared its fields.
-            self._deliver(self._keep and _HEAD_READ in self._fields)
-        elif self._silence >= MAX_HEAD_BYTES:
-            self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
+            # The head may end anywhere in a large piece: its start is looked at first, so that its bound holds.
+            view = memoryview(data)
+            self._parse(view[:MAX_HEAD_BYTES])
+            data = view[MAX_HEAD_BYTES:]
+        if not self.closed:
+            self._parse(data)
 
     def eof_received(self) -> None:
         self._end(None)
@@ -213,12 +200,24 @@ class Connection(asyncio.Protocol):
         except LegError as fault:
             self._refuse(fault)
 
-    def _parse_in_parts(self, data: bytes | memoryview) -> None:
-        """The head may end anywhere in a large piece: look at the start of it first, so that its bound holds."""
-        view = memoryview(data)
-        self.data_received(view[:MAX_HEAD_BYTES])
-        if not self.closed:
-            self.data_received(view[MAX_HEAD_BYTES:])
+    def _parse(self, data: bytes | memoryview) -> None:
+        self._heard = True
+        try:
+            self._parser.feed_data(data)  # type: ignore[union-attr]
+        except (HttpParserError, HttpParserUpgrade) as fault:
+            if not self._complete:
+                self.fail(self._fault or ProtocolViolation(f"the answer is not HTTP: {fault}"))
+                return
+            self._keep = False
+        if not self._pieces:
+            self._silence += len(data)
+        elif not self._complete or self._body is not None or len(self._pieces) > 1:
+            self._absorb()
+        if self._complete:
+            # What follows a complete answer has cleared its fields.
+            self._deliver(self._keep and _HEAD_READ in self._fields)
+        elif self._silence >= MAX_HEAD_BYTES:
+            self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
 
     def _absorb(self) -> None:
         """Take the pieces of a body that does not come in one."""
@@ -235,7 +234,7 @@ class Connection(asyncio.Protocol):
         """The answer is whole: hand it over."""
         if not keep:
             self.abort()
-        body: bytes | bytearray
+        body: Content
         if self._body is None:
             body = self._pieces.pop() if self._pieces else b""
         else:

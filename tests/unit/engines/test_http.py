@@ -248,8 +248,8 @@ def test_tls(run: Run, tmp_path: Path) -> None:
     run(story)
 
 
-@pytest.mark.parametrize("steps", [*range(8), 1000])
-def test_cancelled_in_the_handshake(run: Run, steps: int) -> None:
+@pytest.mark.parametrize("steps", [*range(8), None])
+def test_cancelled_in_the_handshake(run: Run, steps: int | None) -> None:
     """A call cancelled anywhere in a TLS handshake that hangs closes its connection."""
 
     async def story() -> None:
@@ -257,13 +257,14 @@ def test_cancelled_in_the_handshake(run: Run, steps: int) -> None:
             transport = _transport(peer.url.replace("http://", "https://"))
             await asyncio.sleep(0)
             call = asyncio.create_task(transport.call("retrieve", {}))
-            for _ in range(steps):
+            for _ in range(steps or 0):
                 await asyncio.sleep(0)
+            if steps is None:
+                await until(lambda: peer.taken == 1)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
             await until(lambda: peer.open_lines == 0)
-            assert peer.taken == 1 or steps < 1000
             await transport.close()
 
     run(story)
