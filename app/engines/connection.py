@@ -13,6 +13,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.body import Body, Content
 from app.engines.endpoint import reason_of
+from app.engines.transport import Severed
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
 MAX_HEAD_BYTES = 65_536
@@ -24,10 +25,6 @@ _HEAD_READ = b""
 """A field name that no peer can send: noted once a head was read, gone when another message begins."""
 
 Fields = dict[bytes, bytes]
-
-
-class Severed(ProtocolViolation):
-    """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
 
 
 class _Surplus(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from app.engines.transport import Reply, Transport
+from app.engines.transport import Exchange, Reply, Severed, Transport
 from app.protocol.capabilities import Advertisement, read_advertisement
 from app.protocol.errors import (
     BadStatus,
@@ -43,6 +43,7 @@ class RemoteEngine:
 
     __slots__ = (
         "_fault",
+        "_forgotten",
         "_handshakes",
         "_on_change",
         "_shaking",
@@ -65,6 +66,7 @@ class RemoteEngine:
         self._fault: LegError | None = ConnectFailed("no handshake yet")
         self._shaking = asyncio.Lock()
         self._handshakes = 0
+        self._forgotten = False  # it answered that it knows of no handshake, as after a restart
 
     @property
     def up(self) -> bool:
@@ -105,6 +107,40 @@ class RemoteEngine:
         self._fault = None
         return reply
 
+    def begin(self, method: str, params: Mapping[str, Any]) -> "Asked | None":
+        """Ask an idempotent question at once if nothing has to be waited for; None if `call` must be used.
+
+        Unlike `call` it sets no deadline: whoever holds the Asked must end it in time.
+        """
+        if self._forgotten or not self.gate.try_enter():
+            return None
+        exchange = self._transport.begin(method, params)
+        if exchange is None:
+            self.gate.leave()
+            return None
+        return Asked(self, exchange)
+
+    def finish(self, exchange: Exchange) -> Reply | None:
+        """The answer of a begun exchange; None if it must be asked once more, by `call`. Raises LegError."""
+        self.gate.leave()
+        try:
+            reply = exchange.take()
+        except Severed:
+            return None
+        except LegError as fault:
+            if fault.code == NOT_INITIALIZED and isinstance(fault, Refused):
+                self._forgotten = True
+                return None
+            raise self._noted(fault) from None
+        self._fault = None
+        return reply
+
+    def abandon(self, exchange: Exchange, given: float | None) -> LegTimeout | None:
+        """End a begun exchange that has no answer: out of its `given` seconds, or (None) because the caller left."""
+        self.gate.leave()
+        exchange.drop()
+        return None if given is None else self._late(given, 1)
+
     async def check(self, deadline: float) -> None:
         """See whether it is there: `ping`, or a handshake while it counts as down. Raises LegError."""
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
@@ -139,6 +175,9 @@ class RemoteEngine:
 
     async def _ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         seen = self._handshakes
+        if self._forgotten:
+            await self._shake_hands(seen)
+            seen = self._handshakes
         try:
             return await self._transport.call(method, params, idempotent=idempotent)
         except Refused as refusal:
@@ -177,6 +216,7 @@ class RemoteEngine:
     def _remember(self, advertisement: Advertisement) -> None:
         self._handshakes += 1
         self._fault = None
+        self._forgotten = False
         if advertisement != self.advertisement:
             self.advertisement = advertisement
             self._on_change(self)
@@ -202,3 +242,31 @@ class RemoteEngine:
     def __repr__(self) -> str:
         state = "up" if self.up else f"down ({self.down_reason})"
         return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self.gate!r}, {self._handshakes} handshakes>"
+
+
+class Asked:
+    """A call under way without a task of its own. Exactly one of `take`, `late` and `drop` must end it."""
+
+    __slots__ = ("_engine", "_exchange", "waiter")
+
+    def __init__(self, engine: RemoteEngine, exchange: Exchange) -> None:
+        self.waiter = exchange.waiter
+        self._engine = engine
+        self._exchange = exchange
+
+    def take(self) -> Reply | None:
+        """The answer, once `waiter` is done; None if the question must be asked once more. Raises LegError."""
+        return self._engine.finish(self._exchange)
+
+    def late(self, given: float) -> LegTimeout:
+        """Its `given` seconds are over: the fault of its leg."""
+        fault = self._engine.abandon(self._exchange, given)
+        assert fault is not None
+        return fault
+
+    def drop(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._engine.abandon(self._exchange, None)
+
+    def __repr__(self) -> str:
+        return f"<Asked {self._engine.id}: {self._exchange!r}>"

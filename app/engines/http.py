@@ -4,6 +4,7 @@ Engines room. It decides what a request looks like on the wire and when asking o
 what is asked, deadlines (the caller cancels) and how many calls may run at once.
 """
 
+import asyncio
 import itertools
 import ssl
 import time
@@ -11,14 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.engines.body import read_answer
-from app.engines.connection import Connection, Severed
+from app.engines.connection import Connection
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply, read_reply
+from app.engines.transport import Reply, Severed, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
+
+Waiter = asyncio.Future[bytes | bytearray | memoryview]
 
 MAX_HEADS = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -56,19 +59,14 @@ class HttpTransport:
         A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`.
         """
         call_id = next(self._ids)
-        body = envelope.encode_call(call_id, method, params)
-        request = b"%b%d\r\n\r\n%b" % (self._heads.get(method) or self._head(method), len(body), body)
+        request = self._request(call_id, method, params)
         connection, attempts = self._pool.take(), 1
         once_more = idempotent and connection is not None
         while True:
             if connection is None:
                 connection = await self._pool.dial()
             try:
-                answer = await connection.ask(request)
-                if connection.status == 200:
-                    result = read_reply(answer, call_id)
-                else:
-                    result = read_answer(connection.status, answer, connection.retry_after, call_id)
+                result = _read(connection, await connection.ask(request), call_id)
             except BaseException as fault:
                 self._part(connection, fault, attempts)
                 if not (once_more and isinstance(fault, Severed)):
@@ -78,9 +76,35 @@ class HttpTransport:
                 self._pool.give(connection)
                 return Reply(result, attempts)
 
+    def begin(self, method: str, params: Mapping[str, Any]) -> "HttpExchange | None":
+        """Send an idempotent request at once over a connection that is open; None if there is none."""
+        connection = self._pool.take()
+        if connection is None:
+            return None
+        call_id = next(self._ids)
+        return HttpExchange(self, connection, call_id, connection.ask(self._request(call_id, method, params)))
+
+    def finish(
+        self, connection: Connection, waiter: asyncio.Future[bytes | bytearray | memoryview], call_id: int
+    ) -> Reply:
+        """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
+        try:
+            result = _read(connection, waiter.result(), call_id)
+        except BaseException as fault:
+            self._part(connection, fault, 1)
+            if isinstance(fault, Severed):
+                self._pool.clear()  # what was opened before is likely gone with it; asking again starts afresh
+            raise
+        self._pool.give(connection)
+        return Reply(result)
+
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         await self._pool.close()
+
+    def _request(self, call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
+        body = envelope.encode_call(call_id, method, params)
+        return b"%b%d\r\n\r\n%b" % (self._heads.get(method) or self._head(method), len(body), body)
 
     def _part(self, connection: Connection, fault: BaseException, attempts: int) -> None:
         """An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not."""
@@ -110,3 +134,38 @@ class HttpTransport:
 
     def __repr__(self) -> str:
         return f"<HttpTransport {self._entry.id} {self._pool!r}>"
+
+
+class HttpExchange:
+    """A question on the wire that no task waits for. Satisfies `Exchange`."""
+
+    __slots__ = ("_call_id", "_connection", "_transport", "waiter")
+
+    def __init__(
+        self,
+        transport: HttpTransport,
+        connection: Connection,
+        call_id: int,
+        waiter: Waiter,
+    ) -> None:
+        self.waiter = waiter
+        self._transport = transport
+        self._connection = connection
+        self._call_id = call_id
+
+    def take(self) -> Reply:
+        """The answer, once `waiter` is done. Raises LegError."""
+        return self._transport.finish(self._connection, self.waiter, self._call_id)
+
+    def drop(self) -> None:
+        """Stop waiting: the connection is closed, since its answer would come for nobody."""
+        self._connection.abort()
+
+    def __repr__(self) -> str:
+        return f"<HttpExchange {self._call_id} over {self._connection!r}>"
+
+
+def _read(connection: Connection, answer: bytes | bytearray | memoryview, call_id: int) -> dict[str, Any]:
+    if connection.status == 200:
+        return read_reply(answer, call_id)
+    return read_answer(connection.status, answer, connection.retry_after, call_id)

@@ -16,10 +16,9 @@ import anyio
 import httpx2
 
 from app.engines.body import read_answer
-from app.engines.connection import Severed
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply
+from app.engines.transport import Reply, Severed
 from app.engines.wire import HTTP2, TRAIL, Dialler, Trail, Wire
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
@@ -88,6 +87,9 @@ class HttpxTransport:
         except LegError as fault:
             fault.attempts = 2
             raise
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> None:
+        """Nothing is ever sent without waiting here; use `call`."""
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""

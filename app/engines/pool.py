@@ -96,6 +96,12 @@ class Pool:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._max_idle, self._sweep)
 
+    def clear(self) -> None:
+        """Close every idle connection."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
+
     async def dial(self) -> Connection:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
         if self._closed:

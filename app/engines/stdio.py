@@ -126,6 +126,9 @@ class StdioTransport:
             raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
         raise outcome
 
+    def begin(self, method: str, params: Mapping[str, Any]) -> None:
+        """Nothing is ever sent without waiting here; use `call`."""
+
     async def close(self) -> None:
         """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
         self._closed = True

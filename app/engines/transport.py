@@ -4,6 +4,7 @@ Here, and nowhere else, an engine's JSON-RPC answer becomes a result or a LegErr
 It refuses to know sockets, pools and processes.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,27 @@ class Reply(NamedTuple):
     attempts: int = 1
 
 
+class Exchange(Protocol):
+    """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
+
+    @property
+    def waiter(self) -> asyncio.Future[Any]:
+        """Done once `take` has an answer or a fault to give."""
+        ...
+
+    def take(self) -> Reply:
+        """The answer. Raises LegError; Severed if the question may be asked again over a fresh connection."""
+        ...
+
+    def drop(self) -> None:
+        """Stop waiting and leave nothing behind."""
+        ...
+
+
+class Severed(ProtocolViolation):
+    """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
+
+
 class Transport(Protocol):
     """One engine as reached over one kind of wire.
 
@@ -33,6 +55,13 @@ class Transport(Protocol):
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """Send one request and wait for its answer. Raises LegError, never anything else but CancelledError."""
+        ...
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> "Exchange | None":
+        """Send an idempotent request at once if nothing has to be waited for; None if `call` must be used.
+
+        The way of most calls of a federated retrieve: no task and no coroutine is made for them.
+        """
         ...
 
     async def close(self) -> None:

@@ -17,9 +17,9 @@ import httpcore2
 import httpx2
 
 from app.engines.body import Body
-from app.engines.connection import Severed
 from app.engines.endpoint import Endpoint
 from app.engines.resolver import Resolver
+from app.engines.transport import Severed
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from app.settings.schema import EngineEntry, EnginesSettings
 

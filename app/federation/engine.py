@@ -3,10 +3,12 @@
 The journey is written against this protocol alone; sockets and processes stay in the `engines` room.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from app.protocol.capabilities import Advertisement
+from app.protocol.errors import LegTimeout
 from app.settings.schema import EngineEntry
 
 
@@ -18,6 +20,27 @@ class EngineReply(Protocol):
 
     @property
     def attempts(self) -> int: ...
+
+
+class Asked(Protocol):
+    """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""
+
+    @property
+    def waiter(self) -> asyncio.Future[Any]:
+        """Done once `take` may be called."""
+        ...
+
+    def take(self) -> EngineReply | None:
+        """The answer; None if the question must be asked once more, by `call`. Raises LegError."""
+        ...
+
+    def late(self, given: float) -> LegTimeout:
+        """Its `given` seconds are over; the fault of its leg."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody waits for the answer any more."""
+        ...
 
 
 class Engine(Protocol):
@@ -35,6 +58,10 @@ class Engine(Protocol):
     @property
     def down_reason(self) -> str | None:
         """Why the first handshake has not succeeded yet, for the report; None once it has."""
+        ...
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> Asked | None:
+        """Ask at once if nothing has to be waited for; None if `call` must be used. Sets no deadline."""
         ...
 
     async def call(

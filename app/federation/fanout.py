@@ -6,11 +6,26 @@ waits until each is gone. It refuses to know what was asked and how the answers 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
+from typing import Any
 
+from app.federation.engine import Asked
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.plan import Leg, Plan
 from app.protocol.errors import LegError, LegFault
+
+
+class _Begun:
+    """A leg that was asked without a task."""
+
+    __slots__ = ("asked", "leg", "started")
+
+    def __init__(self, leg: Leg, asked: Asked, started: float) -> None:
+        self.leg = leg
+        self.asked = asked
+        self.started = started
+
 
 Heard = Callable[[Outcome], None]
 """Told of each outcome in the moment it is there."""
@@ -19,7 +34,7 @@ Heard = Callable[[Outcome], None]
 class FanOut:
     """One run of one plan."""
 
-    __slots__ = ("_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
+    __slots__ = ("_begun", "_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
 
     def __init__(self, plan: Plan, heard: Heard, clock: Callable[[], float] = perf_counter) -> None:
         """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond."""
@@ -30,25 +45,71 @@ class FanOut:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(plan.legs)
+        self._begun: set[_Begun] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome | None:
         """Ask everybody. Returns the outcome of a required engine that failed, if one did."""
         if not self._plan.legs:
             return None
-        create_task = self._loop.create_task
-        self._tasks = [create_task(self._leg(leg)) for leg in self._plan.legs]
+        timers: list[asyncio.TimerHandle] = []
         try:
+            self._ask_everybody()
+            deadlines = {begun.leg.deadline for begun in self._begun}
+            timers = [self._loop.call_at(deadline, self._strike, deadline) for deadline in deadlines]
             return await self._ended
         finally:
+            for timer in timers:
+                timer.cancel()
             if self._pending:
                 await self._abort()
 
-    async def _leg(self, leg: Leg) -> None:
-        started = self._clock()
+    def _ask_everybody(self) -> None:
+        """Begin each leg without a task where the engine can be asked at once; the others get one."""
+        for leg in self._plan.legs:
+            started = self._clock()
+            asked = leg.engine.begin("retrieve", leg.params)
+            if asked is None:
+                self._spawn(leg, started, 0)
+            else:
+                begun = _Begun(leg, asked, started)
+                self._begun.add(begun)
+                asked.waiter.add_done_callback(partial(self._answered, begun))
+
+    def _spawn(self, leg: Leg, started: float, before: int) -> None:
+        self._tasks.append(self._loop.create_task(self._leg(leg, started, before)))
+
+    def _answered(self, begun: "_Begun", _: asyncio.Future[Any]) -> None:
+        """The waiter of a begun leg is done: read what it has, or ask once more the long way."""
+        if begun not in self._begun:
+            return  # it was ended meanwhile
+        self._begun.discard(begun)
+        leg, started = begun.leg, begun.started
+        try:
+            reply = begun.asked.take()
+            if reply is None:
+                self._spawn(leg, started, 1)
+                return
+            outcome = answered(leg.engine.id, reply.result, self._clock() - started, reply.attempts)
+        except LegError as fault:
+            outcome = failed(leg.engine.id, fault, self._clock() - started)
+        except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
+            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
+        self._settle(leg, outcome)
+
+    def _strike(self, deadline: float) -> None:
+        """The deadline of begun legs has come."""
+        for begun in [begun for begun in self._begun if begun.leg.deadline <= deadline]:
+            self._begun.discard(begun)
+            fault = begun.asked.late(begun.leg.seconds)
+            self._settle(begun.leg, failed(begun.leg.engine.id, fault, self._clock() - begun.started))
+
+    async def _leg(self, leg: Leg, started: float, before: int) -> None:
+        """One leg in a task of its own; `before` requests were sent for it already."""
         try:
             reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
-            outcome = answered(leg.engine.id, reply.result, self._clock() - started, reply.attempts)
+            took = self._clock() - started
+            outcome = answered(leg.engine.id, reply.result, took, reply.attempts + before)
         except asyncio.CancelledError as end:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -57,9 +118,13 @@ class FanOut:
             # Not this leg was cancelled but something it waited for: unanswered, it would keep the whole waiting.
             outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._clock() - started)
         except LegError as fault:
+            fault.attempts += before
             outcome = failed(leg.engine.id, fault, self._clock() - started)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
             outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
+        self._settle(leg, outcome)
+
+    def _settle(self, leg: Leg, outcome: Outcome) -> None:
         self._pending -= 1
         self.outcomes.append(outcome)
         if not self._ended.done():
@@ -70,6 +135,10 @@ class FanOut:
         self._heard(outcome)
 
     async def _abort(self) -> None:
+        begun, self._begun = self._begun, set()
+        for leg in begun:
+            leg.asked.drop()
+            self._heard(cancelled(leg.leg.engine.id, self._clock() - leg.started))
         running = [task for task in self._tasks if not task.done()]
         for task in running:
             task.cancel()

@@ -87,37 +87,65 @@ class Fusion:
         return min(1.0, units / ceiling) if ceiling > 0 else 0.0
 
     def _fused(self, key: str) -> dict[str, Any]:
-        tally = self._tally
-        units = tally.units[key]
         copies = self._copies_of(key)
-        kept = copies[0] if len(copies) == 1 else richest(copies)
-        source, rank, hit = kept
+        units = self._tally.units[key]
+        if len(copies) == 1:
+            return self._lone(copies[0], units)
+        source, rank, hit = richest(copies)
         marks, confidence = _contributors(copies)
-        meta = _merged_meta(hit, copies)
-        meta["engine"] = source.engine
-        meta["engineRank"] = rank
-        meta["engineScore"] = hit["score"]
-        meta["fusedScore"] = units / UNIT
-        meta["engines"] = marks
-        fused = hit.copy()
+        fused = {
+            **hit,
+            "score": self._score(units),
+            "meta": {
+                **_merged_meta(hit, copies),
+                "engine": source.engine,
+                "engineRank": rank,
+                "engineScore": hit["score"],
+                "fusedScore": units / UNIT,
+                "engines": marks,
+            },
+        }
         if source.namespace is not None:
             fused["id"] = public_id(hit, source.namespace)
-        fused["score"] = self._score(units)
-        fused["meta"] = meta
         if confidence is not None:
             fused["confidence"] = confidence
-        elif "confidence" in fused:
-            del fused["confidence"]
-        if len(copies) > 1:
-            _complete(fused, hit, copies)
+        else:
+            fused.pop("confidence", None)
+        _complete(fused, hit, copies)
+        return fused
+
+    def _lone(self, copy: Copy, units: float) -> dict[str, Any]:
+        """The hit of a document that one engine returned: its copy, and where it is from. The usual case."""
+        source, rank, hit = copy
+        score = hit["score"]
+        own = hit.get("meta")
+        mark = {"id": source.engine, "rank": rank, "score": score}
+        fused = {
+            **hit,
+            "score": self._score(units),
+            "meta": {
+                **(own if type(own) is dict else {}),
+                "engine": source.engine,
+                "engineRank": rank,
+                "engineScore": score,
+                "fusedScore": units / UNIT,
+                "engines": [mark],
+            },
+        }
+        if source.namespace is not None:
+            fused["id"] = public_id(hit, source.namespace)
+        if "confidence" in hit:
+            confidence = valid_confidence(hit["confidence"])
+            if confidence is None or source.confidence == "ignore":
+                del fused["confidence"]
+            else:
+                mark["confidence"] = confidence
         return fused
 
 
 def _merged_meta(kept: dict[str, Any], copies: Sequence[Copy]) -> dict[str, Any]:
     """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
     own = kept.get("meta")
-    if len(copies) == 1:
-        return own.copy() if type(own) is dict else {}
     meta: dict[str, Any] = {}
     for _, _, hit in reversed(copies):
         if "meta" in hit and type(hit["meta"]) is dict:

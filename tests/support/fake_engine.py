@@ -103,6 +103,9 @@ class FakeTransport:
         """Play this from now on."""
         self._parts[method] = _Part(script)
 
+    def begin(self, method: str, params: Mapping[str, Any]) -> None:
+        """Never without waiting."""
+
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         self.calls.append((method, params))
         self.idempotent.append(idempotent)
@@ -141,6 +144,9 @@ class FakeEngine:
         self.ended: list[str] = []
         """How each call ended: `answered`, `failed` or `cancelled`."""
         self._part = _Part({"hits": hits("a", "b", "c")} if answer is None else answer)
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> None:
+        """Never without waiting."""
 
     async def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> Reply:
         assert method == "retrieve"

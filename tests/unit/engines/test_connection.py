@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engines.connection import MAX_HEAD_BYTES, Connection, Severed
+from app.engines.connection import MAX_HEAD_BYTES, Connection
+from app.engines.transport import Severed
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation, ResponseTooLarge, TlsFailed
 from tests.support.raw_peer import chunked_answer, http_answer
 

@@ -9,9 +9,9 @@ import httpcore2
 import httpx2
 import pytest
 
-from app.engines.connection import Severed
 from app.engines.endpoint import Endpoint
 from app.engines.resolver import Resolver
+from app.engines.transport import Severed
 from app.engines.wire import TRAIL, Dialler, Trail, WatchedStream, Wire
 from app.protocol.errors import ConnectFailed, ProtocolViolation, ResponseTooLarge, TlsFailed
 from app.settings.schema import EngineEntry, EnginesSettings

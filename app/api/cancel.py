@@ -1,0 +1,85 @@
+"""Who is under way and may be called off with `notifications/cancel` (RCP §7), each within its own session.
+
+Ids of different callers are not comparable, so a request without a session cannot be called off, and nobody ends the
+request of another session. What is called off is answered once, with -32006. It refuses to know doors and methods.
+"""
+
+import asyncio
+
+MessageId = str | int | float
+
+
+class Running:
+    """One request under way, made in the task that answers it; `cancelled` once it has been called off."""
+
+    __slots__ = ("_cancelling", "_settled", "_task", "cancelled", "key")
+
+    def __init__(self, key: tuple[str, MessageId]) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a request is answered in a task"
+        self.key = key
+        self.cancelled = False
+        self._settled = False
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    def cancel(self) -> None:
+        """Call it off; a second time changes nothing."""
+        if not self.cancelled:
+            self.cancelled = True
+            self._task.cancel()
+
+    def is_the_cause(self) -> bool:
+        """Whether the CancelledError that was just caught comes from being called off alone; asked once, then settled.
+
+        If the caller has hung up or the server shuts down as well, there is nobody left to answer.
+        """
+        if not self.cancelled or self._settled:
+            return False
+        self._settled = True
+        return self._task.uncancel() <= self._cancelling
+
+    def end(self) -> None:
+        """The request is over, one way or another; must always be called."""
+        if self.cancelled and not self._settled:
+            self._settled = True
+            self._task.uncancel()
+
+    def __repr__(self) -> str:
+        return f"<Running {self.key[1]!r}{' cancelled' if self.cancelled else ''}>"
+
+
+class InFlight:
+    """The requests under way that can be called off; holds no more than there are."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, MessageId], list[Running]] = {}
+
+    def enter(self, session: str, message_id: MessageId) -> Running:
+        """A request begins, in the current task. A session may use an id twice at a time; both are then one to it."""
+        running = Running((session, message_id))
+        self._running.setdefault(running.key, []).append(running)
+        return running
+
+    def leave(self, running: Running) -> None:
+        """It is over; must be called for everyone that entered, in its task."""
+        running.end()
+        same = self._running[running.key]
+        same.remove(running)
+        if not same:
+            del self._running[running.key]
+
+    def cancel(self, session: str, message_id: MessageId) -> int:
+        """Call off the session's request with this id, and say how many there were; unknown ids are ignored."""
+        found = self._running.get((session, message_id), ())
+        for running in found:
+            running.cancel()
+        return len(found)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._running.values()))
+
+    def __repr__(self) -> str:
+        return f"<InFlight {len(self)} requests of {len({session for session, _ in self._running})} sessions>"

@@ -1,0 +1,60 @@
+"""What a caller is told while its question is under way (RCP §9): each engine that ended, and that the lists are fused.
+
+Pure: what has become of the legs goes in, the params of `notifications/progress` come out. It refuses to know how they
+reach the caller; whoever brings them there is a Listener.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from app.federation.outcome import Hit, Outcome, failure_line
+
+Progress = dict[str, Any]
+"""The params of one `notifications/progress`."""
+
+Token = str | int | None
+"""The caller's `_meta.progressToken`; it comes back as it was sent."""
+
+
+class Listener(Protocol):
+    """Where progress goes. Neither method waits."""
+
+    def open(self) -> None:
+        """Engines are about to be asked: from here on the caller hears what happens."""
+        ...
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Something happened. What comes later may take the place of what a slow caller has not heard yet."""
+        ...
+
+
+def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Sequence[Hit] | None) -> Progress:
+    """One engine of `legs` ended, the `ended`th to do so. `hits` is the fused list so far, None while nobody answered.
+
+    `progress` is the share of engines that have ended.
+    """
+    progress: Progress = {
+        "progressToken": token,
+        "progress": ended / legs,
+        "stage": "recall",
+        "message": failure_line(outcome) if outcome.status == "failed" else _answer_line(outcome),
+    }
+    if hits is not None:
+        progress["partial"] = {"hits": hits}
+    return progress
+
+
+def fused(token: Token, outcomes: Sequence[Outcome]) -> Progress:
+    """Every engine has ended and the lists are one; the response is next."""
+    answers = sum(outcome.status == "ok" for outcome in outcomes)
+    return {
+        "progressToken": token,
+        "progress": 1.0,
+        "stage": "fuse",
+        "message": f"{answers} of {len(outcomes)} engines answered",
+    }
+
+
+def _answer_line(outcome: Outcome) -> str:
+    hits = len(outcome.hits)
+    return f"{outcome.engine}: {hits} hit{'' if hits == 1 else 's'} after {outcome.took * 1000:.0f} ms"

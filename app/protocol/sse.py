@@ -1,0 +1,44 @@
+"""Server-sent events as RCP §5.2 and §9 use them: whether a caller asks for them, and what a frame looks like.
+
+It refuses to know what a frame says and how frames are sent.
+"""
+
+import re
+from typing import Final
+
+MEDIA_TYPE: Final = "text/event-stream"
+
+COMMENT: Final = b": keep-alive\n\n"
+"""Says nothing; keeps whoever stands between from taking a quiet stream for a dead one."""
+
+# A quoted string may hold any separator; one that never ends reaches to the end, so that nothing is tried twice.
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*"?'
+_RANGES: Final = re.compile(rf'(?:[^,"]|{_QUOTED})+', re.DOTALL)
+_PARTS: Final = re.compile(rf'(?:[^;"]|{_QUOTED})+', re.DOTALL)
+_WEIGHT: Final = re.compile(r"0?\.\d*[1-9]\d*|1(?:\.0*)?")
+"""A weight above 0."""
+
+
+def accepted(header: bytes) -> bool:
+    """Whether an `Accept` header (RFC 9110 §12.5.1; several of them joined by commas) asks for events.
+
+    It must name them: whoever takes anything (`*/*`) gets JSON. `q=0`, or a weight that is none, is no wish.
+    """
+    text = header.lower().decode("latin-1")
+    return MEDIA_TYPE in text and any(_wished(media_range) for media_range in _RANGES.findall(text))
+
+
+def frame(message: bytes) -> bytes:
+    """One JSON-RPC message as an event: one `data:` line and a blank line. The message is compact JSON, so one line."""
+    return b"data: " + message + b"\n\n"
+
+
+def _wished(media_range: str) -> bool:
+    name, *parameters = _PARTS.findall(media_range)
+    if name.strip() != MEDIA_TYPE:
+        return False
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            return _WEIGHT.fullmatch(value.strip()) is not None
+    return True
