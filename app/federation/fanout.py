@@ -19,12 +19,13 @@ from app.protocol.errors import LegError, LegFault
 class _Begun:
     """A leg that was asked without a task."""
 
-    __slots__ = ("asked", "leg", "started")
+    __slots__ = ("asked", "leg", "started", "took")
 
     def __init__(self, leg: Leg, asked: Asked, started: float) -> None:
         self.leg = leg
         self.asked = asked
         self.started = started
+        self.took = 0.0
 
 
 Heard = Callable[[Outcome], None]
@@ -34,7 +35,7 @@ Heard = Callable[[Outcome], None]
 class FanOut:
     """One run of one plan."""
 
-    __slots__ = ("_begun", "_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_tasks", "outcomes")
+    __slots__ = ("_begun", "_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_ready", "_tasks", "outcomes")
 
     def __init__(self, plan: Plan, heard: Heard, clock: Callable[[], float] = perf_counter) -> None:
         """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond."""
@@ -46,6 +47,7 @@ class FanOut:
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(plan.legs)
         self._begun: set[_Begun] = set()
+        self._ready: list[_Begun] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome | None:
@@ -80,19 +82,30 @@ class FanOut:
         self._tasks.append(self._loop.create_task(self._leg(leg, started, before)))
 
     def _answered(self, begun: "_Begun", _: asyncio.Future[Any]) -> None:
-        """The waiter of a begun leg is done: read what it has, or ask once more the long way."""
-        if begun not in self._begun:
-            return  # it was ended meanwhile
-        self._begun.discard(begun)
+        """The waiter of a begun leg is done. What arrives together is read together, which is kinder to the caches."""
+        begun.took = self._clock() - begun.started
+        self._ready.append(begun)
+        if len(self._ready) == 1:
+            self._loop.call_soon(self._digest)
+
+    def _digest(self) -> None:
+        ready, self._ready = self._ready, []
+        for begun in ready:
+            if begun in self._begun:  # or it was ended meanwhile
+                self._begun.discard(begun)
+                self._read(begun)
+
+    def _read(self, begun: "_Begun") -> None:
+        """Read what a begun leg has been answered, or ask once more the long way."""
         leg, started = begun.leg, begun.started
         try:
             reply = begun.asked.take()
             if reply is None:
                 self._spawn(leg, started, 1)
                 return
-            outcome = answered(leg.engine.id, reply.result, self._clock() - started, reply.attempts)
+            outcome = answered(leg.engine.id, reply.result, begun.took, reply.attempts)
         except LegError as fault:
-            outcome = failed(leg.engine.id, fault, self._clock() - started)
+            outcome = failed(leg.engine.id, fault, begun.took)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
             outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
         self._settle(leg, outcome)
@@ -132,7 +145,10 @@ class FanOut:
                 self._ended.set_result(outcome)
             elif self._pending == 0:
                 self._ended.set_result(None)
-        self._heard(outcome)
+        try:
+            self._heard(outcome)
+        except Exception as fault:  # noqa: BLE001 - the edge of a leg: whoever listens must not hurt its siblings
+            _own_fault(self._loop, fault)
 
     async def _abort(self) -> None:
         begun, self._begun = self._begun, set()
