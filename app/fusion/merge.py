@@ -37,9 +37,9 @@ class Fusion:
         engines = ", ".join(f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.ballots)
         return f"<Fusion {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
 
-    def keys(self) -> list[str]:
-        """The identity keys, best first."""
-        return list(self._tally.order())
+    def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """The identity keys, best first, from `start` up to `stop`."""
+        return self._tally.order(stop)[start:stop]
 
     def scores(self) -> list[float]:
         """The reported `score` of every document, best first, without building hits."""
@@ -72,7 +72,9 @@ class Fusion:
         for key in self._tally.order(stop)[start:stop]:
             copies = self._copies_of(key)
             if len(copies) > 1:
-                found += [(a, b, key) for a, b in clashing(copies, known)]
+                text = copies[0][2].get("text")
+                if [None for copy in copies if copy[2].get("text") != text]:
+                    found += [(a, b, key) for a, b in clashing(copies, known)]
         return found
 
     def _copies_of(self, key: str) -> list[Copy]:
@@ -93,18 +95,13 @@ class Fusion:
             return self._lone(copies[0], units)
         source, rank, hit = richest(copies)
         marks, confidence = _contributors(copies)
-        fused = {
-            **hit,
-            "score": self._score(units),
-            "meta": {
-                **_merged_meta(hit, copies),
-                "engine": source.engine,
-                "engineRank": rank,
-                "engineScore": hit["score"],
-                "fusedScore": units / UNIT,
-                "engines": marks,
-            },
-        }
+        meta = _merged_meta(hit, copies)
+        meta["engine"] = source.engine
+        meta["engineRank"] = rank
+        meta["engineScore"] = hit["score"]
+        meta["fusedScore"] = units / UNIT
+        meta["engines"] = marks
+        fused = {**hit, "score": self._score(units), "meta": meta}
         if source.namespace is not None:
             fused["id"] = public_id(hit, source.namespace)
         if confidence is not None:
@@ -145,12 +142,13 @@ class Fusion:
 
 def _merged_meta(kept: dict[str, Any], copies: Sequence[Copy]) -> dict[str, Any]:
     """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
-    own = kept.get("meta")
     meta: dict[str, Any] = {}
     for _, _, hit in reversed(copies):
-        if "meta" in hit and type(hit["meta"]) is dict:
-            meta.update(hit["meta"])
-    if type(own) is dict:
+        own = hit.get("meta")
+        if own and type(own) is dict:
+            meta.update(own)
+    own = kept.get("meta")
+    if own and type(own) is dict:
         meta.update(own)
     return meta
 
@@ -161,17 +159,21 @@ def _contributors(copies: Sequence[Copy]) -> tuple[list[dict[str, Any]], float |
     claimed = weighed = weights = 0.0
     voices = 0
     for source, rank, hit in copies:
+        mark: dict[str, Any] = {"id": source.engine, "rank": rank, "score": hit["score"]}
+        marks.append(mark)
         confidence = hit.get("confidence")
         if type(confidence) is not float or not 0.0 <= confidence <= 1.0:
             confidence = valid_confidence(confidence)
-        if confidence is None or source.confidence == "ignore":
-            marks.append({"id": source.engine, "rank": rank, "score": hit["score"]})
+            if confidence is None:
+                continue
+        if source.confidence == "ignore":
             continue
-        marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": confidence})
+        mark["confidence"] = confidence
+        weight = source.weight
         voices += 1
         claimed += confidence
-        weighed += source.weight * confidence
-        weights += source.weight
+        weighed += weight * confidence
+        weights += weight
     if not voices:
         return marks, None
     if voices == 1 or not weights > 0:

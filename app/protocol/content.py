@@ -16,7 +16,7 @@ MAX_BLOCKS: Final = 100
 _MODALITIES = MappingProxyType({"text": "text", "image": "image", "audio": "audio", "blob": "multimodal"})
 """Type of a block -> its modality."""
 
-_TEXT_ONLY = frozenset({"text"})
+TEXT_ONLY = frozenset({"text"})
 
 
 def read_query(query: Any) -> frozenset[str]:
@@ -24,7 +24,7 @@ def read_query(query: Any) -> frozenset[str]:
     if type(query) is str:
         if not query or query.isspace():
             _refuse("query", "must not be empty")
-        return _TEXT_ONLY
+        return TEXT_ONLY
     if type(query) is dict:
         return frozenset({read_block(query, "query")})
     if type(query) is not list or not 1 <= len(query) <= MAX_BLOCKS:

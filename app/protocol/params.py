@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from app.protocol.content import read_query
+from app.protocol.content import TEXT_ONLY, read_query
 from app.protocol.envelope import dumps
 from app.protocol.errors import InvalidParams, OptionUnsupported
 from app.protocol.filters import MAX_INTEGER, FilterTree, json_type, read_filter
@@ -215,6 +215,8 @@ _NESTED = frozenset({"fusion", "rerank", "mmr", "recency"})
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 _OURS = frozenset({"_meta", "x-gateway"})
 _NO_GATEWAY_OPTIONS = GatewayOptions()
+_NO_OPTIONS = RetrieveOptions()
+_PLAIN = frozenset({"query", "k", "_meta"})
 _NO_META = CallMeta()
 
 
@@ -224,6 +226,10 @@ def read_retrieve(params: dict[str, Any]) -> RetrieveParams:
     Raises InvalidParams (-32602) for what is malformed, OptionUnsupported (-32005) if the caller is strict and names a
     value that RCP does not know. With `strict: false` such a value is left for the plan to drop.
     """
+    if params.keys() <= _PLAIN:
+        plain = _read_plain(params.get("query"), params.get("k"))
+        if plain is not None:
+            return plain
     try:
         options = RetrieveOptions.model_validate(params)
     except ValidationError as fault:
@@ -239,6 +245,17 @@ def read_retrieve(params: dict[str, Any]) -> RetrieveParams:
     if strict:
         _check_choices(options)
     return RetrieveParams(raw, options, read_gateway(params.get("x-gateway")), k, strict, tree, modalities)
+
+
+def _read_plain(query: Any, k: Any) -> RetrieveParams | None:
+    """The params of a request that says no more than what it looks for, most of them; None for any other."""
+    if type(query) is not str or not query or query.isspace():
+        return None
+    if k is None:
+        return RetrieveParams({"query": query}, _NO_OPTIONS, _NO_GATEWAY_OPTIONS, DEFAULT_K, True, None, TEXT_ONLY)
+    if type(k) is not int or not 1 <= k <= MAX_INTEGER:
+        return None
+    return RetrieveParams({"query": query, "k": k}, _NO_OPTIONS, _NO_GATEWAY_OPTIONS, k, True, None, TEXT_ONLY)
 
 
 def read_gateway(options: Any) -> GatewayOptions:
