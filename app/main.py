@@ -125,8 +125,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     settings = load_settings(config, os.environ)
     load_registry(registry, os.environ)
     os.environ[REGISTRY_VARIABLE] = str(registry)
-    if config is not None:
-        os.environ[CONFIG_VARIABLE] = str(config)
+    os.environ[CONFIG_VARIABLE] = str(config or "")
     server = settings.server
     listener = _listen(server.host if host is None else host, server.port if port is None else port)
     count = server.workers if workers is None else workers

@@ -166,12 +166,16 @@ class RemoteEngine:
 
     async def _ping(self, deadline: float) -> None:
         try:
-            await self.call("ping", {}, deadline)
+            async with asyncio.timeout_at(deadline):
+                await self._transport.call("ping", {})  # not through the gate: a saturated engine is not a dead one
+            self._fault = None
+        except TimeoutError:
+            raise self._noted(LegTimeout("no answer to ping")) from None
         except (BadStatus, ProtocolViolation):
             await self.handshake(deadline)  # it may not serve ping at all; what it does serve outranks that
         except LegError as fault:
             if fault.kind in UNHEALTHY_KINDS:
-                raise
+                raise self._noted(fault) from None
 
     async def _ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         seen = self._handshakes

@@ -14,7 +14,6 @@ from app.protocol.errors import (
     ForeignError,
     LegError,
     ProtocolViolation,
-    RateLimited,
     RcpError,
 )
 
@@ -148,8 +147,6 @@ def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpErr
     `out_of_time`: the caller's own deadline cut them all off, so it is -32014.
     """
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
-    if lost and all(outcome.kind in ("rate_limited", "overloaded") for outcome in lost):
-        return RateLimited("every engine is at its limit", **_error_data(lost))
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
         return DeadlineExceeded("no engine answered before the deadline", **_error_data(lost))
     return BackendUnavailable("no engine answered", **_error_data(lost))
@@ -159,7 +156,7 @@ def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     data: dict[str, Any] = {"retryable": all(_code_of(outcome) in _RETRYABLE for outcome in outcomes)}
     waits = [outcome.retry_after_ms for outcome in outcomes if outcome.retry_after_ms is not None]
     if waits:
-        data["retryAfterMs"] = max(waits)
+        data["retryAfterMs"] = min(waits)  # one engine that answers is enough
     data["detail"] = "; ".join(failure_line(outcome) for outcome in outcomes)
     data["notes"] = [failure_line(outcome) for outcome in outcomes]
     return data

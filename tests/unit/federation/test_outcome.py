@@ -32,7 +32,6 @@ from app.protocol.errors import (
     LegTimeout,
     Overloaded,
     ProtocolViolation,
-    RateLimited,
     Refused,
     ResponseTooLarge,
 )
@@ -278,7 +277,7 @@ def test_everybody_at_the_limit() -> None:
     """If all engines are at a limit the caller is told to come back, and when."""
     outcomes = [lost("a", LegRateLimited("429", retry_after_ms=200)), lost("b", Overloaded("full"))]
     error = nobody_answered(outcomes, out_of_time=False)
-    assert isinstance(error, RateLimited)
+    assert isinstance(error, BackendUnavailable)
     assert (error.data["retryable"], error.data["retryAfterMs"]) == (True, 200)
 
 
