@@ -50,6 +50,8 @@ LIBRARIES = {
     "numpy": {"demo"},
     "threadpoolctl": {"demo"},
     "sqlite3": {"demo"},
+    "ir_measures": {"commands"},
+    "scipy": {"commands"},
 }
 """One library, one room (or one file of it)."""
 

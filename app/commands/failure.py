@@ -16,7 +16,7 @@ from app.settings.faults import SettingsError
 
 DEBUG_VARIABLE = "RCP_GATEWAY_DEBUG"
 
-_EXTRAS = {"rcp": "demo", "sklearn": "demo", "numpy": "demo", "scipy": "demo"}
+_EXTRAS = {"rcp": "demo", "sklearn": "demo", "numpy": "demo", "scipy": "eval", "ir_measures": "eval"}
 """Libraries that are not always installed -> the extra that brings them."""
 
 

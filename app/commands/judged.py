@@ -5,7 +5,7 @@ It refuses to know who is asked.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,12 +59,11 @@ class JudgedQueries:
     unjudged: int
     """Queries left out: nothing is known to be relevant to them."""
 
-    def note(self) -> str | None:
+    def notes(self) -> Iterator[str]:
         """What to say about the queries that were left out, if any were."""
-        if not self.unjudged:
-            return None
-        total = len(self.queries) + self.unjudged
-        return f"{self.unjudged} of {total} queries left out: no relevant document is known for them"
+        if self.unjudged:
+            total = len(self.queries) + self.unjudged
+            yield f"{self.unjudged} of {total} queries left out: no relevant document is known for them"
 
 
 def read_judged(queries: Path, qrels: Path) -> JudgedQueries:
@@ -102,13 +101,7 @@ def _read_queries(path: Path) -> list[Query]:
 
 
 def _read_query(line: str, place: str) -> Query:
-    try:
-        found = json.loads(line, parse_constant=_no_number)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair can be read, but not sent
-    except (ValueError, RecursionError) as fault:
-        raise Failure(f"{place}: is not JSON ({fault}); {LINE_FORM}") from None
-    if type(found) is not dict:
-        raise Failure(f"{place}: is no JSON object; {LINE_FORM}")
+    found = _read_json(line, place)
     _refuse_misspelt(found, place)
     qid, text, params = (found.get(key) for key in _KEYS)
     if type(qid) not in (str, int) or qid == "":
@@ -120,6 +113,21 @@ def _read_query(line: str, place: str) -> Query:
         raise Failure(f'{place}: \'params\' must be an object of retrieve\'s params, such as {{"mode": "dense"}}')
     _refuse_ours(params, place)
     return Query(str(qid), text, params)
+
+
+def _read_json(line: str, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()
+    except json.JSONDecodeError as fault:
+        raise Failure(f"{place}, column {fault.colno}: is not JSON: {fault.msg}; {LINE_FORM}") from None
+    except UnicodeEncodeError:
+        raise Failure(f"{place}: holds half of a surrogate pair, which cannot be sent; remove it") from None
+    except (ValueError, RecursionError) as fault:
+        raise Failure(f"{place}: is not JSON: {fault}; {LINE_FORM}") from None
+    if type(found) is not dict:
+        raise Failure(f"{place}: is no JSON object; {LINE_FORM}")
+    return found
 
 
 def _refuse_ours(params: Mapping[str, Any], place: str) -> None:

@@ -31,7 +31,10 @@ def read_judgements(path: Path) -> Judgements:
     first = text.lstrip()[:1]
     if first == "[":
         raise Failure(f"{path} is a JSON array; {JSON_FORM}")
-    return _read_json(path, text) if first == "{" else _read_trec(path, text)
+    judgements = _read_json(path, text) if first == "{" else _read_trec(path, text)
+    if not judgements:
+        raise Failure(f"{path} holds no judgement; {JSON_FORM}")
+    return judgements
 
 
 def _read_trec(path: Path, text: str) -> Judgements:

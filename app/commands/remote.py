@@ -21,10 +21,10 @@ GRACE_SECONDS = 1.0
 def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[str, Any]:
     """The `result` of one RCP call to the gateway at `url` within `timeout` seconds. Raises Failure."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer = _exchange("POST", _root(url), f"/rcp/{method}", timeout, message)
+    answer = _exchange("POST", base_of(url), f"/rcp/{method}", timeout, message)
     error = answer.get("error")
     if isinstance(error, dict):
-        raise Failure(_told(error))
+        raise Failure(error_text(error))
     result = answer.get("result")
     if not isinstance(result, dict):
         raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
@@ -33,13 +33,13 @@ def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[
 
 def engines(url: str, timeout: float) -> list[dict[str, Any]]:
     """What the gateway at `url` says of its engines (`GET /engines`) within `timeout` seconds. Raises Failure."""
-    listed = _exchange("GET", _root(url), "/engines", timeout).get("engines")
+    listed = _exchange("GET", base_of(url), "/engines", timeout).get("engines")
     if not isinstance(listed, list):
         raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
-def _root(url: str) -> str:
+def base_of(url: str) -> str:
     """The gateway's address without the path of its RCP door, which is what people have at hand."""
     url = f"127.0.0.1{url}" if url.startswith(":") else url
     url = url if "://" in url else f"http://{url}"
@@ -63,10 +63,10 @@ def _exchange(verb: str, url: str, path: str, timeout: float, message: dict[str,
         raise Failure(f"'{url}' is not an address; write it like {DEFAULT_URL}") from None
     except httpx2.HTTPError as fault:
         raise Failure(f"no answer from {url}: {one_line(fault) or type(fault).__name__}") from None
-    return _object(response, url)
+    return read_response(response, url)
 
 
-def _object(response: "httpx2.Response", url: str) -> dict[str, Any]:
+def read_response(response: "httpx2.Response", url: str) -> dict[str, Any]:
     """The JSON object in the body. An error status with a JSON-RPC error in it is read as that error."""
     try:
         answer = json.loads(response.content)
@@ -77,7 +77,7 @@ def _object(response: "httpx2.Response", url: str) -> dict[str, Any]:
     return answer
 
 
-def _told(error: dict[str, Any]) -> str:
+def error_text(error: dict[str, Any]) -> str:
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     details = [f"code {one_line(error.get('code', '?'), 20)}"]

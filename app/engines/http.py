@@ -67,11 +67,14 @@ class HttpTransport:
                 connection = await self._pool.dial()
             try:
                 result = _read(connection, await connection.ask(request), call_id)
-            except BaseException as fault:
+            except Severed as fault:
                 self._part(connection, fault, attempts)
-                if not (once_more and isinstance(fault, Severed)):
+                if not once_more:
                     raise
                 connection, attempts, once_more = None, 2, False
+            except BaseException as fault:
+                self._part(connection, fault, attempts)
+                raise
             else:
                 self._pool.give(connection)
                 return Reply(result, attempts)

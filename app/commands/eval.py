@@ -1,0 +1,153 @@
+"""`rcp-gateway eval`: how well a running gateway ranks, beside each of its engines alone, on judged queries.
+
+It decides what is compared with what and what is told; metrics and the test are in `measure.py`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from app.commands import measure
+from app.commands.interview import Asking, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
+from app.commands.judged import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.commands.remote import DEFAULT_URL
+from app.commands.runs import Run
+from app.commands.scoreboard import Difference, Row, differences_table, systems_table
+from app.commands.terminal import answers, asides, harmless_json, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One system: what was fetched of it, and the value of every metric for every query that it answered."""
+
+    run: Run
+    values: dict[str, measure.Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The gateway against one engine in one metric; `p` is corrected for the number of engines, `raw_p` is not."""
+
+    engine: str
+    metric: str
+    difference: Difference
+    raw_p: float
+
+
+def register(app: typer.Typer) -> None:
+    """Offer the command."""
+    app.command("eval")(evaluate)
+
+
+def evaluate(
+    queries: QueriesOption,
+    qrels: QrelsOption,
+    url: Annotated[str, typer.Option(help="The gateway's address.")] = DEFAULT_URL,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits asked for.")] = 50,
+    engines: EnginesOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    concurrency: ConcurrencyOption = 4,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Measure a running gateway, and each of its engines alone, on queries with known answers."""
+    measure.need_libraries()
+    judged = read_judged(queries, qrels)
+    asking = Asking(url, k, concurrency, timeout)
+    alone, left_out = engines_of(asking, engines)
+    runs = fetch_runs(judged.queries, [None, *alone], asking)
+    yardstick = measure.Yardstick(judged.judgements)
+    gateway, *others = [Standing(run, yardstick.measure(run.rankings())) for run in runs]
+    with asides().status("comparing"):
+        comparisons = compared(gateway, others)
+    if as_json:
+        report = _report(judged, k, [gateway, *others], comparisons)
+        typer.echo(harmless_json(json.dumps(report, ensure_ascii=False)))
+        return
+    _show_tables([gateway, *others], comparisons)
+    beside = asides()
+    for note in [*judged.notes(), *_depth_notes(k), *left_out, *(note for run in runs for note in run.notes())]:
+        beside.print(f"note: {one_line(note)}", style="yellow", soft_wrap=True)
+
+
+def compared(gateway: Standing, engines: Sequence[Standing]) -> list[Comparison]:
+    """The gateway against each engine, engine by engine; p-values are corrected within a metric."""
+    columns = []
+    for metric in measure.METRICS:
+        pairs = [measure.paired(gateway.values[metric], engine.values[metric]) for engine in engines]
+        raw = [measure.p_value(pair) for pair in pairs]
+        columns.append(
+            [
+                Comparison(engine.run.name, metric, Difference(measure.mean(pair), p, len(pair)), raw_p)
+                for engine, pair, p, raw_p in zip(engines, pairs, measure.holm(raw), raw, strict=True)
+            ]
+        )
+    return [comparison for row in zip(*columns, strict=True) for comparison in row]
+
+
+def _report(
+    judged: JudgedQueries, k: int, standings: Sequence[Standing], comparisons: Sequence[Comparison]
+) -> dict[str, Any]:
+    return {
+        "k": k,
+        "queries": {"judged": len(judged.queries), "leftOut": judged.unjudged},
+        "systems": [_system(standing) for standing in standings],
+        "significance": {
+            "test": measure.TEST,
+            "correction": "Holm, over the engines of a metric",
+            "comparisons": [
+                {
+                    "engine": one.engine,
+                    "metric": one.metric,
+                    "queries": one.difference.queries,
+                    "difference": one.difference.mean,
+                    "p": one.raw_p,
+                    "pHolm": one.difference.p,
+                }
+                for one in comparisons
+            ],
+        },
+    }
+
+
+def _system(standing: Standing) -> dict[str, Any]:
+    run = standing.run
+    return {
+        "kind": "gateway" if run.engine is None else "engine",
+        "id": run.engine,
+        "answered": len(run.answers),
+        "refused": len(run.refusals),
+        "failed": len(run.failures),
+        "refusals": dict(sorted(run.refusals.items())),
+        "failures": dict(sorted(run.failures.items())),
+        "lacking": dict(sorted(run.missed.items())),
+        **_means(standing),
+    }
+
+
+def _means(standing: Standing) -> dict[str, float | None]:
+    return {metric: measure.mean(values.values()) for metric, values in standing.values.items()}
+
+
+def _show_tables(standings: Sequence[Standing], comparisons: Sequence[Comparison]) -> None:
+    console = answers()
+    console.print(systems_table(measure.METRICS, [_row(standing) for standing in standings]))
+    names = list(dict.fromkeys(one.engine for one in comparisons))
+    differences = [(name, [one.difference for one in comparisons if one.engine == name]) for name in names]
+    console.print()
+    console.print(differences_table(measure.METRICS, differences))
+    console.print(f"\np: {measure.TEST}, Holm-corrected over the engines", style="dim")
+
+
+def _row(standing: Standing) -> Row:
+    run = standing.run
+    counts = (len(run.answers), len(run.refusals), len(run.failures))
+    return Row(run.name, list(_means(standing).values()), *counts)
+
+
+def _depth_notes(k: int) -> list[str]:
+    if k >= measure.RECALL_DEPTH:
+        return []
+    return [f"only {k} hits were asked for, so {measure.RECALL} is recall among those"]
