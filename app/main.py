@@ -26,6 +26,7 @@ from app.api.wire import DoorProtocol
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
+from app.federation.pages import Pages
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
@@ -63,10 +64,11 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
         version=VERSION,
         settings=settings,
         engines=engines,
-        membership=Membership(engines, identity, settings.retrieve.max_k),
+        membership=Membership(engines, identity, settings.retrieve.max_k, settings.state.session_ttl_seconds),
         witness=Witness(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
+        pages=Pages.in_memory(settings.state),
     )
 
 

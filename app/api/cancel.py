@@ -50,7 +50,10 @@ class Running:
 
 
 class InFlight:
-    """The requests under way that can be called off; holds no more than there are."""
+    """The requests under way in this process that can be called off; holds no more than there are.
+
+    Of several workers each knows its own: a cancel that reaches another one is ignored there, as an unknown id is.
+    """
 
     __slots__ = ("_running",)
 

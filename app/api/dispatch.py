@@ -9,13 +9,16 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
+from app.api.cancel import InFlight
 from app.api.state import GatewayState
+from app.api.stream import EventStream
 from app.federation.call import RetrieveCall
 from app.federation.catalog import catalog_entries, info
 from app.federation.retrieve import retrieve
 from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
+    Cancelled,
     CapabilityMissing,
     InternalError,
     InvalidParams,
@@ -32,10 +35,14 @@ OWN_META = frozenset({"deadlineMs", "federation", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 NOTIFICATIONS = "notifications/"
+CANCEL = "notifications/cancel"
 
 Params = dict[str, Any]
 Answer = Callable[[Params, str], Awaitable[Params]]
 """(params, request id) -> result. Raises RcpError."""
+
+StreamedAnswer = Callable[[Params, str, EventStream | None], Awaitable[Params]]
+"""The same, telling a stream how it comes along."""
 
 METHODS = frozenset(UNGATED | GATES.keys())
 """Every method name that metrics and logs may carry as it is."""
@@ -47,6 +54,7 @@ class Dispatcher:
     def __init__(self, state: GatewayState) -> None:
         self._state = state
         self._log = logger()
+        self._in_flight = InFlight()
         self._answers: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
@@ -55,40 +63,69 @@ class Dispatcher:
             "catalog/list": self._catalog,
             "retrieve": self._retrieve,
         }
+        self._streamed: dict[str, StreamedAnswer] = {"retrieve": self._retrieve}
 
-    async def message(self, message: Any, request_id: str, path_method: str | None) -> bytes | None:
-        """The response to one parsed message, or None for a notification. `path_method`: the method the URL names."""
+    async def message(
+        self,
+        message: Any,
+        request_id: str,
+        path_method: str | None,
+        session: str | None = None,
+        stream: EventStream | None = None,
+    ) -> bytes | None:
+        """The response to one parsed message, or None for a notification.
+
+        `path_method`: the method the URL names. `session`: within which requests can be cancelled. `stream` is opened
+        if the request wants to hear of its progress and has some; the response is then meant as its last frame.
+        """
         try:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
+                if request.method == CANCEL and path_method in (None, CANCEL):
+                    self._cancel(request.params, session)
                 return None
             _check_shape(request, path_method)
         except InvalidRequest as fault:
-            return self._refused(fault, envelope.recover_id(message))
-        return await self.respond(request, request_id)
+            return self.refused(fault, request_id, 200, envelope.recover_id(message))
+        if stream is not None and not self._tells_progress(request):
+            stream = None
+        return await self.respond(request, request_id, session, stream)
 
-    async def batch(self, messages: list[Any], request_id: str, path_method: str | None) -> bytes | None:
+    async def batch(
+        self, messages: list[Any], request_id: str, path_method: str | None, session: str | None = None
+    ) -> bytes | None:
         """The responses to a batch (RCP §11): members run at the same time; None if there is nothing to answer."""
         if not messages:
-            return self._refused(InvalidRequest("an empty batch asks for nothing"))
+            return self.refused(InvalidRequest("an empty batch asks for nothing"), request_id, 200)
         most = self._state.settings.server.max_batch
         if len(messages) > most:
-            return self._refused(InvalidParams(f"a batch may hold at most {most} messages", field="batch"))
+            fault = InvalidParams(f"a batch may hold at most {most} messages", field="batch")
+            return self.refused(fault, request_id, 200)
         answers = await asyncio.gather(
-            *(self.message(member, f"{request_id}.{index}", path_method) for index, member in enumerate(messages))
+            *(
+                self.message(member, f"{request_id}.{index}", path_method, session)
+                for index, member in enumerate(messages)
+            )
         )
         bodies = [answer for answer in answers if answer is not None]
         return b"[" + b",".join(bodies) + b"]" if bodies else None
 
-    async def respond(self, request: Request, request_id: str) -> bytes:
+    async def respond(
+        self, request: Request, request_id: str, session: str | None = None, stream: EventStream | None = None
+    ) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         state = self._state
         state.metrics.requests_in_flight.inc()
         code: int | None = None
         outcome = "error"
+        running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
-            result = await self._answer_of(request.method)(request.params, request_id)
+            if stream is None:
+                result = await self._answer_of(request.method)(request.params, request_id)
+            else:
+                result = await self._streamed[request.method](request.params, request_id, stream)
+                stream.open()
             body = envelope.success(request.id, result)
             outcome = "degraded" if "degraded" in result.get("_meta", ()) else "ok"
         except RcpError as error:
@@ -96,12 +133,17 @@ class Dispatcher:
             body = envelope.failure(request.id, error)
         except asyncio.CancelledError:
             outcome = "cancelled"
-            raise
+            if running is None or not running.is_the_cause():
+                raise
+            code = Cancelled.code
+            body = envelope.failure(request.id, Cancelled("cancelled by the caller"))
         except Exception:  # noqa: BLE001 - the edge of a request: nothing but an error object leaves it
             code = InternalError.code
             self._log.exception("internal_error", request_id=request_id, method=_known(request.method))
             body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
         finally:
+            if running is not None:
+                self._in_flight.leave(running)
             took = perf_counter() - started
             state.metrics.requests_in_flight.dec()
             state.metrics.request(request.method, outcome, took)
@@ -117,9 +159,24 @@ class Dispatcher:
             )
         return body
 
-    def _refused(self, fault: RcpError, message_id: str | int | float | None = None) -> bytes:
+    def refused(
+        self, fault: RcpError, request_id: str, status: int, message_id: str | int | float | None = None
+    ) -> bytes:
+        """The response to what never became a request; it is counted and logged like one. `status` is HTTP's."""
         self._state.metrics.error(fault.code)
+        self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
+
+    def _cancel(self, params: Params, session: str | None) -> None:
+        """`notifications/cancel` (RCP §7): whatever it names is called off if it is the same session's."""
+        message_id = envelope.recover_id(params)
+        if session is not None and message_id is not None:
+            self._in_flight.cancel(session, message_id)
+
+    def _tells_progress(self, request: Request) -> bool:
+        """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""
+        meta = request.params.get("_meta")
+        return request.method in self._streamed and type(meta) is dict and meta.get("progressToken") is not None
 
     def _answer_of(self, method: str) -> Answer:
         answer = self._answers.get(method)
@@ -164,7 +221,7 @@ class Dispatcher:
     async def _catalog(self, params: Params, request_id: str) -> Params:
         return {"engines": catalog_entries(self._state.membership.current().offers)}
 
-    async def _retrieve(self, params: Params, request_id: str) -> Params:
+    async def _retrieve(self, params: Params, request_id: str, stream: EventStream | None = None) -> Params:
         state = self._state
         started = asyncio.get_running_loop().time()
         members = state.membership.current()
@@ -183,7 +240,7 @@ class Dispatcher:
             default_depth=state.settings.federation.depth,
             passed_on={key: value for key, value in sent.items() if key not in OWN_META} if sent else {},
         )
-        return await retrieve(call, members, state.settings, state.witness)
+        return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:

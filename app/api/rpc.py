@@ -1,7 +1,7 @@
-"""POST /rcp and /rcp/{method}: body -> message -> dispatch -> JSON. Raw ASGI, since this is the hot path.
+"""POST /rcp and /rcp/{method}: body -> message -> dispatch -> JSON or events. Raw ASGI, since this is the hot path.
 
-HTTP statuses as RCP §5.2 has them; every answer carries Content-Length. A caller that hangs up cancels its request.
-Every other path belongs to the application behind this door.
+HTTP statuses as RCP §5.2 has them; every answer but an event stream carries Content-Length. A caller that hangs up
+cancels its request. Every other path belongs to the application behind this door.
 """
 
 import asyncio
@@ -9,16 +9,16 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from itertools import count
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.api.dispatch import Dispatcher
-from app.protocol import envelope
+from app.api.stream import EventStream, Send
+from app.protocol import envelope, sse
 from app.protocol.errors import InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
 from app.settings.schema import ServerSettings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BASE = "/rcp"
@@ -27,11 +27,24 @@ WATCH_AFTER = 0.05
 
 NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', a batch a list of them"
 
+MAX_SESSION = 256
+"""Bytes of an `RCP-Session` header; a longer one is as good as none."""
+
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class HungUp(Exception):
     """The caller went away before its request was answered."""
+
+
+class Head(NamedTuple):
+    """What the headers of a request say to this door; a named tuple, since one is made per request."""
+
+    request_id: str
+    encoding: str
+    length: int
+    accept: bytes
+    session: str | None
 
 
 class RpcDoor:
@@ -40,6 +53,7 @@ class RpcDoor:
     def __init__(self, app: Asgi, dispatcher: Dispatcher, settings: ServerSettings) -> None:
         self._app = app
         self._dispatcher = dispatcher
+        self._settings = settings
         self._max_body = settings.max_body_bytes
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
@@ -48,23 +62,25 @@ class RpcDoor:
         if scope["type"] != "http" or not (path == BASE or path.startswith(BASE + "/")):
             await self._app(scope, receive, send)
             return
-        request_id, encoding, length = self._read_headers(scope["headers"])
+        head = self._read_headers(scope["headers"])
+        request_id = head.request_id
         try:
             if scope["method"] != "POST":
                 await self._refuse(
                     send, 405, InvalidRequest("RCP is spoken with POST"), request_id, (b"allow", b"POST")
                 )
-            elif encoding not in ("", "identity"):
+            elif head.encoding not in ("", "identity"):
                 await self._refuse(send, 415, InvalidRequest("compressed request bodies are not accepted"), request_id)
-            elif length > self._max_body:
+            elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
             else:
-                await self._serve(path[len(BASE) + 1 :], request_id, receive, send)
+                await self._serve(path[len(BASE) + 1 :], head, receive, send)
         except HungUp:
             return
 
-    async def _serve(self, path_method: str, request_id: str, receive: Receive, send: Send) -> None:
+    async def _serve(self, path_method: str, head: Head, receive: Receive, send: Send) -> None:
         body = await self._read_body(receive)
+        request_id = head.request_id
         if body is None:
             await self._refuse_body(send, request_id)
             return
@@ -75,13 +91,32 @@ class RpcDoor:
             return
         named = path_method or None
         if type(message) is dict and "method" in message:
-            answer = await _unless_hung_up(self._dispatcher.message(message, request_id, named), receive)
-            await _send_answer(send, 200, answer, request_id)
+            if head.accept and sse.accepted(head.accept):
+                await self._serve_events(message, head, named, receive, send)
+                return
+            work = self._dispatcher.message(message, request_id, named, head.session)
+            await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         elif type(message) is list and message:
-            answer = await _unless_hung_up(self._dispatcher.batch(message, request_id, named), receive)
-            await _send_answer(send, 200, answer, request_id)
+            work = self._dispatcher.batch(message, request_id, named, head.session)
+            await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         else:
             await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
+
+    async def _serve_events(
+        self, message: dict[str, Any], head: Head, path_method: str | None, receive: Receive, send: Send
+    ) -> None:
+        """One message of a caller that takes events: a stream if there is something to tell, else a plain answer."""
+        watch = _Watch(receive)
+        stream = EventStream(send, head.request_id, self._settings, watch.hang_up)
+        work = self._dispatcher.message(message, head.request_id, path_method, head.session, stream)
+        try:
+            answer = await _unless_hung_up(work, watch)
+            if stream.opened and answer is not None:
+                await stream.finish(answer)
+            else:
+                await _send_answer(send, 200, answer, head.request_id)
+        finally:
+            await stream.end()
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
@@ -110,21 +145,27 @@ class RpcDoor:
     async def _refuse(
         self, send: Send, status: int, fault: RcpError, request_id: str, *headers: tuple[bytes, bytes]
     ) -> None:
-        await _send_answer(send, status, envelope.failure(None, fault), request_id, *headers)
+        await _send_answer(send, status, self._dispatcher.refused(fault, request_id, status), request_id, *headers)
 
-    def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> tuple[str, str, int]:
-        """(request id, content encoding, content length) in one pass; a sane id of the caller's is kept."""
+    def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> Head:
+        """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
         request_id = encoding = ""
         length = 0
+        accept = session = b""
         for name, value in headers:
             if name == b"content-length":
                 length = int(value[:20]) if value.isdigit() else 0  # longer than any body; int() refuses very long ones
+            elif name == b"accept":
+                accept = accept + b"," + value if accept else value
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
                 request_id = sent if _SANE_ID.fullmatch(sent) else ""
             elif name == b"content-encoding":
                 encoding = value.decode("latin-1").strip().lower()
-        return request_id or next(self._request_ids), encoding, length
+            elif name == b"rcp-session":
+                session = value
+        known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
+        return Head(request_id or next(self._request_ids), encoding, length, accept, known)
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,9 +186,8 @@ async def _send_answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def _unless_hung_up(work: Awaitable[bytes | None], receive: Receive) -> bytes | None:
+async def _unless_hung_up(work: Awaitable[bytes | None], watch: "_Watch") -> bytes | None:
     """Do `work`, but cancel it when the caller hangs up. Raises HungUp."""
-    watch = _Watch(receive)
     try:
         return await work
     except asyncio.CancelledError:
@@ -173,9 +213,18 @@ class _Watch:
         self._timer = loop.call_later(WATCH_AFTER, self._start)
 
     def end(self) -> None:
+        """The work is over: nobody cancels this task any more."""
+        self._task = None
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
+
+    def hang_up(self) -> None:
+        """The caller is gone, or given up."""
+        if self._task is not None:
+            self.hung_up = True
+            self._task.cancel()
+            self._task = None
 
     def _start(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._wait())
@@ -183,6 +232,4 @@ class _Watch:
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.hung_up = True
-        if self._task is not None:
-            self._task.cancel()
+        self.hang_up()

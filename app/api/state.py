@@ -3,12 +3,13 @@
 Built by the composition root; the doors read it and never replace it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
+from app.federation.pages import Pages
 from app.federation.witness import Witness
-from app.settings.schema import GatewaySettings
+from app.settings.schema import GatewaySettings, StateSettings
 from app.telemetry.metrics import Metrics
 
 
@@ -53,3 +54,4 @@ class GatewayState:
     witness: Witness
     metrics: Metrics
     readiness: Readiness
+    pages: Pages = field(default_factory=lambda: Pages.in_memory(StateSettings()))

@@ -83,8 +83,9 @@ class EventStream:
             while kind != RESPONSE:
                 kind, frame = await self._next()
                 await self._put({"type": "http.response.body", "body": frame, "more_body": True})
-            # Sent apart from the response, and after the server has seen whether that went out: so the end waits for it.
-            await asyncio.sleep(0)
+                # By its next turn the server knows whether the frame went out. If not, it makes even nothing wait.
+                await asyncio.sleep(0)
+                await self._put({"type": "http.response.body", "body": b"", "more_body": True})
             await self._put({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError as fault:  # TimeoutError is one
             if isinstance(fault, TimeoutError):

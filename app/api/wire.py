@@ -9,6 +9,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+LINGER = 5.0
+"""Seconds a closed connection may take to send what is left to a caller that hardly reads."""
+
 
 class CorkedTransport:
     """Stands before a transport: the first write of an iteration waits for a second one, or for the iteration's end."""
@@ -33,6 +36,8 @@ class CorkedTransport:
         """Send what is held, then close as the transport does."""
         self._flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(LINGER, self._transport.abort)
 
     def _flush(self) -> None:
         held, self._held = self._held, b""

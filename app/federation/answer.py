@@ -1,81 +1,113 @@
-"""From fused list to result: what is cut, what is packed, and what the caller is told about it.
+"""From what is served to the result: hits, usage, and the report of every engine, asked or not (RCP §7.7).
 
-Scores belong to our scale here, so `minScore` and `tokenBudget` are honoured here and nowhere else (decision 4).
+It refuses to know how the hits were come by, and what is kept for the next page.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from app.federation.membership import Members
-from app.federation.outcome import Hit, Outcome, degraded, notes, report
-from app.federation.plan import Plan
-from app.fusion.merge import Fusion
+from app.federation.outcome import Outcome, degraded, notes, report
+from app.federation.plan import Leg, Plan
+from app.federation.portion import Portion
+from app.federation.snapshot import token_of, versions_in
+from app.federation.stock import Stock
 from app.protocol.params import RetrieveParams
 
-BYTES_PER_TOKEN = 4
-"""The documented estimate of `usage.tokens`: UTF-8 bytes of a hit's text, divided by this, rounded up."""
+
+class Answer(NamedTuple):
+    """Everything that one result is made of."""
+
+    plan: Plan
+    outcomes: Sequence[Outcome]
+    """Of the engines that were asked, by engine id."""
+    stock: Stock | None
+    """What is served from; None if nobody was asked."""
+    portion: Portion
+
+    @property
+    def follows(self) -> bool:
+        """Whether there may be a next page."""
+        stock, portion = self.stock, self.portion
+        if stock is None or not portion.hits:
+            return False
+        return portion.more or (bool(stock.open) and not portion.floored)
 
 
-def build_result(
-    params: RetrieveParams,
-    plan: Plan,
-    members: Members,
-    outcomes: Sequence[Outcome],
-    fusion: Fusion | None,
-    took: float,
-) -> dict[str, Any]:
+def build_result(params: RetrieveParams, members: Members, answer: Answer, took: float) -> dict[str, Any]:
     """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`. `took` is in seconds."""
-    hits: list[Hit] = []
-    tokens: int | None = None
-    if fusion is not None:
-        hits = fusion.hits(0, _wanted(params, plan.k, fusion))
-        if params.options.token_budget is not None:
-            hits, tokens = pack(hits, params.options.token_budget)
-        if params.options.include_text is False:
-            for hit in hits:
-                hit.pop("text", None)
+    plan, outcomes, stock, portion = answer
     usage: dict[str, Any] = {
-        "candidates": sum(outcome.candidates for outcome in outcomes),
-        "reranked": sum(outcome.reranked for outcome in outcomes),
+        "candidates": sum([outcome.candidates for outcome in outcomes]),
+        "reranked": sum([outcome.reranked for outcome in outcomes]),
         "latencyMs": round(took * 1000, 2),
     }
-    if tokens is not None:
-        usage["tokens"] = tokens
-    lines = [*plan.notes, *notes(outcomes), *(fusion.notes if fusion is not None else ())]
+    if portion.tokens is not None:
+        usage["tokens"] = portion.tokens
+    lines = _notes(plan, outcomes, stock)
     if lines:
         usage["notes"] = lines
-    meta: dict[str, Any] = {"x-gateway": {"id": members.identity, "engines": report([*outcomes, *plan.skipped])}}
-    dropped = degraded(outcomes)
+    gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
+    if stock is not None:
+        gateway["fusion"] = _blend(stock)
+    meta: dict[str, Any] = {"x-gateway": gateway}
+    dropped = degraded(outcomes) if stock is None else stock.degraded
     if dropped:
         meta["degraded"] = dropped
-    result: dict[str, Any] = {"hits": hits, "usage": usage, "_meta": meta}
+    result: dict[str, Any] = {"hits": portion.hits, "usage": usage, "_meta": meta}
+    if stock is not None and stock.versions:
+        result["indexVersion"] = _index_version(params, stock.versions)
     rewritten = {outcome.rewritten_query for outcome in outcomes if outcome.rewritten_query is not None}
     if len(rewritten) == 1:
         result["rewrittenQuery"] = rewritten.pop()
     return result
 
 
-def _wanted(params: RetrieveParams, k: int, fusion: Fusion) -> int:
-    """How many of the top hits the caller wants: at most k, none below `minScore`."""
-    floor = params.options.min_score
-    if floor is None:
-        return k
-    scores = fusion.scores()[:k]
-    return next((index for index, score in enumerate(scores) if score < floor), len(scores))
+def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list[str]:
+    """In a stable order: what the plan decided, then the engines by id, then the blend, then variety."""
+    lines = [*plan.notes, *notes(outcomes)]
+    if stock is None:
+        return lines
+    lines += stock.fusion.notes
+    if stock.spread is not None:
+        lines.append(
+            f"mmr: the gateway diversified the best {stock.spread.pool} documents by the overlap of their texts "
+            f"(lambda {stock.spread.lambda_:g}); scores stay those of fusion and need not descend"
+        )
+    return lines
 
 
-def pack(hits: list[Hit], budget: int) -> tuple[list[Hit], int]:
-    """Whole hits from the top until the next would not fit, at least one; and the tokens they are estimated to take."""
-    total = 0
-    for index, hit in enumerate(hits):
-        tokens = estimate_tokens(hit)
-        if index and total + tokens > budget:
-            return hits[:index], total
-        total += tokens
-    return hits, total
+def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
+    entries = report([*outcomes, *plan.skipped])
+    legs: Mapping[str, Leg] = {leg.engine.id: leg for leg in plan.legs}
+    for entry in entries:
+        leg = legs.get(entry["id"])
+        if leg is not None:
+            entry["k"] = leg.asked
+            entry["weight"] = leg.weight
+            if leg.without:
+                entry["without"] = leg.without
+    return entries
 
 
-def estimate_tokens(hit: Hit) -> int:
-    """Tokens of one hit's text, estimated from its UTF-8 length; 0 without text."""
-    text = hit.get("text")
-    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN) if type(text) is str else 0
+def _blend(stock: Stock) -> dict[str, Any]:
+    """The fusion that was really applied; convex may have become rrf."""
+    options = stock.options
+    blend: dict[str, Any] = {
+        "method": stock.fusion.method,
+        "rrfK": options.rrf_k,
+        "confidenceWeight": options.confidence_weight,
+        "identity": options.identity,
+    }
+    if stock.spread is not None:
+        blend["mmr"] = {"lambda": stock.spread.lambda_, "pool": stock.spread.pool}
+    return blend
+
+
+def _index_version(params: RetrieveParams, versions: Mapping[str, str]) -> str | None:
+    """One token for all engines' versions; to a caller that pinned one engine's own version, that engine's own."""
+    wished = params.options.index_version
+    if wished is not None and versions_in(wished) is None:
+        return next(iter(versions.values()))
+    return token_of(versions)

@@ -40,9 +40,16 @@ class EngineOffer:
 
 
 def merge(
-    offers: Sequence[EngineOffer], *, max_k: int, routable: frozenset[str], ours: Mapping[str, Any]
+    offers: Sequence[EngineOffer],
+    *,
+    max_k: int,
+    routable: frozenset[str],
+    ours: Mapping[str, Any],
+    session_seconds: int = 1800,
 ) -> dict[str, Any]:
     """Our capabilities, made from the engines' and from what we do ourselves (`ours`: fields of `retrieve`).
+
+    `session_seconds`: how long we remember a session.
 
     | key | rule |
     |---|---|
@@ -60,6 +67,7 @@ def merge(
     | … `fields` | union, see `_merge_fields`; a list if no engine gives types |
     | … `operators` | union of RCP's own; an engine that states none allows all ten |
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
+    | `streaming`, `pagination`, `session` | if any engine retrieves, for they are ours whatever the engines can |
     | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
     | `rerank`, `transform`, `graph`, `index`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
     | `x-*` | the first engine's value as it is |
@@ -74,6 +82,7 @@ def merge(
         merged["retrieve"] = _merge_retrieve(retrieving, max_k, ours)
         merged["filter"] = _merge_filter(offers, retrieving)
         merged["citations"] = {} if any(_cites(advertisement) for advertisement in retrieving) else None
+        merged |= {"streaming": {}, "pagination": {}, "session": {"dedup": True, "ttlSeconds": session_seconds}}
     for key in _ONE_ENGINES:
         merged[key] = next((_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)), None)
     for key, rules in _JOINED.items():

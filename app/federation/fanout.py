@@ -91,9 +91,11 @@ class FanOut:
     def _digest(self) -> None:
         ready, self._ready = self._ready, []
         for begun in ready:
-            if begun in self._begun:  # or it was ended meanwhile
+            if begun in self._begun:
                 self._begun.discard(begun)
                 self._read(begun)
+            elif not begun.asked.waiter.cancelled():  # ended meanwhile; a fault that nobody looks at would be logged
+                begun.asked.waiter.exception()
 
     def _read(self, begun: "_Begun") -> None:
         """Read what a begun leg has been answered, or ask once more the long way."""

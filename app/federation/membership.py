@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from app.federation.catalog import EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
 
-ROUTABLE = frozenset({"retrieve", "filter", "citations", "catalog"})
+ROUTABLE = frozenset({"retrieve", "filter", "citations", "catalog", "streaming", "pagination", "session"})
 """Capabilities that this gateway can route; no other is advertised."""
 
 
@@ -52,12 +52,14 @@ class Members:
 class Membership:
     """Hands out the current Members; `epoch` counts how often the advertisement was made anew."""
 
-    __slots__ = ("_current", "_engines", "_identity", "_max_k", "_version", "epoch")
+    __slots__ = ("_current", "_engines", "_identity", "_max_k", "_session_seconds", "_version", "epoch")
 
-    def __init__(self, engines: Engines, identity: str, max_k: int) -> None:
+    def __init__(self, engines: Engines, identity: str, max_k: int, session_seconds: int = 1800) -> None:
+        """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`."""
         self._engines = engines
         self._identity = identity
         self._max_k = max_k
+        self._session_seconds = session_seconds
         self.epoch = 0
         self._version = -1
         self._current = self._compute()
@@ -78,7 +80,9 @@ class Membership:
             if engine.advertisement is not None
         )
         ours = {"fusion": ["rrf", "weighted", "convex"]}
-        capabilities = merge(offers, max_k=self._max_k, routable=ROUTABLE, ours=ours)
+        capabilities = merge(
+            offers, max_k=self._max_k, routable=ROUTABLE, ours=ours, session_seconds=self._session_seconds
+        )
         retrieve = capabilities.get("retrieve")
         return Members(
             identity=self._identity,

@@ -8,24 +8,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from app.federation.adjustment import (
+    INNER_LISTS,
+    OWN_PARAMS,
+    dedups,
+    forwarded_meta,
+    write_funnel,
+    write_inner_fusion,
+)
 from app.federation.call import RetrieveCall
 from app.federation.engine import Engine
 from app.federation.membership import Members
-from app.federation.options import Demand, demands_of
-from app.federation.outcome import Outcome, skipped
+from app.federation.options import demands_of
+from app.federation.outcome import MAX_HITS, Outcome, skipped
+from app.federation.refusal import Refusal, nobody_can
+from app.federation.request import (
+    asked_engines,
+    fusion_options,
+    loop_reason,
+    method_note,
+    needs_text,
+    pinned_versions,
+)
+from app.federation.sessions import scoped
 from app.fusion.ranked import FusionOptions
 from app.protocol.capabilities import Advertisement, RetrieveOffer
-from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported, RcpError
-from app.protocol.filters import FilterFault, FilterTree, fault_of
-from app.protocol.params import FUSION_METHODS, GatewayOptions, RetrieveParams
+from app.protocol.errors import BackendUnavailable, InvalidParams
+from app.protocol.filters import FilterFault, fault_of
 from app.resilience.deadline import leg_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
 
-OWN_PARAMS = ("minScore", "tokenBudget", "cursor", "fusion", "sessionId", "k", "candidateK", "rerank")
-"""Params that the gateway honours itself or adjusts; the others are forwarded as they are."""
 
-INNER_LISTS = frozenset({"dense", "sparse"})
-"""Keys of `fusion.weights` that belong to the engines, not to the federation."""
+class Depth(NamedTuple):
+    """How much further down than `k` needs engines are asked, since what was answered before is left out."""
+
+    beyond: int = 0
+    """Documents that may have to be left out."""
+    least: int = 0
+    """The smallest window: deeper than the one before."""
+    whole: frozenset[str] = frozenset()
+    """Engines whose kept list is all they have."""
+
+
+SURFACE = Depth()
 
 
 class Leg(NamedTuple):
@@ -42,6 +67,10 @@ class Leg(NamedTuple):
     asked: int
     """The `k` it is asked for."""
     score_floor: float | None = None
+    pinned: str | None = None
+    """The `indexVersion` it must serve."""
+    without: tuple[str, ...] = ()
+    """Options of the request that it is asked without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,52 +84,41 @@ class Plan:
     notes: tuple[str, ...] = ()
     cut_by_caller: bool = False
     """Whether the caller's deadline, not the engines' own timeouts, bounds the legs."""
+    window: int = 0
+    """Hits that every engine is asked for, but for its own bounds."""
+    varied: bool = False
+    """Whether the gateway itself diversifies the fused list."""
 
 
 def plan_retrieve(
-    call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, blend: FusionSettings
+    call: RetrieveCall,
+    members: Members,
+    now: float,
+    wishes: RetrieveSettings,
+    blend: FusionSettings,
+    depth: Depth = SURFACE,
 ) -> Plan:
     """The plan for one `retrieve`. `now` is in event-loop seconds.
 
     Raises the RcpError that one engine would answer when no engine can honour the request: InvalidParams (-32602) for a
     filter field nobody has, OptionUnsupported (-32005) for an option, CapabilityMissing (-32003) when no engine
-    retrieves, BackendUnavailable (-32010) while none has been reached.
+    retrieves, BackendUnavailable (-32010) while none has been reached or a pinned snapshot cannot be served.
     """
-    params = call.params
-    k = min(params.k, members.max_k)
-    stop = _loop_reason(call, members)
+    stop = loop_reason(call, members)
+    fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
-        reason, detail = stop
-        return Plan(
-            legs=(),
-            skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
-            k=k,
-            fusion=_fusion_options(call, blend),
-            notes=(f"no engine was asked: {detail}",),
-        )
-    return _Planner(call, members, now, wishes, k).plan(_fusion_options(call, blend))
+        return nobody_asked(call, members, fusion, *stop)
+    return _Planner(call, members, now, wishes, depth).plan(fusion)
 
 
-def _loop_reason(call: RetrieveCall, members: Members) -> tuple[str, str] | None:
-    """Why nothing may be forwarded at all (RCP §16, decision 3), if so."""
-    if members.identity in call.meta.path:
-        return "loop", f"this gateway ({members.identity}) is already in the federation path"
-    if call.meta.depth is not None and call.meta.depth <= 0:
-        return "depth", "the federation depth is used up"
-    return None
-
-
-def _fusion_options(call: RetrieveCall, blend: FusionSettings) -> FusionOptions:
-    """The blend of this request: its own `fusion` and `x-gateway` over the settings."""
-    fusion: Mapping[str, Any] = call.params.raw.get("fusion") or {}
-    gateway = call.params.gateway
-    method = fusion.get("method")
-    weight = gateway.confidence_weight
-    return FusionOptions(
-        method=method if method in FUSION_METHODS else blend.method,
-        rrf_k=fusion.get("rrfK", blend.rrf_k),
-        confidence_weight=blend.confidence_weight if weight is None else weight,
-        identity=gateway.identity or "id",
+def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionOptions, reason: str, detail: str) -> Plan:
+    """The plan that asks nobody, for one reason that holds for every engine."""
+    return Plan(
+        legs=(),
+        skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
+        k=min(call.params.k, members.max_k),
+        fusion=fusion,
+        notes=(f"no engine was asked: {detail}",),
     )
 
 
@@ -113,6 +131,7 @@ class _Planner:
         "_call",
         "_cut_by_caller",
         "_demands",
+        "_depth",
         "_forwarded",
         "_fusion",
         "_k",
@@ -121,48 +140,77 @@ class _Planner:
         "_meta",
         "_notes",
         "_now",
+        "_pinning",
+        "_pins",
         "_refusals",
+        "_session",
         "_skipped",
         "_weights",
         "_window",
         "_wishes",
     )
 
-    def __init__(self, call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, k: int) -> None:
+    def __init__(
+        self, call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, depth: Depth
+    ) -> None:
         params = call.params
         self._call = call
         self._members = members
         self._now = now
         self._wishes = wishes
-        self._k = k
-        self._window = max(int(k * wishes.overfetch), wishes.window_min)
+        self._k = min(params.k, members.max_k)
+        self._depth = depth
+        self._window = max(int(self._k * wishes.overfetch), wishes.window_min)
+        if depth is not SURFACE:
+            self._window = max(self._window, min(max(self._window + depth.beyond, depth.least), MAX_HITS))
+        self._pinning = params.options.index_version is not None
+        self._pins = pinned_versions(params, members) if self._pinning else None
         self._demands = demands_of(params.raw, params.query_modalities)
+        if self._pins is not None:
+            self._demands = [demand for demand in self._demands if demand.option != "indexVersion"]
         self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
-        if _needs_text(params):
+        if needs_text(params, wishes):
             self._forwarded.pop("includeText", None)
+        session_id = params.options.session_id
+        self._session = None if session_id is None else scoped(members.identity, session_id)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights: Mapping[str, float] = self._fusion.get("weights") or {}
-        self._asked_engines = _asked_engines(params.gateway, members)
+        self._asked_engines = asked_engines(params.gateway, members)
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
-        self._meta = _forwarded_meta(call, members)
+        self._meta = forwarded_meta(call, members.identity)
         self._cut_by_caller = False
         self._legs: list[Leg] = []
         self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
-        self._notes: list[str] = _method_note(self._fusion)
-        self._refusals: list[tuple[Demand | FilterFault, Advertisement]] = []
+        self._notes: list[str] = method_note(self._fusion)
+        self._refusals: list[Refusal] = []
         self._check_weights()
 
     def plan(self, fusion: FusionOptions) -> Plan:
         for engine in self._members.engines:
             self._consider(engine)
-        if not self._legs and not self._only_cycles():
-            raise self._nobody_can()
-        return Plan(tuple(self._legs), tuple(self._skipped), self._k, fusion, tuple(self._notes), self._cut_by_caller)
+        if not self._legs and not self._only_cycles() and not self._depth.whole:
+            raise nobody_can(self._call.params.filter, self._refusals, self._skipped)
+        if self._pinning and self._pins is None:
+            self._check_plain_version()
+        return Plan(
+            tuple(self._legs),
+            tuple(self._skipped),
+            self._k,
+            fusion,
+            tuple(self._notes),
+            self._cut_by_caller,
+            self._window,
+            self._varied(),
+        )
 
     def _consider(self, engine: Engine) -> None:
         advertisement = engine.advertisement
         if self._asked_engines is not None and engine.id not in self._asked_engines:
             self._skip(engine, "not_selected", "the request names other engines")
+        elif engine.id in self._depth.whole:
+            self._skip(engine, "exhausted", "it has been asked as deep as it goes; its list is kept")
+        elif self._pins is not None and engine.id not in self._pins:
+            self._skip(engine, "snapshot", "it is not part of the pinned snapshot")
         elif advertisement is None:
             self._skip_unreached(engine)
         elif advertisement.retrieve is None:
@@ -211,14 +259,28 @@ class _Planner:
         raw = self._call.params.raw
         if "candidateK" in raw or "rerank" in raw:
             wanted = {key: value for key, value in raw.items() if key not in left_out} if left_out else raw
-            asked = _funnel(params, wanted, asked, advertisement)
+            asked = write_funnel(params, wanted, asked, advertisement)
         params["k"] = asked
         if self._fusion:
-            _inner_fusion(params, self._fusion, offer)
+            write_inner_fusion(params, self._fusion, offer)
         for key in left_out:
             params.pop(key, None)
+        if self._session is not None and not dedups(advertisement):
+            params["sessionId"] = self._session
         weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
-        self._legs.append(Leg(engine, params, weight, seconds, deadline, asked, offer.score_floor))
+        leg = Leg(engine, params, weight, seconds, deadline, asked, offer.score_floor)
+        if left_out or self._pinning:
+            leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
+        self._legs.append(leg)
+
+    def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
+        """Pin these params to the version that the engine must serve, if it must."""
+        if "indexVersion" not in params:
+            return None
+        if self._pins is not None:
+            params["indexVersion"] = self._pins[engine_id]
+        version: str = params["indexVersion"]
+        return version
 
     def _budget(self, timeout_ms: int) -> tuple[float, float, dict[str, Any]]:
         """(seconds, deadline, `_meta`) for engines with this timeout; shared by all that have the same."""
@@ -251,108 +313,24 @@ class _Planner:
                     field=f"fusion.weights.{name}",
                 )
 
+    def _check_plain_version(self) -> None:
+        """An engine's own version means nothing to another engine."""
+        pinned = [leg.engine.id for leg in self._legs if leg.pinned is not None]
+        if len(pinned) > 1:
+            raise InvalidParams(
+                f"'indexVersion' is no snapshot of this gateway, and {len(pinned)} engines have their own; send one "
+                "that was answered, or name one engine in 'x-gateway.engines'",
+                field="indexVersion",
+            )
+
+    def _varied(self) -> bool:
+        """Whether variety is ours to make: it was asked of us, or of engines none of which can make it."""
+        params = self._call.params
+        if params.gateway.mmr is not None:
+            return True
+        return "mmr" in params.raw and all("mmr" in leg.without for leg in self._legs)
+
     def _only_cycles(self) -> bool:
         """Whether nobody is asked because whoever could be would close a cycle: an empty success (decision 3)."""
         reasons = {outcome.kind for outcome in self._skipped}
         return "loop" in reasons and not reasons & {"option", "filter", "unreached"}
-
-    def _nobody_can(self) -> RcpError:
-        """The error for a request that no engine may be asked (RCP §12): field, then option, then capability."""
-        faults = [refusal for refusal, _ in self._refusals if isinstance(refusal, FilterFault)]
-        demands = [refusal for refusal, _ in self._refusals if isinstance(refusal, Demand)]
-        reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in self._skipped)
-        tree = self._call.params.filter
-        if faults and not demands and tree is not None:
-            return _filter_error(tree, faults, [advertisement for _, advertisement in self._refusals], reasons)
-        if demands:
-            demand = demands[0]
-            return OptionUnsupported(
-                f"no engine that may be asked supports '{demand.option}' as requested",
-                option=demand.option,
-                detail=reasons,
-            )
-        unreached = [outcome for outcome in self._skipped if outcome.kind == "unreached"]
-        if unreached:
-            return BackendUnavailable("no engine has been reached yet", retryable=True, detail=reasons)
-        return CapabilityMissing("no engine offers 'retrieve'", detail=reasons)
-
-
-def _filter_error(tree: FilterTree, faults: list[FilterFault], refusing: list[Advertisement], detail: str) -> RcpError:
-    """What a filter that nobody can apply comes to: -32602 for a field that nobody has or a value of the wrong shape,
-    else -32005 (RCP §8)."""
-    known = {name for advertisement in refusing for name in advertisement.filter_fields}
-    for leaf in tree.leaves:
-        if leaf.field not in known:
-            return InvalidParams(f"filter field '{leaf.field}' is not advertised", field=leaf.field, detail=detail)
-    for fault in faults:
-        if fault.kind == "shape":
-            return InvalidParams(fault.message, field=fault.field, detail=detail)
-    operator = next((fault for fault in faults if fault.kind == "operator"), None)
-    if operator is not None:
-        return OptionUnsupported(operator.message, option="filter.operators", detail=detail)
-    return OptionUnsupported("no single engine has all fields of the filter", option="filter", detail=detail)
-
-
-def _asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
-    """The engines that the request restricts itself to. Raises InvalidParams for a name that is not configured."""
-    names = gateway.engines
-    if names is None:
-        return None
-    known = members.ids()
-    for name in names:
-        if name not in known:
-            raise InvalidParams(
-                f"'x-gateway.engines' names '{name}', which is not configured", field="x-gateway.engines"
-            )
-    return frozenset(names)
-
-
-def _method_note(fusion: Mapping[str, Any]) -> list[str]:
-    """What to say about a `fusion.method` that RCP does not know; only a lenient request gets this far with one."""
-    method = fusion.get("method")
-    if method is None or method in FUSION_METHODS:
-        return []
-    return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
-
-
-def _needs_text(params: RetrieveParams) -> bool:
-    """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
-    return params.options.token_budget is not None or params.gateway.identity == "content"
-
-
-def _forwarded_meta(call: RetrieveCall, members: Members) -> dict[str, Any]:
-    """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
-    most = call.default_depth
-    depth = most if call.meta.depth is None else min(call.meta.depth, most)
-    return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, members.identity]}}
-
-
-def _funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, advertisement: Advertisement) -> int:
-    """Write `rerank` and `candidateK` so that candidateK ≥ topN ≥ k holds at this engine; returns that `k`."""
-    rerank = raw.get("rerank")
-    floor = asked
-    if rerank is not None:
-        if type(rerank) is dict and "topN" in rerank:
-            reranker = advertisement.capabilities.get("rerank")
-            most = reranker.get("maxCandidates") if type(reranker) is dict else None
-            top_n = max(rerank["topN"], asked)
-            if type(most) is int and most >= 1:
-                top_n = min(top_n, most)
-                asked = min(asked, top_n)
-            floor = top_n
-            rerank = {**rerank, "topN": top_n}
-        params["rerank"] = rerank
-    if "candidateK" in raw:
-        params["candidateK"] = max(raw["candidateK"], floor)
-    return asked
-
-
-def _inner_fusion(params: dict[str, Any], fusion: Mapping[str, Any], offer: RetrieveOffer) -> None:
-    """Forward what `fusion` says about dense and sparse inside an engine, if it advertises that method."""
-    method = fusion.get("method")
-    inner = {key: fusion[key] for key in ("method", "rrfK", "alpha") if key in fusion}
-    weights = {name: value for name, value in (fusion.get("weights") or {}).items() if name in INNER_LISTS}
-    if weights:
-        inner["weights"] = weights
-    if (method in offer.fusion) if method is not None else bool(offer.fusion and (weights or "alpha" in fusion)):
-        params["fusion"] = inner

@@ -208,6 +208,10 @@ class ServerSettings(_Section):
     """Members of one JSON-RPC batch; more are refused with -32602."""
     keep_alive_seconds: int = Field(default=75, ge=1)
     """Longer than the idle time of the load balancer in front."""
+    sse_comment_seconds: float = Field(default=15.0, gt=0, le=3600)
+    """Without a frame for so long, an event stream carries a comment, so that nobody in between ends it."""
+    send_timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
+    """A caller that makes no room for the next frame of its event stream for so long is cut off."""
 
 
 class RetrieveSettings(_Section):
@@ -223,6 +227,25 @@ class RetrieveSettings(_Section):
     """Each engine is asked for `k` times this …"""
     window_min: int = Field(default=20, ge=1, le=10_000)
     """… and never for fewer than this, clamped to its `maxK`."""
+    identity: Literal["id", "uri", "content"] = "id"
+    """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text."""
+
+
+class StateSettings(_Section):
+    """What one answer leaves behind for the next: pages (cursors) and sessions, each kept within bounds."""
+
+    cursor_ttl_seconds: int = Field(default=300, ge=1, le=86_400)
+    """How long a `nextCursor` can be used."""
+    max_cursors: int = Field(default=10_000, ge=1)
+    """Cursors kept at once; of more, the least recently used are forgotten first."""
+    max_kept_hits: int = Field(default=20_000, ge=0)
+    """Engines' hits kept for later pages; a cursor whose hits had to go asks the engines again."""
+    session_ttl_seconds: int = Field(default=1800, ge=1, le=604_800)
+    """How long after its last answer a session is remembered."""
+    max_sessions: int = Field(default=10_000, ge=1)
+    """Sessions remembered at once; of more, the least recently used are forgotten first."""
+    max_session_hits: int = Field(default=10_000, ge=1)
+    """Hits remembered of one session; of more, the oldest are forgotten first."""
 
 
 class FusionSettings(_Section):
@@ -268,6 +291,7 @@ class GatewaySettings(_Section):
 
     server: ServerSettings = Field(default_factory=ServerSettings)
     retrieve: RetrieveSettings = Field(default_factory=RetrieveSettings)
+    state: StateSettings = Field(default_factory=StateSettings)
     fusion: FusionSettings = Field(default_factory=FusionSettings)
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)

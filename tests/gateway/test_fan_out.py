@@ -72,8 +72,11 @@ async def test_a_hanging_engine_costs_a_note_and_nothing_else(engines: Any, posi
     (note,) = result["usage"]["notes"]
     assert note.startswith(f"{sick}: timeout after ")
     report = result["_meta"]["x-gateway"]["engines"][position]
-    assert report["status"] == "failed" and report["reason"] == "timeout" and report["hits"] == 0
-    assert report["tookMs"] >= 200 and report["attempts"] == 1
+    assert report["status"] == "failed"
+    assert report["reason"] == "timeout"
+    assert report["hits"] == 0
+    assert report["tookMs"] >= 200
+    assert report["attempts"] == 1
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,7 @@ async def test_a_hanging_engine_costs_a_note_and_nothing_else(engines: Any, posi
     ],
 )
 async def test_each_way_to_fail_has_its_class(engines: Any, answer: Any, kind: str) -> None:
-    """An engine that fails is dropped with the class of its failure; the healthy one's hits are all there (B33, B46)."""
+    """An engine that fails is dropped with its class of failure; the healthy one's hits are all there (B33, B46)."""
     sick, well = await engines(), await engines()
     sick.answers["retrieve"] = answer
     async with running([entry("sick", sick), entry("well", well)]) as gateway:
@@ -159,7 +162,8 @@ async def test_a_required_engine_never_reached_is_an_error(engines: Any) -> None
     async with running(entries, reach=False) as gateway:
         await until(lambda: gateway.state.engines.engines[1].advertisement is not None)
         error = await gateway.error("retrieve", {"query": "q"})
-    assert error["code"] == -32010 and "must" in error["message"]
+    assert error["code"] == -32010
+    assert "must" in error["message"]
 
 
 async def test_everybody_failing_is_an_error_with_notes(engines: Any) -> None:
@@ -181,8 +185,11 @@ async def test_everybody_empty_is_a_success(engines: Any) -> None:
         clean = await gateway.retrieve()
         two.answers["retrieve"] = Http(500)
         partial = await gateway.retrieve()
-    assert clean["hits"] == [] and "degraded" not in clean["_meta"] and "notes" not in clean["usage"]
-    assert partial["hits"] == [] and partial["_meta"]["degraded"] == ["two"]
+    assert clean["hits"] == []
+    assert "degraded" not in clean["_meta"]
+    assert "notes" not in clean["usage"]
+    assert partial["hits"] == []
+    assert partial["_meta"]["degraded"] == ["two"]
 
 
 async def test_engines_without_retrieve_are_skipped_without_a_note(engines: Any) -> None:
@@ -195,7 +202,8 @@ async def test_engines_without_retrieve_are_skipped_without_a_note(engines: Any)
     report = {engine["id"]: engine for engine in result["_meta"]["x-gateway"]["engines"]}
     assert (report["embedder"]["status"], report["embedder"]["reason"]) == ("skipped", "capability")
     assert (report["off"]["status"], report["off"]["reason"]) == ("skipped", "disabled")
-    assert not embedder.requests() and not off.asked
+    assert not embedder.requests()
+    assert not off.asked
     assert "degraded" not in result["_meta"]
 
 
@@ -216,7 +224,8 @@ async def test_nobody_in_time_is_a_timeout(engines: Any) -> None:
     slow.answers["retrieve"] = hang
     async with running([entry("slow", slow, timeoutMs=60_000)]) as gateway:
         error = await gateway.error("retrieve", {"query": "q", "_meta": {"deadlineMs": 150}})
-    assert error["code"] == -32014 and error["data"]["retryable"] is True
+    assert error["code"] == -32014
+    assert error["data"]["retryable"] is True
 
 
 @pytest.mark.parametrize("deadline", [0, -5, "500", 1.5, True])
@@ -254,7 +263,8 @@ async def test_depth_and_cycles_end_in_an_empty_success(engines: Any, federation
     well = await engines()
     async with running([entry("well", well)], {"server": {"id": "gw"}}) as gateway:
         result = await gateway.retrieve(_meta={"federation": federation})
-    assert result["hits"] == [] and not well.requests()
+    assert result["hits"] == []
+    assert not well.requests()
     assert statuses(result) == {"well": "skipped"}
     assert result["usage"]["notes"]
 
@@ -272,7 +282,8 @@ async def test_stacked_gateways_answer_and_a_ring_ends(engines: Any) -> None:
             ring = await outer.retrieve(_meta={"federation": {"depth": 3, "path": ["inner"]}})
     assert [hit["id"] for hit in result["hits"]] == ["a", "b", "c"]
     assert result["hits"][0]["meta"]["engine"] == "child"
-    assert ring["hits"] == [] and "inner" in ring["usage"]["notes"][0]
+    assert ring["hits"] == []
+    assert "inner" in ring["usage"]["notes"][0]
 
 
 def _through(inner: RunningGateway) -> Any:
@@ -309,7 +320,8 @@ async def test_a_restarted_engine_is_shaken_hands_with_again(engines: Any) -> No
         engine.answers["retrieve"] = once_uninitialized
         result = await gateway.retrieve()
     assert statuses(result) == {"e": "ok"}
-    assert len(engine.requests("initialize")) == 2 and len(engine.requests()) == 2
+    assert len(engine.requests("initialize")) == 2
+    assert len(engine.requests()) == 2
 
 
 async def test_an_engine_that_says_it_is_initialized_is_asked_for_info(engines: Any) -> None:
@@ -367,7 +379,8 @@ async def test_a_saturated_engine_fails_fast_and_delays_nobody(engines: Any) -> 
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     report = {engine["id"]: engine for engine in result["_meta"]["x-gateway"]["engines"]}
-    assert report["slow"]["reason"] == "overloaded" and report["well"]["status"] == "ok"
+    assert report["slow"]["reason"] == "overloaded"
+    assert report["well"]["status"] == "ok"
 
 
 async def test_a_required_and_healthy_federation_is_not_degraded(engines: Any) -> None:
@@ -375,6 +388,8 @@ async def test_a_required_and_healthy_federation_is_not_degraded(engines: Any) -
     one, two = await engines(), await engines(results=hits("c", "d"))
     async with running([entry("one", one, required=True), entry("two", two)]) as gateway:
         result = await gateway.retrieve()
-    assert "degraded" not in result["_meta"] and "notes" not in result["usage"]
-    assert result["usage"]["candidates"] == 5 and result["usage"]["reranked"] == 0
+    assert "degraded" not in result["_meta"]
+    assert "notes" not in result["usage"]
+    assert result["usage"]["candidates"] == 5
+    assert result["usage"]["reranked"] == 0
     assert result["usage"]["latencyMs"] > 0

@@ -54,7 +54,8 @@ async def test_what_is_no_json_rpc_is_400(gateway: Any, body: bytes, code: int) 
     """A body that is not JSON, or JSON that is no JSON-RPC, is HTTP 400 with a JSON-RPC error and id null (B91)."""
     response = await gateway.post(body)
     assert response.status_code == 400
-    assert response.json()["error"]["code"] == code and response.json()["id"] is None
+    assert response.json()["error"]["code"] == code
+    assert response.json()["id"] is None
     assert response.headers["content-length"] == str(len(response.content))
 
 
@@ -100,7 +101,8 @@ async def test_the_compact_envelope_is_answered(gateway: Any) -> None:
 async def test_notifications_are_never_answered(gateway: Any, method: str) -> None:
     """A message without id is 204 without a body, whatever its method."""
     response = await gateway.post({"jsonrpc": "2.0", "method": method, "params": {"id": 99}})
-    assert response.status_code == 204 and response.content == b""
+    assert response.status_code == 204
+    assert response.content == b""
 
 
 async def test_the_path_must_agree_with_the_body(gateway: Any) -> None:
@@ -122,7 +124,8 @@ async def test_a_batch_answers_each_request_once(gateway: Any) -> None:
 async def test_a_batch_of_notifications_has_no_body(gateway: Any) -> None:
     """Only notifications: 204 and nothing else."""
     response = await gateway.post([{"jsonrpc": "2.0", "method": "ping"}])
-    assert response.status_code == 204 and response.content == b""
+    assert response.status_code == 204
+    assert response.content == b""
 
 
 async def test_a_batch_of_rubbish_is_answered_member_by_member(gateway: Any) -> None:
@@ -136,7 +139,8 @@ async def test_a_batch_beyond_the_limit_is_one_error(engines: Any) -> None:
     """More members than `server.max_batch` are one -32602 that names the bound."""
     async with running([entry("e", await engines())], {"server": {"max_batch": 2}}) as gateway:
         answer = (await gateway.post([PING] * 3)).json()
-    assert answer["error"]["code"] == -32602 and "2" in answer["error"]["message"]
+    assert answer["error"]["code"] == -32602
+    assert "2" in answer["error"]["message"]
 
 
 async def test_batch_members_run_at_the_same_time(engines: Any) -> None:
@@ -163,7 +167,8 @@ async def test_batch_members_run_at_the_same_time(engines: Any) -> None:
 async def test_only_post_is_spoken(gateway: Any) -> None:
     """GET /rcp is 405 and says what is allowed."""
     response = await gateway.client.get("/rcp")
-    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
     assert response.json()["error"]["code"] == -32600
 
 
@@ -193,7 +198,8 @@ async def test_a_body_beyond_the_limit_is_413(engines: Any) -> None:
 async def test_compressed_bodies_are_415(gateway: Any) -> None:
     """A compressed request body is refused, not guessed at."""
     response = await gateway.post(PING, headers={"Content-Encoding": "gzip"})
-    assert response.status_code == 415 and response.json()["error"]["code"] == -32600
+    assert response.status_code == 415
+    assert response.json()["error"]["code"] == -32600
 
 
 async def test_a_sane_request_id_is_kept_and_another_made(gateway: Any) -> None:

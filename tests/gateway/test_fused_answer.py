@@ -21,7 +21,9 @@ async def test_agreement_wins_and_every_hit_says_where_it_is_from(engines: Any) 
     assert ids(result) == ["both", "a", "c"]
     meta = result["hits"][0]["meta"]
     assert meta["engines"] == [{"id": "one", "rank": 2, "score": 8.0}, {"id": "two", "rank": 1, "score": 0.5}]
-    assert meta["engine"] == "two" and meta["engineRank"] == 1 and meta["engineScore"] == 0.5
+    assert meta["engine"] == "two"
+    assert meta["engineRank"] == 1
+    assert meta["engineScore"] == 0.5
     assert meta["fusedScore"] == pytest.approx(1 / 62 + 1 / 61)
 
 
@@ -35,7 +37,8 @@ async def test_scores_are_shares_of_the_maximum_and_descend(engines: Any) -> Non
         await until(lambda: all(engine.up for engine in reachable))
         result = await gateway.retrieve()
     scores = [found["score"] for found in result["hits"]]
-    assert scores[0] == 1.0 and scores == sorted(scores, reverse=True)
+    assert scores[0] == 1.0
+    assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
 
 
@@ -83,7 +86,8 @@ async def test_the_richest_body_is_kept_and_meta_merged(engines: Any) -> None:
     two = await engines(results=[hit("d", text="short", meta={"b": 2, "c": 3})])
     async with running([entry("one", one), entry("two", two)]) as gateway:
         found = (await gateway.retrieve())["hits"][0]
-    assert found["text"] == "long long text" and found["mystery"] == {"deep": [1, None]}
+    assert found["text"] == "long long text"
+    assert found["mystery"] == {"deep": [1, None]}
     assert {key: found["meta"][key] for key in "abc"} == {"a": 1, "b": 1, "c": 3}
 
 
@@ -92,12 +96,15 @@ async def test_weight_zero_adds_nothing(engines: Any) -> None:
     one, two = await engines(results=hits("a", "b")), await engines(results=hits("c", "d"))
     async with running([entry("one", one, weight=1.0), entry("two", two, weight=0)]) as gateway:
         result = await gateway.retrieve()
-        assert ids(result)[:2] == ["a", "b"] and result["hits"][2]["score"] == 0
+        assert ids(result)[:2] == ["a", "b"]
+        assert result["hits"][2]["score"] == 0
         first = await gateway.retrieve(fusion={"weights": {"one": 4, "two": 1}})
         second = await gateway.retrieve(fusion={"weights": {"one": 1, "two": 4}})
         error = await gateway.error("retrieve", {"query": "q", "fusion": {"weights": {"nobody": 1}}})
-    assert ids(first) == ["a", "b", "c", "d"] and ids(second) == ["c", "d", "a", "b"]
-    assert error["code"] == -32602 and error["data"]["field"] == "fusion.weights.nobody"
+    assert ids(first) == ["a", "b", "c", "d"]
+    assert ids(second) == ["c", "d", "a", "b"]
+    assert error["code"] == -32602
+    assert error["data"]["field"] == "fusion.weights.nobody"
 
 
 async def test_a_bad_confidence_counts_as_missing(engines: Any) -> None:
@@ -106,7 +113,8 @@ async def test_a_bad_confidence_counts_as_missing(engines: Any) -> None:
     async with running([entry("one", one)]) as gateway:
         result = await gateway.retrieve()
     by_id = {found["id"]: found for found in result["hits"]}
-    assert "confidence" not in by_id["a"] and by_id["b"]["confidence"] == 0.4
+    assert "confidence" not in by_id["a"]
+    assert by_id["b"]["confidence"] == 0.4
     assert "one: 1 confidence" in result["usage"]["notes"][0]
 
 
@@ -143,8 +151,10 @@ async def test_a_token_budget_packs_whole_hits(engines: Any) -> None:
     async with running([entry("e", engine)]) as gateway:
         two = await gateway.retrieve(tokenBudget=25)
         one = await gateway.retrieve(tokenBudget=1)
-    assert len(two["hits"]) == 2 and two["usage"]["tokens"] == 20
-    assert len(one["hits"]) == 1 and one["usage"]["tokens"] == 10
+    assert len(two["hits"]) == 2
+    assert two["usage"]["tokens"] == 20
+    assert len(one["hits"]) == 1
+    assert one["usage"]["tokens"] == 10
     assert "tokenBudget" not in engine.requests()[0].params
 
 

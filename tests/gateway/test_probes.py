@@ -25,7 +25,8 @@ async def test_readiness_waits_for_the_first_engine_and_never_follows_health(eng
         assert (await gateway.client.get("/readyz")).status_code == 200
     async with running([entry("down", "http://127.0.0.1:1/rcp")], reach=False) as gateway:
         waiting = await gateway.client.get("/readyz")
-        assert waiting.status_code == 503 and "handshake" in waiting.json()["reason"]
+        assert waiting.status_code == 503
+        assert "handshake" in waiting.json()["reason"]
 
 
 async def test_every_series_exists_from_the_start_and_none_is_added(engines: Any) -> None:
@@ -88,9 +89,12 @@ async def test_one_json_line_per_request_without_its_text(engines: Any, log_line
         await gateway.post(body, headers={"X-Request-ID": "req-1"})
     lines = log_lines()
     (line,) = [line for line in lines if line["event"] == "request"]
-    assert line["request_id"] == "req-1" and line["method"] == "retrieve" and line["outcome"] == "ok"
+    assert line["request_id"] == "req-1"
+    assert line["method"] == "retrieve"
+    assert line["outcome"] == "ok"
     assert line["ms"] > 0
-    assert "secret" not in json.dumps(lines) and "text of" not in json.dumps(lines)
+    assert "secret" not in json.dumps(lines)
+    assert "text of" not in json.dumps(lines)
     assert [line["event"] for line in lines if line.get("engine") == "e"] == ["engine_up"]
 
 
@@ -99,10 +103,24 @@ async def test_the_engines_view_names_states_not_addresses(engines: Any) -> None
     engine = await engines()
     entries = [entry("e", engine, headers={"X-Key": "sesame"}), entry("down", "http://127.0.0.1:1/rcp?key=sesame")]
     async with running(entries, reach=False) as gateway:
-        await until(lambda: all(e.up or e.down_reason != "connect: no handshake yet" for e in gateway.state.engines.engines))
+        await until(
+            lambda: all(e.up or e.down_reason != "connect: no handshake yet" for e in gateway.state.engines.engines)
+        )
         await until(lambda: gateway.state.engines.engines[1].up)
         response = await gateway.client.get("/engines")
     listed = {engine["id"]: engine for engine in response.json()["engines"]}
-    assert listed["e"]["up"] is True and listed["e"]["version"] == "1.0" and "retrieve" in listed["e"]["capabilities"]
-    assert listed["down"]["up"] is False and listed["down"]["reason"].startswith("connect")
+    assert listed["e"]["up"] is True
+    assert listed["e"]["version"] == "1.0"
+    assert "retrieve" in listed["e"]["capabilities"]
+    assert listed["down"]["up"] is False
+    assert listed["down"]["reason"].startswith("connect")
     assert "sesame" not in response.text
+
+
+async def test_what_never_became_a_request_leaves_a_line_too(engines: Any, log_lines: Any) -> None:
+    """A body that is no JSON-RPC is logged with its status and code, and counted by its code."""
+    async with running([entry("e", await engines())]) as gateway:
+        await gateway.post(b"{", headers={"X-Request-ID": "req-2"})
+        assert await gateway.metric("rcp_gateway_errors_total", code="-32700") == 1
+    (line,) = [line for line in log_lines() if line["event"] == "refused"]
+    assert (line["request_id"], line["status"], line["code"]) == ("req-2", 400, -32700)

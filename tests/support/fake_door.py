@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from app.api.rpc import RpcDoor
+from app.protocol import envelope
+from app.protocol.errors import RcpError
 from app.settings.schema import ServerSettings
 from tests.support.fake_gateway import Exchange
 
@@ -23,11 +25,18 @@ class FakeDispatcher:
         self.asked: list[tuple[str, Any, str, str | None]] = []
         self.ended: list[str] = []
 
-    async def message(self, message: Any, request_id: str, path_method: str | None) -> bytes | None:
+    async def message(
+        self, message: Any, request_id: str, path_method: str | None, session: str | None = None, stream: Any = None
+    ) -> bytes | None:
         return await self._asked("message", message, request_id, path_method)
 
-    async def batch(self, messages: list[Any], request_id: str, path_method: str | None) -> bytes | None:
+    async def batch(
+        self, messages: list[Any], request_id: str, path_method: str | None, session: str | None = None
+    ) -> bytes | None:
         return await self._asked("batch", messages, request_id, path_method)
+
+    def refused(self, fault: RcpError, request_id: str, status: int) -> bytes:
+        return envelope.failure(None, fault)
 
     async def _asked(self, kind: str, message: Any, request_id: str, path_method: str | None) -> bytes | None:
         self.asked.append((kind, message, request_id, path_method))

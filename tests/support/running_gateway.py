@@ -86,9 +86,10 @@ async def running(
     """A started gateway; with `reach` it is handed out once every enabled engine has been shaken hands with."""
     state = made_state(entries, settings, fingerprint)
     app: Any = build_app(state)
-    async with lifespan(app), httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app=app), base_url="http://gateway"
-    ) as client:
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as client,
+    ):
         if reach:
             await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
         yield RunningGateway(state, client)

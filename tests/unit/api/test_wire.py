@@ -26,6 +26,9 @@ class FakeTransport:
     def close(self) -> None:
         self.closing = True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def get_extra_info(self, name: str) -> str:
         return f"extra {name}"
 

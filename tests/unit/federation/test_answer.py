@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.answer import build_result, estimate_tokens, pack
-from app.federation.outcome import Outcome, answered, failed, skipped
+from app.federation.answer import Answer, build_result
+from app.federation.outcome import Outcome, answered, degraded, failed, skipped
 from app.federation.plan import Plan
+from app.federation.portion import NOTHING, estimate_tokens, pack, portion_of
+from app.federation.stock import Stock
 from app.fusion.merge import Fusion
 from app.fusion.ranked import FusionOptions, RankedList
 from app.fusion.strategies import fuse
@@ -35,7 +37,12 @@ def built(
 ) -> Json:
     """The result of a request with these params."""
     plan = Plan((), passed_over, k, FusionOptions(), notes)
-    return build_result(call_of("q", **params).params, plan, MEMBERS, outcomes or [], fusion, 0.01234)
+    read = call_of("q", **params).params
+    outcomes = outcomes or []
+    if fusion is None:
+        return build_result(read, MEMBERS, Answer(plan, outcomes, None, NOTHING), 0.01234)
+    stock = Stock((), fusion, FusionOptions(), degraded=degraded(outcomes))
+    return build_result(read, MEMBERS, Answer(plan, outcomes, stock, portion_of(fusion, read.options, k)), 0.01234)
 
 
 def ids(result: Json) -> list[Any]:

@@ -1,0 +1,222 @@
+"""One question under way: what is kept of it, what the engines are asked, and what is served of that.
+
+Decides when a page is a slice of what is kept, and when engines are asked deeper to fill it. It refuses to know how a
+result is written.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from app.federation.answer import Answer
+from app.federation.call import RetrieveCall
+from app.federation.fanout import FanOut, Heard
+from app.federation.membership import Members
+from app.federation.outcome import Hit, Outcome, degraded, nobody_answered, required_failed
+from app.federation.pages import FIRST, Pages
+from app.federation.pinned import not_served
+from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retrieve
+from app.federation.portion import NOTHING, Portion, portion_of, seen_of
+from app.federation.progress import Listener, fused, leg_ended
+from app.federation.stock import Stock, joined, stock_of, without
+from app.federation.witness import Witness
+from app.protocol.errors import RcpError
+from app.settings.schema import GatewaySettings
+
+LEAST_SECONDS = 0.002
+"""With less time than this left nobody is asked any more: no whole millisecond less could be passed on."""
+
+ROUNDS = 2
+"""How often engines are asked to fill one page; more only as long as it is empty."""
+
+_engine_of = attrgetter("engine")
+
+
+class Journey:
+    """One question under way."""
+
+    __slots__ = ("_call", "_failed", "_listener", "_members", "_pages", "_rounds", "_settings", "_turn", "_witness")
+
+    def __init__(
+        self,
+        call: RetrieveCall,
+        members: Members,
+        settings: GatewaySettings,
+        witness: Witness,
+        listener: Listener | None,
+        pages: Pages,
+    ) -> None:
+        self._call = call
+        self._members = members
+        self._settings = settings
+        self._witness = witness
+        self._listener = listener
+        self._pages = pages
+        self._turn = FIRST
+        self._rounds = 0
+        self._failed: frozenset[str] = frozenset()
+
+    async def answer(self) -> Answer:
+        """What is kept, if that is enough, else what the engines give. Raises RcpError."""
+        options = self._call.params.options
+        if options.cursor is None and options.session_id is None:
+            return await self._ask()
+        self._turn = await self._pages.turn(self._call.params)
+        answer = self._from_kept()
+        if answer is None:
+            answer = await self._ask()
+            while self._may_fill(answer):
+                answer = _told_of_all(answer, await self._ask())
+        return answer
+
+    async def leave_behind(self, answer: Answer) -> str | None:
+        """Keep what the next page and the session need; the cursor of the next page if there may be one."""
+        plan, _, stock, portion = answer
+        params, turn = self._call.params, self._turn
+        if stock is None:
+            return None
+        if params.options.session_id is not None:
+            await self._pages.remember(params.options.session_id, turn, portion, stock)
+        if not answer.follows:
+            return None
+        return await self._pages.keep(params, turn, stock, portion, turn.place.reach or plan.window)
+
+    def witnessed(self, answer: Answer, took: float) -> None:
+        """Tell the witness. Overhead is told of where there was one longest leg."""
+        fusion = None if answer.stock is None or not self._rounds else answer.stock.fusion
+        self._witness.retrieved(answer.plan, answer.outcomes if self._rounds == 1 else (), fusion, took)
+
+    async def _ask(self) -> Answer:
+        """Ask the engines, as deep as this turn needs."""
+        self._rounds += 1
+        settings, turn = self._settings, self._turn
+        now = asyncio.get_running_loop().time()
+        plan = plan_retrieve(self._call, self._members, now, settings.retrieve, settings.fusion, self._depth())
+        outcomes = await self._outcomes(plan)
+        stock = stock_of(plan, outcomes, self._call.params)
+        if stock is None:
+            return self._from_nobody(plan, outcomes)
+        if turn is not FIRST:
+            stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
+            self._failed |= frozenset(degraded(outcomes))
+            self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
+            stock = self._turn.stock or stock
+        return Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+
+    async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
+        """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
+        listener = self._listener if self._rounds == 1 else None
+        fan_out = FanOut(plan, self._witness.leg if listener is None else self._telling(plan, listener))
+        lost = await fan_out.run()
+        outcomes = sorted(fan_out.outcomes, key=_engine_of)
+        if lost is not None:
+            raise _lost(plan, lost)
+        if self._call.params.options.index_version is not None:
+            fault = not_served(plan.legs, outcomes)
+            if fault is not None:
+                raise fault
+        if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
+            listener.tell(fused(self._call.meta.progress_token, outcomes))
+        return outcomes
+
+    def _from_kept(self) -> Answer | None:
+        """A slice of what is kept; None if more must be asked for."""
+        stock = self._turn.stock
+        if stock is None:
+            return None
+        plan = nobody_asked(
+            self._call, self._members, stock.options, "kept", "this page is a slice of the order that was kept"
+        )
+        portion = self._portion(stock, plan.k)
+        if portion.short and stock.open and not portion.floored:
+            return None
+        return Answer(plan, (), stock, portion)
+
+    def _from_nobody(self, plan: Plan, outcomes: Sequence[Outcome]) -> Answer:
+        """Nobody answered: what is left of what was kept, if there is any. Raises RcpError."""
+        stock = self._turn.stock
+        portion = NOTHING if stock is None else self._portion(stock, plan.k)
+        if plan.legs and not portion.hits:
+            raise nobody_answered(outcomes, out_of_time=plan.cut_by_caller)
+        self._failed |= frozenset(degraded(outcomes))
+        if stock is not None:
+            stock = stock._replace(
+                degraded=sorted({*stock.degraded, *degraded(outcomes)}),
+                open=stock.open if plan.legs else frozenset(),
+            )
+        return Answer(plan, outcomes, stock, portion)
+
+    def _portion(self, stock: Stock, k: int) -> Portion:
+        turn, options = self._turn, self._call.params.options
+        seen = turn.trajectory
+        known = None if seen is None else seen_of(stock.fusion, seen, stock.options.identity)
+        return portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread)
+
+    def _depth(self) -> Depth:
+        """How much deeper than `k` needs: what was answered, or seen in the session, is left out."""
+        turn = self._turn
+        if turn is FIRST:
+            return SURFACE
+        place, stock = turn.place, turn.stock
+        seen = 0 if turn.trajectory is None else len(turn.trajectory)
+        if stock is None and not place.reach:
+            return Depth(min(seen, self._settings.retrieve.window_min), 0, self._failed)
+        whole = self._failed if stock is None else self._failed | stock.whole()
+        return Depth(len(place.returned) + seen, place.reach * (1 if stock is None else 2), whole)
+
+    def _may_fill(self, answer: Answer) -> bool:
+        """Whether the page is not full and somebody who may have more is still to be asked."""
+        _, _, stock, portion = answer
+        if stock is None or not portion.short or portion.floored or not stock.open - self._failed:
+            return False
+        return (self._rounds < ROUNDS or not portion.hits) and time_left(self._call) >= LEAST_SECONDS
+
+    def _telling(self, plan: Plan, listener: Listener) -> Heard:
+        """Lets the listener hear of every leg that ends, and of the list fused so far."""
+        ended: list[Outcome] = []
+        listener.open()
+
+        def heard(outcome: Outcome) -> None:
+            self._witness.leg(outcome)
+            if outcome.status != "cancelled":
+                ended.append(outcome)
+                hits = self._so_far(plan, ended)
+                listener.tell(leg_ended(self._call.meta.progress_token, outcome, len(ended), len(plan.legs), hits))
+
+        return heard
+
+    def _so_far(self, plan: Plan, ended: list[Outcome]) -> list[Hit] | None:
+        """What the answer would hold if nobody else answered; None if nobody has yet."""
+        turn = self._turn
+        stock = stock_of(plan, sorted(ended, key=_engine_of), self._call.params)
+        if stock is None:
+            return None
+        if turn is not FIRST:
+            stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
+        return portion_of(stock.fusion, self._call.params.options, plan.k, 0, turn.trajectory, stock.spread).hits
+
+    def __repr__(self) -> str:
+        return f"<Journey {self._call.request_id}, {self._rounds} rounds>"
+
+
+def time_left(call: RetrieveCall) -> float:
+    """Seconds."""
+    return call.deadline - asyncio.get_running_loop().time()
+
+
+def _lost(plan: Plan, outcome: Outcome) -> RcpError:
+    """The error of a request that an engine failed which must not fail."""
+    leg = next(leg for leg in plan.legs if leg.engine.id == outcome.engine)
+    return (None if leg.engine.entry.required else not_served(plan.legs, [outcome])) or required_failed(outcome)
+
+
+def _told_of_all(before: Answer, answer: Answer) -> Answer:
+    """`answer` with the outcomes of engines that were asked before and not again."""
+    told = {outcome.engine: outcome for outcome in (*before.outcomes, *answer.outcomes)}
+    plan = replace(
+        answer.plan,
+        legs=tuple({leg.engine.id: leg for leg in (*before.plan.legs, *answer.plan.legs)}.values()),
+        skipped=tuple(outcome for outcome in answer.plan.skipped if outcome.engine not in told),
+    )
+    return answer._replace(plan=plan, outcomes=[told[engine] for engine in sorted(told)])

@@ -1,0 +1,183 @@
+"""Cursors and sessions: what one answer leaves behind for the next.
+
+A cursor names a Place: whose question it was, how far it was answered, and which Stock is served. A stock may be gone
+before its places are; the engines are then asked again, and what was answered is left out. It refuses to know how a
+stock comes about.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from json import JSONEncoder
+from secrets import token_urlsafe
+from time import monotonic
+from typing import Any, NamedTuple
+
+from app.federation.portion import Portion, remembered_of
+from app.federation.sessions import Sessions, Trajectory
+from app.federation.stock import Stock, dump_stock, load_stock
+from app.protocol.errors import InvalidParams, NotFound
+from app.protocol.params import RetrieveParams
+from app.settings.schema import StateSettings
+from app.state.memory import MemoryStore
+from app.state.store import Store
+
+PLACE = "place:"
+STOCK = "stock:"
+
+KEYS_EACH = 100
+"""Keys of hits that a cursor or a session holds on average if their store is full; then the oldest go."""
+
+_UNTOLD = frozenset({"k", "cursor"})
+"""Params that may differ from page to page."""
+
+_FLAT = frozenset({str, int, float, bool})
+
+_canonical = JSONEncoder(sort_keys=True).encode
+
+
+class Place(NamedTuple):
+    """Where the next page of a question begins."""
+
+    fingerprint: str
+    root: str
+    """Names the question in sessions: the cursor of its second page."""
+    stock: str
+    """Key of the stock that is served; empty if none is kept."""
+    start: int = 0
+    """The place in the stock's order."""
+    returned: tuple[str, ...] = ()
+    """Keys of all hits that were answered."""
+    reach: int = 0
+    """The window that engines were asked for."""
+
+
+_BEGINNING = Place("", "", "")
+
+
+class Turn(NamedTuple):
+    """What a request finds of earlier ones."""
+
+    cursor: str | None = None
+    place: Place = _BEGINNING
+    stock: Stock | None = None
+    trajectory: Trajectory | None = None
+
+
+FIRST = Turn()
+"""A request that continues nothing."""
+
+
+class Pages:
+    """Keeps and finds places, stocks and sessions."""
+
+    __slots__ = ("_places", "_seconds", "_stocks", "sessions")
+
+    def __init__(self, places: Store, stocks: Store, sessions: Sessions, seconds: float) -> None:
+        """A cursor can be used for so many `seconds`."""
+        self._places = places
+        self._stocks = stocks
+        self._seconds = seconds
+        self.sessions = sessions
+
+    @classmethod
+    def in_memory(cls, wishes: StateSettings, clock: Callable[[], float] = monotonic) -> "Pages":
+        """The pages of a gateway that shares them with nobody."""
+        sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+        return cls(
+            MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock),
+            MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock),
+            Sessions(sessions, wishes.session_ttl_seconds, wishes.max_session_hits),
+            wishes.cursor_ttl_seconds,
+        )
+
+    async def turn(self, params: RetrieveParams) -> Turn:
+        """What this request continues. Raises NotFound (-32015) for a cursor that is unknown, altered or over, and
+        InvalidParams (-32602) for one of another question."""
+        cursor, session_id = params.options.cursor, params.options.session_id
+        if cursor is None and session_id is None:
+            return FIRST
+        place, stock = _BEGINNING, None
+        if cursor is not None:
+            found = await self._places.get(PLACE + cursor, _load_place)
+            if found is None:
+                raise NotFound("the cursor is unknown or has expired; ask again without it", field="cursor")
+            if found.fingerprint != fingerprint(params):
+                raise InvalidParams("the cursor belongs to another question: only 'k' may change", field="cursor")
+            place = found
+            stock = await self._stocks.get(STOCK + place.stock, load_stock)
+        trajectory = None
+        if session_id is not None:
+            trajectory = await self.sessions.trajectory(session_id, place.root or token_urlsafe(16))
+        return Turn(cursor, place, stock, trajectory)
+
+    async def restock(self, params: RetrieveParams, turn: Turn, stock: Stock, reach: int) -> Turn:
+        """The turn after engines were asked for `reach` hits each: `stock` is served from now on, from its beginning.
+
+        Whoever comes with the same cursor is served the same; if somebody else was quicker, it is theirs for all.
+        """
+        place = turn.place._replace(stock="", start=0, reach=reach)
+        if turn.cursor is None:
+            return turn._replace(place=place, stock=stock)
+        now = await self._places.get(PLACE + turn.cursor, _load_place)
+        if now is not None and now.stock != turn.place.stock:
+            theirs = await self._stocks.get(STOCK + now.stock, load_stock)
+            if theirs is not None:
+                return turn._replace(place=now, stock=theirs)
+        place = place._replace(stock=_token(params, f"{turn.cursor} {reach}", stock))
+        await self._stocks.put(STOCK + place.stock, stock, self._seconds, dump_stock, size=stock.size())
+        await self._places.put(PLACE + turn.cursor, place, self._seconds, list, size=1 + len(place.returned))
+        return turn._replace(place=place, stock=stock)
+
+    async def keep(self, params: RetrieveParams, turn: Turn, stock: Stock, portion: Portion, reach: int) -> str:
+        """Keep what is left after `portion` was answered; the cursor for it."""
+        place = turn.place
+        told = place.fingerprint or fingerprint(params)
+        cursor = _token(params, f"{told} {turn.cursor} {portion.end}", stock)
+        key = place.stock
+        if not key:
+            key = cursor
+            await self._stocks.put(STOCK + key, stock, self._seconds, dump_stock, size=stock.size())
+        root = place.root or (cursor if turn.trajectory is None else turn.trajectory.root)
+        returned = (*place.returned, *portion.keys)
+        left = Place(told, root, key, portion.end, returned, reach)
+        await self._places.put(PLACE + cursor, left, self._seconds, list, size=1 + len(returned))
+        return cursor
+
+    async def remember(self, session_id: str, turn: Turn, portion: Portion, stock: Stock) -> None:
+        """Let the session know what it has been answered."""
+        if turn.trajectory is not None:
+            keys = remembered_of(portion, stock.options.identity)
+            await self.sessions.remember(session_id, turn.trajectory.root, keys)
+
+    def __repr__(self) -> str:
+        return f"<Pages {self._places!r}, stocks {self._stocks!r}, {self.sessions!r}>"
+
+
+def fingerprint(params: RetrieveParams) -> str:
+    """What two requests for pages of one answer have in common: all params but `k`, `cursor` and `_meta`."""
+    told = [pair for pair in params.raw.items() if pair[0] not in _UNTOLD]
+    own = params.gateway.model_dump(exclude_none=True) if params.gateway.model_fields_set else None
+    if own is None and _FLAT.issuperset([type(value) for _, value in told]):
+        text = repr(sorted(told))  # a quarter of the cost, and as good where nothing is nested
+    else:
+        text = _canonical([dict(told), own])
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=15).hexdigest()
+
+
+def reproducible(params: RetrieveParams) -> bool:
+    """Whether the same request must be answered the same to the bit: a snapshot and a seed, and no memory of others."""
+    options = params.options
+    return options.seed is not None and options.index_version is not None and options.session_id is None
+
+
+def _token(params: RetrieveParams, place: str, stock: Stock) -> str:
+    """A name that nobody guesses; for a reproducible request one that follows from what it names."""
+    if not reproducible(params):
+        return token_urlsafe(16)
+    text = "\n".join([place, *stock.fusion.keys()])
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _load_place(plain: list[Any]) -> Place:
+    fingerprint, root, stock, start, returned, reach = plain
+    return Place(fingerprint, root, stock, start, tuple(returned), reach)

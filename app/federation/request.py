@@ -1,0 +1,91 @@
+"""What one request wishes of the whole federation, read once before any engine is looked at. Pure.
+
+The blend, the engines it names, the snapshot it pins, and whether it may go on at all. It refuses to know what becomes
+of any single engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.federation.call import RetrieveCall
+from app.federation.membership import Members
+from app.federation.snapshot import versions_in
+from app.fusion.ranked import FusionOptions
+from app.protocol.errors import BackendUnavailable, InvalidParams
+from app.protocol.params import FUSION_METHODS, GatewayOptions, RetrieveParams
+from app.settings.schema import FusionSettings, RetrieveSettings
+
+
+def loop_reason(call: RetrieveCall, members: Members) -> tuple[str, str] | None:
+    """Why nothing may be forwarded at all (RCP §16, decision 3), if so."""
+    if members.identity in call.meta.path:
+        return "loop", f"this gateway ({members.identity}) is already in the federation path"
+    if call.meta.depth is not None and call.meta.depth <= 0:
+        return "depth", "the federation depth is used up"
+    return None
+
+
+def fusion_options(params: RetrieveParams, wishes: RetrieveSettings, blend: FusionSettings) -> FusionOptions:
+    """The blend of this request: its own `fusion` and `x-gateway` over the settings."""
+    fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
+    gateway = params.gateway
+    method = fusion.get("method")
+    weight = gateway.confidence_weight
+    return FusionOptions(
+        method=method if method in FUSION_METHODS else blend.method,
+        rrf_k=fusion.get("rrfK", blend.rrf_k),
+        confidence_weight=blend.confidence_weight if weight is None else weight,
+        identity=gateway.identity or wishes.identity,
+    )
+
+
+def asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
+    """The engines that the request restricts itself to. Raises InvalidParams for a name that is not configured."""
+    names = gateway.engines
+    if names is None:
+        return None
+    known = members.ids()
+    for name in names:
+        if name not in known:
+            raise InvalidParams(
+                f"'x-gateway.engines' names '{name}', which is not configured", field="x-gateway.engines"
+            )
+    return frozenset(names)
+
+
+def method_note(fusion: Mapping[str, Any]) -> list[str]:
+    """What to say about a `fusion.method` that RCP does not know; only a lenient request gets this far with one."""
+    method = fusion.get("method")
+    if method is None or method in FUSION_METHODS:
+        return []
+    return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
+
+
+def needs_text(params: RetrieveParams, wishes: RetrieveSettings) -> bool:
+    """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
+    varied = params.gateway.mmr is not None or (not params.strict and "mmr" in params.raw)
+    by_content = (params.gateway.identity or wishes.identity) == "content"
+    return by_content or varied or params.options.token_budget is not None
+
+
+def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, str] | None:
+    """Engine id -> the version it must serve, if the request pins a snapshot of this gateway.
+
+    Raises InvalidParams for a malformed one, BackendUnavailable (-32010) if an engine of it cannot be asked for it.
+    """
+    version = params.options.index_version
+    pins = None if version is None else versions_in(version)
+    if pins is None:
+        return None
+    able = {
+        engine.id
+        for engine in members.engines
+        if (said := engine.advertisement) is not None and said.retrieve is not None and said.retrieve.snapshots
+    }
+    for name in sorted(pins.keys() - able):
+        raise BackendUnavailable(
+            f"the snapshot cannot be served: engine '{name[:128]}' is not here, or has no snapshots",
+            retryable=name in members.ids(),
+            field="indexVersion",
+        )
+    return pins

@@ -1,0 +1,53 @@
+"""Snapshots of several corpora as one: the token that holds each engine's `indexVersion` (RCP §7.7).
+
+Pure. The token is opaque to callers and not trusted: whatever comes back is checked as if it had been made up. It
+refuses to know engines; which of them can serve a version is the plan's business.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
+from collections.abc import Mapping
+
+from app.protocol import envelope
+from app.protocol.errors import InvalidParams, ParseError
+
+PREFIX = "fed1."
+"""What every token begins with; anything else is some engine's own version."""
+
+MAX_TOKEN = 65_536
+"""Characters of a token; more is neither made nor read."""
+
+
+def token_of(versions: Mapping[str, str]) -> str | None:
+    """The token for these versions by engine id, the same for equal versions; None if there is nothing to say, or more
+    than a token holds."""
+    if not versions:
+        return None
+    text = envelope.dumps({engine: versions[engine] for engine in sorted(versions)})
+    token = PREFIX + urlsafe_b64encode(text).decode().rstrip("=")
+    return token if len(token) <= MAX_TOKEN else None
+
+
+def versions_in(index_version: str) -> dict[str, str] | None:
+    """The versions by engine id that a token holds; None if it is an engine's own version and no token at all.
+
+    Raises InvalidParams (-32602) for a token that this gateway would not have made.
+    """
+    if not index_version.startswith(PREFIX):
+        return None
+    versions = None if len(index_version) > MAX_TOKEN else _read(index_version[len(PREFIX) :])
+    if versions is None or token_of(versions) != index_version:
+        raise InvalidParams(
+            "'indexVersion' is no snapshot of this gateway; send it exactly as it was answered", field="indexVersion"
+        )
+    return versions
+
+
+def _read(body: str) -> dict[str, str] | None:
+    try:
+        versions = envelope.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    except (ParseError, NotBase64, ValueError):
+        return None
+    if type(versions) is not dict or not all(type(version) is str for version in versions.values()):
+        return None
+    return versions

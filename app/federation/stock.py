@@ -1,0 +1,168 @@
+"""What engines gave for one question, fused into the order in which it is served, page by page. Pure.
+
+Deeper answers of the same engines join what there is: what was given once is never lost, what was served once never
+comes back. It refuses to know where a stock is kept and how much of it one answer serves.
+"""
+
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple
+
+from app.federation.outcome import MAX_HITS, Outcome, degraded
+from app.federation.pinned import versions_of
+from app.federation.plan import Leg, Plan
+from app.federation.portion import Spread, fresh, seen_of, spread_over
+from app.fusion.merge import Fusion
+from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.strategies import fuse
+from app.protocol.params import RetrieveParams
+
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Stock(NamedTuple):
+    """The lists of the engines, and the order of what is to be served of them."""
+
+    lists: Sequence[RankedList]
+    fusion: Fusion
+    options: FusionOptions
+    open: frozenset[str] = frozenset()
+    """Engines that may have more: they can be asked deeper."""
+    versions: dict[str, str] | None = None
+    """Engine id -> the `indexVersion` it served, if all have snapshots."""
+    degraded: Sequence[str] = ()
+    """Engines that were asked and gave nothing."""
+    spread: Spread | None = None
+
+    def size(self) -> int:
+        """Hits of engines that are held."""
+        return sum([len(ranked.hits) for ranked in self.lists])
+
+    def whole(self) -> frozenset[str]:
+        """Engines that need not be asked again."""
+        return frozenset(ranked.engine for ranked in self.lists) - self.open
+
+
+def stock_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> Stock | None:
+    """The stock of a first answer; None if no engine answered."""
+    legs = {leg.engine.id: leg for leg in plan.legs}
+    lists = _lists(legs, outcomes)
+    if not lists:
+        return None
+    spread = spread_over(_lambda(params), plan.k) if plan.varied else None
+    return Stock(
+        lists,
+        fuse(lists, plan.fusion),
+        plan.fusion,
+        _open(legs, outcomes),
+        versions_of(plan.legs, outcomes),
+        degraded(outcomes),
+        spread,
+    )
+
+
+def joined(stock: Stock, kept: Stock | None) -> Stock:
+    """`stock` after what was kept: who gave nothing this time keeps its old list, and stays open if it was."""
+    if kept is None:
+        return stock
+    given = {ranked.engine: ranked for ranked in stock.lists}
+    before = {ranked.engine: ranked for ranked in kept.lists}
+    lists = [_extended(given.get(engine), ranked) for engine, ranked in before.items()]
+    lists += [ranked for engine, ranked in given.items() if engine not in before]
+    deeper = {engine for engine in stock.open if engine not in before or given[engine].fetch_k > before[engine].fetch_k}
+    versions = None if stock.versions is None or kept.versions is None else {**kept.versions, **stock.versions}
+    return stock._replace(
+        lists=lists,
+        fusion=fuse(lists, stock.options),
+        open=frozenset(deeper | (kept.open - given.keys())),
+        versions=versions,
+        degraded=sorted({*stock.degraded, *(engine for engine in kept.degraded if engine not in given)}),
+        spread=kept.spread or stock.spread,
+    )
+
+
+def without(stock: Stock, returned: Container[str], seen: Container[str] | None) -> Stock:
+    """The same stock, to be served from its beginning, without what was served or `seen` before."""
+    if seen is None:
+        return stock._replace(fusion=fresh(stock.fusion, returned)) if returned else stock
+    known = seen_of(stock.fusion, seen, stock.options.identity)
+    return stock._replace(fusion=fresh(stock.fusion, returned, known))
+
+
+def dump_stock(stock: Stock) -> dict[str, Any]:
+    """The stock as plain data, for a store outside this process."""
+    options = stock.options
+    return {
+        "lists": [list(ranked) for ranked in stock.lists],
+        "order": stock.fusion.keys(),
+        "options": [options.method, options.rrf_k, options.confidence_weight, options.identity],
+        "open": sorted(stock.open),
+        "versions": stock.versions,
+        "degraded": list(stock.degraded),
+        "spread": None if stock.spread is None else list(stock.spread),
+    }
+
+
+def load_stock(plain: dict[str, Any]) -> Stock:
+    """What `dump_stock` was given: fused anew, for fusion gives the same for the same lists."""
+    lists = [RankedList(*ranked) for ranked in plain["lists"]]
+    options = FusionOptions(*plain["options"])
+    fusion = fuse(lists, options)
+    places = {key: place for place, key in enumerate(fusion.keys())}
+    return Stock(
+        lists,
+        fusion.pick(places[key] for key in plain["order"]),
+        options,
+        frozenset(plain["open"]),
+        plain["versions"],
+        plain["degraded"],
+        None if plain["spread"] is None else Spread(*plain["spread"]),
+    )
+
+
+def _lists(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList]:
+    return [
+        RankedList(
+            engine=outcome.engine,
+            hits=outcome.hits,
+            weight=leg.weight,
+            priority=leg.engine.entry.priority,
+            fetch_k=leg.asked,
+            score_floor=leg.score_floor,
+            confidence=leg.engine.entry.confidence,
+            namespace=leg.engine.entry.id_namespace,
+        )
+        for outcome in outcomes
+        if outcome.status == "ok" and (leg := legs[outcome.engine])
+    ]
+
+
+def _open(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> frozenset[str]:
+    """Who may have more: who gave all it was asked for, and can be asked for more."""
+    full = [
+        outcome.engine
+        for outcome in outcomes
+        if outcome.hits and len(outcome.hits) + outcome.malformed >= legs[outcome.engine].asked
+    ]
+    return frozenset([engine for engine in full if _can_go_deeper(legs[engine])]) if full else _NOBODY
+
+
+def _can_go_deeper(leg: Leg) -> bool:
+    advertisement = leg.engine.advertisement
+    offer = None if advertisement is None else advertisement.retrieve
+    most = None if offer is None else offer.max_k
+    return leg.asked < (MAX_HITS if most is None else min(most, MAX_HITS))
+
+
+def _extended(given: RankedList | None, before: RankedList) -> RankedList:
+    """A deeper list, and what it lacks of the one before: an engine may have changed its mind."""
+    if given is None:
+        return before
+    known = {f"{hit['id']}" for hit in given.hits}
+    lacking = [hit for hit in before.hits if f"{hit['id']}" not in known]
+    return given._replace(hits=[*given.hits, *lacking]) if lacking else given
+
+
+def _lambda(params: RetrieveParams) -> float | None:
+    """λ as the request states it: to us, or to engines that cannot."""
+    wish = params.gateway.mmr or params.options.mmr
+    return None if wish is None else wish.lambda_

@@ -1,0 +1,78 @@
+"""The store of a gateway that stands alone: in memory, bounded by entries and by size, least recently used goes first.
+
+No task runs in the background: what is over goes when it is met, at the latest when the bounds need its place. Every
+operation is O(1) but for the entries it lets go.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+
+class _Entry(NamedTuple):
+    value: Any
+    end: float
+    size: int
+
+
+class MemoryStore:
+    """Keeps values as they are, so none is ever copied. Satisfies `state.store.Store`."""
+
+    __slots__ = ("_clock", "_entries", "_evicted", "_max_entries", "_max_size", "_size")
+
+    def __init__(self, max_entries: int, max_size: int, clock: Callable[[], float] = monotonic) -> None:
+        """`clock` is in seconds. A value that alone is larger than `max_size` is not kept at all."""
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._max_entries = max_entries
+        self._max_size = max_size
+        self._clock = clock
+        self._size = 0
+        self._evicted = 0
+
+    async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
+        """The very value that was put; it counts as used now."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry.end <= self._clock():
+            self._drop(key)
+            return None
+        self._entries.move_to_end(key)
+        return entry.value
+
+    async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
+        """Keep the value itself; the least recently used make room."""
+        now = self._clock()
+        entries = self._entries
+        if key in entries:
+            self._drop(key)
+        entries[key] = _Entry(value, now + seconds, size)
+        self._size += size
+        while self._size > self._max_size or len(entries) > self._max_entries:
+            self._evicted += self._drop_oldest() > now
+        while entries and next(iter(entries.values())).end <= now:
+            self._drop_oldest()
+
+    async def delete(self, key: str) -> None:
+        """Let the value go, if it is there."""
+        if key in self._entries:
+            self._drop(key)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _drop(self, key: str) -> None:
+        self._size -= self._entries.pop(key).size
+
+    def _drop_oldest(self) -> float:
+        """Let the least recently used entry go; when it would have ended."""
+        entry = self._entries.popitem(last=False)[1]
+        self._size -= entry.size
+        return entry.end
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryStore {len(self)}/{self._max_entries} entries, size {self._size}/{self._max_size}, "
+            f"{self._evicted} let go early>"
+        )

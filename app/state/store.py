@@ -1,0 +1,30 @@
+"""What must outlive one request, behind one small interface: values by key, each with an end and a size.
+
+A store in this process keeps the values as they are; one outside it keeps what `dump` makes of them, plain data of
+dict, list, str, numbers, booleans and None, and gives back what `load` makes of that. It refuses to know what it keeps.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Store(Protocol):
+    """Values by key. Whoever reads must cope with a value that is gone: bounds may take it before its time."""
+
+    async def get(self, key: str, load: Callable[[Any], Value]) -> Value | None:
+        """The value, or None if it was never there, is over or was let go."""
+        ...
+
+    async def put(self, key: str, value: Value, seconds: float, dump: Callable[[Value], Any], *, size: int = 1) -> None:
+        """Keep `value` for so many seconds in place of any before; `size` is what it counts of the store's bound.
+
+        `dump` is called only by a store that cannot keep the value itself. What is changed after `get` must be put
+        again, or the change may be lost.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Let the value go, if it is there."""
+        ...
