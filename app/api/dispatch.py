@@ -119,6 +119,7 @@ class Dispatcher:
         state.metrics.requests_in_flight.inc()
         code: int | None = None
         outcome = "error"
+        failed: list[str] | None = None
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
             if stream is None:
@@ -127,6 +128,7 @@ class Dispatcher:
                 result = await self._streamed[request.method](request.params, request_id, stream)
                 stream.open()
             body = envelope.success(request.id, result)
+            failed = result.get("_meta", {}).get("degraded")
             outcome = "degraded" if "degraded" in result.get("_meta", ()) else "ok"
         except RcpError as error:
             code = error.code
@@ -156,6 +158,7 @@ class Dispatcher:
                 outcome=outcome,
                 code=code,
                 ms=round(took * 1000, 2),
+                **({"failed": failed} if failed else {}),
             )
         return body
 

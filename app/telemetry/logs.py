@@ -13,6 +13,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from app.telemetry.sink import Sink
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 WORDY = ("httpx2", "httpcore2")
@@ -21,7 +23,7 @@ WORDY = ("httpx2", "httpcore2")
 
 def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON."""
-    out = stream or sys.stderr
+    out: Any = Sink(stream or sys.stderr)
     stamp: list[Processor] = [_stamp]
     render: Processor
     if style == "json":
@@ -64,7 +66,7 @@ def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
         return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
 
 
-def _adopt_libraries(stamp: list[Processor], render: Processor, out: TextIO, level: str) -> None:
+def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str) -> None:
     """Let what libraries log through `logging` come out in the same form."""
     handler = logging.StreamHandler(out)
     handler.setFormatter(

@@ -1,0 +1,63 @@
+"""Where log lines go: a stream that may be full, closed or gone, none of which may cost a request.
+
+Telemetry room. It decides that a line which cannot be written at once is lost and counted, and says so when lines go
+through again. It refuses to know what a line says.
+"""
+
+import os
+import stat
+from contextlib import suppress
+from typing import TextIO
+
+
+class Sink:
+    """Writes whole lines and raises nothing. `lost` counts those that could not be written since it last said so."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_stream", "lost")
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._descriptor = _descriptor_of(stream)
+        self.lost = 0
+
+    def write(self, text: str) -> int:
+        """Write `text`, or count it as lost; says how much of it was taken, which is all of it."""
+        try:
+            if self.lost:
+                self._put(f'{{"event": "log_lines_lost", "level": "warning", "lines": {self.lost}}}\n')
+                self.lost = 0
+            self._put(text)
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self.lost += 1
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        """Whether a person reads along."""
+        return self._stream.isatty()
+
+    def _put(self, text: str) -> None:
+        if self._descriptor is None:
+            self._stream.write(text)
+            self._stream.flush()
+        else:
+            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
+
+    def __repr__(self) -> str:
+        return f"<Sink to {self._stream!r}, {self.lost} lines lost>"
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    """The file descriptor to write to, None for a stream without one. A pipe is made not to block.
+
+    A pipe that nobody reads would otherwise stop the whole process at the line that fills it. Lines of up to 4 KiB go
+    into a pipe whole or not at all.
+    """
+    descriptor = None
+    with suppress(OSError, ValueError, AttributeError):
+        descriptor = stream.fileno()
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.set_blocking(descriptor, False)
+    return descriptor

@@ -1,0 +1,47 @@
+"""A log that nobody can read any more costs lines, never a request."""
+
+import os
+from io import StringIO
+
+from app.telemetry.sink import Sink
+
+
+def test_lines_come_out_as_they_are() -> None:
+    """What is written is there at once."""
+    out = StringIO()
+    assert Sink(out).write("one\n") == 4
+    assert out.getvalue() == "one\n"
+
+
+def test_a_pipe_without_a_reader_loses_lines_and_raises_nothing() -> None:
+    """A broken pipe is counted, not raised."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        sink = Sink(stream)
+        os.close(reading)
+        sink.write("gone\n")
+        assert sink.lost == 1
+
+
+def test_a_full_pipe_does_not_block_and_says_later_what_was_lost() -> None:
+    """Lines that find the pipe full are lost; the first that goes through again says how many there were."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb", buffering=0) as reader:
+        sink = Sink(stream)
+        written = 0
+        while not sink.lost:
+            sink.write("x" * 4095 + "\n")
+            written += 1
+        reader.read(1 << 20)
+        sink.write("after\n")
+        assert reader.read(4096) == b'{"event": "log_lines_lost", "level": "warning", "lines": 1}\nafter\n'
+        assert sink.lost == 0
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    """After the stream was closed, lines are lost quietly."""
+    out = StringIO()
+    sink = Sink(out)
+    out.close()
+    sink.write("late\n")
+    assert sink.lost == 1
