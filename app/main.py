@@ -1,6 +1,7 @@
 """The composition root: builds everything, starts it, stops it in reverse. Knows all rooms, is known by none.
 
-`serve` is what the command line calls; `create_app` is what each of several workers calls.
+It decides in which order a gateway starts and stops, and how uvicorn is set up. It refuses to know what a request is.
+`serve` is what the command line calls; `create_app` is what each worker calls.
 """
 
 import gc
@@ -18,7 +19,7 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.admin import admin
-from app.api.dispatch import METHODS, Dispatcher
+from app.api.dispatch import ANSWERED, Dispatcher
 from app.api.probes import probes
 from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.state import GatewayState, Readiness
@@ -30,6 +31,7 @@ from app.federation.pages import Pages
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.source import LoadedRegistry, load_registry, load_settings
 from app.telemetry import logs
@@ -38,6 +40,10 @@ from app.telemetry.metrics import Metrics
 REGISTRY_VARIABLE = "RCP_GATEWAY_REGISTRY_FILE"
 CONFIG_VARIABLE = "RCP_GATEWAY_CONFIG_FILE"
 VERSION = installed_version("rcp-gateway")
+
+SHUTDOWN_SECONDS = 20
+"""Left to requests under way once told to stop: twice the usual deadline of one, and well within the 30 seconds after
+which orchestrators usually kill; what is left of those is for closing engines and child processes."""
 
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewayState:
@@ -55,7 +61,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
 
     engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line)
     metrics = Metrics(VERSION)
-    metrics.declare_methods(METHODS)
+    metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
     metrics.watch_engines(lambda: ((engine.id, engine.up, engine.gate.in_flight) for engine in engines.engines))
@@ -107,7 +113,7 @@ def calm_the_collector() -> None:
     """Tell Python's cycle collector that what start-up made will stay, and to look at the rest less often.
 
     A request makes some thousand objects and hardly a cycle among them; by default the collector looks at them every
-    seven hundred.
+    seven hundred, and each look takes the longer the more the process holds.
     """
     gc.collect()
     gc.freeze()
@@ -125,7 +131,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     Raises SettingsError for a bad file and OSError for an address that cannot be bound.
     """
     settings = load_settings(config, os.environ)
-    load_registry(registry, os.environ)
+    loaded = load_registry(registry, os.environ)
     os.environ[REGISTRY_VARIABLE] = str(registry)
     os.environ[CONFIG_VARIABLE] = str(config or "")
     server = settings.server
@@ -144,10 +150,11 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         access_log=False,
         server_header=False,
         timeout_keep_alive=server.keep_alive_seconds,
-        timeout_graceful_shutdown=20,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
+    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
     _end_quietly_on_signals()
     if count == 1:

@@ -45,7 +45,10 @@ StreamedAnswer = Callable[[Params, str, EventStream | None], Awaitable[Params]]
 """The same, telling a stream how it comes along."""
 
 METHODS = frozenset(UNGATED | GATES.keys())
-"""Every method name that metrics and logs may carry as it is."""
+"""Every method name that logs may carry as it is."""
+
+ANSWERED = frozenset(UNGATED | {"catalog/list", "retrieve"})
+"""The methods that have series of their own in the metrics; the others are counted together."""
 
 
 class Dispatcher:
@@ -244,6 +247,9 @@ class Dispatcher:
             passed_on={key: value for key, value in sent.items() if key not in OWN_META} if sent else {},
         )
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {len(self._answers)} methods, {self._in_flight!r}, {self._state.readiness!r}>"
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:

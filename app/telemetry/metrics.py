@@ -7,7 +7,7 @@ numbers mean to a request.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -42,11 +42,8 @@ class _Outcomes:
         count.inc()
         duration.observe(seconds)
 
-    def forget(self, first: str) -> None:
-        for key in [key for key in self._children if key[0] == first]:
-            del self._children[key]
-            self._counter.remove(*key)
-            self._histogram.remove(*key)
+    def __repr__(self) -> str:
+        return f"<_Outcomes {len(self._children)} pairs of labels>"
 
 
 class _EngineStates(Collector):
@@ -71,6 +68,7 @@ class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
     def __init__(self, version: str) -> None:
+        disable_created_metrics()  # a second series for each, of when it began; nobody asks for it
         registry = self.registry = CollectorRegistry()
         self._requests = _Outcomes(
             Counter("rcp_gateway_requests", "Requests answered.", ["method", "outcome"], registry=registry),
@@ -141,12 +139,6 @@ class Metrics:
                 self._legs.declare(engine, outcome)
             for reason in ("malformed", "excess"):
                 self._dropped.labels(engine, reason)
-
-    def forget_engine(self, engine: str) -> None:
-        """Take an engine's series away; it left the registry."""
-        self._legs.forget(engine)
-        for reason in ("malformed", "excess"):
-            self._dropped.remove(engine, reason)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Let `read` be asked for the engines' state at each scrape."""
