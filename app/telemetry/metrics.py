@@ -68,7 +68,8 @@ class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
     def __init__(self, version: str) -> None:
-        disable_created_metrics()  # a second series for each, of when it began; nobody asks for it
+        # Else each series has a second one of when it began, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         self._requests = _Outcomes(
             Counter("rcp_gateway_requests", "Requests answered.", ["method", "outcome"], registry=registry),
