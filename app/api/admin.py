@@ -1,6 +1,7 @@
 """The operator's JSON: the engines as this process sees them.
 
-Read-only; it shows ids, states and capabilities, never addresses or credentials.
+Read-only. It decides what an operator may see: ids, states and capabilities, never addresses or credentials. It refuses
+to know how any of it comes about, and asks no engine.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """/livez, /readyz and /metrics: for the orchestrator and Prometheus. No I/O, no engine is asked.
 
-Liveness says the loop turns; readiness follows decision 9 and never an engine's health.
+It decides the HTTP status and format of each: liveness says that the loop turns, readiness what `Readiness` says. It
+refuses to know when a gateway is ready, and what the numbers mean.
 """
 
 from fastapi import APIRouter, Request, Response

@@ -1,7 +1,7 @@
 """POST /rcp and /rcp/{method}: body -> message -> dispatch -> JSON or events. Raw ASGI, since this is the hot path.
 
-HTTP statuses as RCP §5.2 has them; every answer but an event stream carries Content-Length. A caller that hangs up
-cancels its request. Every other path belongs to the application behind this door.
+It decides which HTTP status an answer has (RCP §5.2), whether it is one body with its length or a stream, and that a
+caller that hangs up cancels its request. It refuses to know methods; other paths are left to the application behind.
 """
 
 import asyncio
@@ -167,6 +167,9 @@ class RpcDoor:
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
         return Head(request_id or next(self._request_ids), encoding, length, accept, known)
 
+    def __repr__(self) -> str:
+        return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
@@ -233,3 +236,7 @@ class _Watch:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.hang_up()
+
+    def __repr__(self) -> str:
+        state = "hung up" if self.hung_up else "over" if self._task is None else "waiting"
+        return f"<_Watch {state}{', listening' if self._watcher is not None else ''}>"

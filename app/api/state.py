@@ -1,6 +1,7 @@
 """What every door needs to answer: settings, members, witnesses, and whether this gateway is ready.
 
-Built by the composition root; the doors read it and never replace it.
+It decides when a gateway is ready. It refuses to know how its parts are made: the composition root builds them, the
+doors read them and never replace one.
 """
 
 from dataclasses import dataclass, field

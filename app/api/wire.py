@@ -1,7 +1,8 @@
 """The HTTP/1.1 server protocol of the doors: uvicorn's own, with a response's head and body written in one system call.
 
 uvicorn writes the head as soon as it has it; two small writes per answer wake the caller twice and cost a tenth of a
-federated retrieve. Nothing else differs, and nothing is held back longer than to the end of the loop's iteration.
+federated retrieve. It decides when written bytes leave, never later than at the end of the loop's iteration, and how
+long a closed connection lingers. It refuses to know what they say; all else is as uvicorn has it.
 """
 
 import asyncio

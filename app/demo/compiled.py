@@ -1,6 +1,7 @@
 """The docstrings that have no source file: built-in functions and types, and a few modules written in C.
 
-Reads only what every interpreter holds in memory anyway; what an entry is, `corpus` says.
+It decides which of what every interpreter holds in memory anyway is an entry, and under which name. It refuses to know
+files and indexes; what an entry is, `corpus` says.
 """
 
 import builtins

@@ -1,6 +1,7 @@
 """The demo engine `concepts`: latent-semantic vectors over the same entries as `stdlib`, served over HTTP. Dense only.
 
-TF-IDF, reduced by a truncated SVD to DIMENSIONS directions of meaning, compared by cosine.
+It decides how near two texts are (TF-IDF, reduced by a truncated SVD to DIMENSIONS directions, compared by cosine) and
+what that is worth as a confidence. It refuses to know RCP messages and where texts come from.
 
     python -m app.demo.concepts --port 9002
 """

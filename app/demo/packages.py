@@ -1,6 +1,7 @@
 """The demo engine `packages`: BM25 over the distributions installed beside the gateway, served over stdio.
 
-It has no filter and a small `maxK`, so that a federation finds an engine that differs from the others.
+It decides what of a distribution is text, and offers no filter and a small `maxK`, so that the engines differ. It
+refuses to know how text is ranked and how messages travel.
 
     python -m app.demo.packages
 """

@@ -3,10 +3,13 @@
 Decides how a process is started and ended; refuses to know what it does.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -16,14 +19,21 @@ KEPT_LINES = 12
 """Of what a process last wrote, for telling why it ended."""
 
 
-class DemoProcess:
-    """One process. What it writes, to stdout or stderr, goes line by line to `heard`."""
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+PR_SET_PDEATHSIG = 1
 
-    def __init__(self, name: str, command: Sequence[str], heard: Callable[[str, str], None]) -> None:
-        self.name = name
-        self._heard = heard
-        self._last: deque[str] = deque(maxlen=KEPT_LINES)
-        self._process = subprocess.Popen(
+
+def end_with_parent() -> None:
+    """Run in a new child: have Linux send it SIGTERM when its parent is gone, killed by force for instance."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _started(command: Sequence[str]) -> "subprocess.Popen[str]":
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads: what runs in the child is one call that needs no lock of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return subprocess.Popen(
             command,
             cwd=PROJECT,
             stdin=subprocess.DEVNULL,
@@ -32,7 +42,18 @@ class DemoProcess:
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
+
+
+class DemoProcess:
+    """One process. What it writes, to stdout or stderr, goes line by line to `heard`."""
+
+    def __init__(self, name: str, command: Sequence[str], heard: Callable[[str, str], None]) -> None:
+        self.name = name
+        self._heard = heard
+        self._last: deque[str] = deque(maxlen=KEPT_LINES)
+        self._process = _started(command)
         self._listener = threading.Thread(target=self._listen, name=f"listen-{name}", daemon=True)
         self._listener.start()
 

@@ -1,6 +1,8 @@
 """The demo engine `stdlib`: BM25 over the standard library's docstrings, served over HTTP. Sparse retrieval only.
 
-python -m app.demo.stdlib --port 9001
+It decides what it offers. It refuses to know how docstrings are read, ranked and served.
+
+    python -m app.demo.stdlib --port 9001
 """
 
 import rcp

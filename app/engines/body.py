@@ -11,7 +11,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from app.engines.transport import leg_error_of, read_reply
+from app.engines.transport import Content, leg_error_of, read_reply
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -21,9 +21,6 @@ from app.protocol.errors import (
     ProtocolViolation,
     ResponseTooLarge,
 )
-
-Content = bytes | bytearray | memoryview
-"""A whole, decoded body."""
 
 CHUNK = 65_536
 """Bytes decompressed at a time: how far beyond the cap a compressed body can reach."""

@@ -11,9 +11,9 @@ from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app.engines.body import Body, Content
+from app.engines.body import Body
 from app.engines.endpoint import reason_of
-from app.engines.transport import Severed
+from app.engines.transport import Content, Severed, Waiter
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
 MAX_HEAD_BYTES = 65_536
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self.retry_after: bytes | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
-        self._waiter: asyncio.Future[Content] | None = None
+        self._waiter: Waiter | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
         self._pieces: list[bytes] = []
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._silence = 0
         self._heard = self._complete = self._until_close = self._keep = False
 
-    def ask(self, request: bytes) -> asyncio.Future[Content]:
+    def ask(self, request: bytes) -> Waiter:
         """Write one whole request; the future is the decoded body of its answer, or a LegError.
 
         Whoever stops waiting for the future must `abort` the connection.

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote, urlsplit
 
-from app.protocol.errors import ConnectFailed, Refused, TlsFailed
+from app.protocol.errors import ConnectFailed, Refused, TlsFailed, UnknownMethod
 from app.settings.schema import EngineEntry, EngineTls
-
-UNKNOWN_METHOD = -32004
 
 _IN_PATHS = "/!$&'()*+,;=:@-._~"
 
@@ -64,7 +62,7 @@ class Endpoint:
         Raises Refused (-32004) for a name that would climb out of the path.
         """
         if any(step in ("", ".", "..") for step in method.split("/")):
-            raise Refused("a method of that name has no address over HTTP", code=UNKNOWN_METHOD)
+            raise Refused("a method of that name has no address over HTTP", code=UnknownMethod.code)
         return f"{self.path}/{quote(method, safe=_IN_PATHS)}{self.query}"
 
     def unreachable(self, fault: BaseException) -> ConnectFailed:

@@ -14,8 +14,10 @@ from app.protocol.capabilities import Advertisement, read_advertisement
 from app.protocol.errors import (
     BadStatus,
     ConnectFailed,
+    InvalidRequest,
     LegError,
     LegTimeout,
+    NotInitialized,
     Overloaded,
     ProtocolViolation,
     Refused,
@@ -24,9 +26,6 @@ from app.protocol.messages import PROTOCOL_VERSION
 from app.resilience.expiry import Expiry
 from app.resilience.limits import Gate, GateFull
 from app.settings.schema import EngineEntry
-
-NOT_INITIALIZED = -32001
-INVALID_REQUEST = -32600
 
 UNHEALTHY_KINDS = frozenset({"timeout", "connect", "tls", "http_status", "protocol"})
 """Failures that say something about the engine; the others say something about one request."""
@@ -128,7 +127,7 @@ class RemoteEngine:
         except Severed:
             return None
         except LegError as fault:
-            if fault.code == NOT_INITIALIZED and isinstance(fault, Refused):
+            if fault.code == NotInitialized.code and isinstance(fault, Refused):
                 self._forgotten = True
                 return None
             raise self._noted(fault) from None
@@ -185,7 +184,7 @@ class RemoteEngine:
         try:
             return await self._transport.call(method, params, idempotent=idempotent)
         except Refused as refusal:
-            if refusal.code != NOT_INITIALIZED:
+            if refusal.code != NotInitialized.code:
                 raise
             before = refusal.attempts
         await self._shake_hands(seen)
@@ -213,7 +212,7 @@ class RemoteEngine:
         try:
             return (await self._transport.call("initialize", greeting)).result
         except Refused as refusal:
-            if refusal.code != INVALID_REQUEST:
+            if refusal.code != InvalidRequest.code:
                 raise
         return (await self._transport.call("info", {})).result
 

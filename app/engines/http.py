@@ -4,7 +4,6 @@ Engines room. It decides what a request looks like on the wire and when asking o
 what is asked, deadlines (the caller cancels) and how many calls may run at once.
 """
 
-import asyncio
 import itertools
 import ssl
 import time
@@ -16,12 +15,10 @@ from app.engines.connection import Connection
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply, Severed, read_reply
+from app.engines.transport import Content, Reply, Severed, Waiter, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
-
-Waiter = asyncio.Future[bytes | bytearray | memoryview]
 
 MAX_HEADS = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -87,9 +84,7 @@ class HttpTransport:
         call_id = next(self._ids)
         return HttpExchange(self, connection, call_id, connection.ask(self._request(call_id, method, params)))
 
-    def finish(
-        self, connection: Connection, waiter: asyncio.Future[bytes | bytearray | memoryview], call_id: int
-    ) -> Reply:
+    def finish(self, connection: Connection, waiter: Waiter, call_id: int) -> Reply:
         """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
         try:
             result = _read(connection, waiter.result(), call_id)
@@ -144,13 +139,7 @@ class HttpExchange:
 
     __slots__ = ("_call_id", "_connection", "_transport", "waiter")
 
-    def __init__(
-        self,
-        transport: HttpTransport,
-        connection: Connection,
-        call_id: int,
-        waiter: Waiter,
-    ) -> None:
+    def __init__(self, transport: HttpTransport, connection: Connection, call_id: int, waiter: Waiter) -> None:
         self.waiter = waiter
         self._transport = transport
         self._connection = connection
@@ -168,7 +157,7 @@ class HttpExchange:
         return f"<HttpExchange {self._call_id} over {self._connection!r}>"
 
 
-def _read(connection: Connection, answer: bytes | bytearray | memoryview, call_id: int) -> dict[str, Any]:
+def _read(connection: Connection, answer: Content, call_id: int) -> dict[str, Any]:
     if connection.status == 200:
         return read_reply(answer, call_id)
     return read_answer(connection.status, answer, connection.retry_after, call_id)

@@ -1,8 +1,8 @@
-"""RCP over httpx2: for engines that need HTTP/2 or will sit behind a proxy.
+"""RCP over httpx2: for engines with HTTP/2 (over TLS, if `h2` is installed) or with unusual TLS or HTTP.
 
 Engines room. It decides how httpx2's pool is kept to the rules of our own one (addresses, age, one retry, the words for
-what went wrong); it refuses to know what is asked. httpx2's client layer is left out: no cookies, no environment, no
-redirects, no default headers.
+what went wrong); it refuses to know what is asked. httpx2's client layer is left out: no cookies, no proxies or
+other environment, no redirects, no default headers.
 """
 
 import asyncio

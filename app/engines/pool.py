@@ -219,9 +219,7 @@ class Pool:
     def _move_on(self) -> None:
         """The engine cannot be reached where it was: the connections that lead there are not used again."""
         self._epoch += 1
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.abort()
+        self.clear()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._idle)} idle of {len(self._live)}"

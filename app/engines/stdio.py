@@ -53,9 +53,10 @@ class Departed:
 class StdioTransport:
     """One engine as a child process. Satisfies `Transport`.
 
-    Started by `start` or the first call, and after its death by the first call once the pause is over. `generation`
-    counts the processes started: when it has grown, RCP wants a new handshake. `log` is told each line of the child's
-    stderr (at most 20 a second; remarks of ours in brackets), `clock` gives monotonic seconds, `grace` is how many
+    Started by the first call (in the gateway the handshake) or by `start`, and after its death by the first call once
+    the pause is over. `generation` counts the processes started and is shown by `repr`; the engine above learns of a
+    new one when it refuses to answer before a handshake. `log` is told each line of the child's stderr (at most 20 a
+    second; remarks of ours in brackets), `clock` gives monotonic seconds, `grace` is how many
     seconds `close` leaves the process after EOF and again after SIGTERM.
     """
 
@@ -93,11 +94,17 @@ class StdioTransport:
 
     @property
     def stderr_tail(self) -> str:
-        """The last 8 KB that the present or last process wrote to stderr."""
+        """The last 8 KB that the present or last process wrote to stderr; for whoever looks into a transport at hand.
+
+        Its last line is part of what calls are told when the process dies, and every line goes to `log`.
+        """
         return self._stderr.text
 
     async def start(self) -> None:
-        """Have the process running. Raises ConnectFailed, also while it is down and its pause is not over."""
+        """Have the process running before there is anything to ask; the gateway itself never needs that.
+
+        Raises ConnectFailed, also while it is down and its pause is not over.
+        """
         if self._child is None or self._child.gone:
             await self._running()
 

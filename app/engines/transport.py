@@ -10,12 +10,20 @@ from typing import Any, NamedTuple, Protocol
 
 from app.protocol import envelope
 from app.protocol.errors import (
+    InternalError,
     LegError,
     LegRateLimited,
     ParseError,
     ProtocolViolation,
+    RateLimited,
     Refused,
 )
+
+Content = bytes | bytearray | memoryview
+"""A whole, decoded body."""
+
+Waiter = asyncio.Future[Content]
+"""The body of an answer that is still to come."""
 
 
 class Reply(NamedTuple):
@@ -69,7 +77,7 @@ class Transport(Protocol):
         ...
 
 
-def read_reply(body: bytes | bytearray | memoryview, call_id: int) -> dict[str, Any]:
+def read_reply(body: Content, call_id: int) -> dict[str, Any]:
     """The `result` in an engine's response (RCP §4.2, §4.3). Raises LegError.
 
     An id that came back as a string is accepted (our ids are unique integers, so this is safe).
@@ -112,8 +120,8 @@ def leg_error_of(error: Any) -> LegError:
     retry_after = data.get("retryAfterMs") if type(data) is dict else None
     if type(retry_after) is not int or retry_after < 0:
         retry_after = None
-    if code == -32011:
+    if code == RateLimited.code:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
-    if code in (-32603, -32700):
+    if code in (InternalError.code, ParseError.code):
         return ProtocolViolation(text, code=code)
     return Refused(text, code=code, retry_after_ms=retry_after)

@@ -24,7 +24,7 @@ from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from app.settings.schema import EngineEntry, EnginesSettings
 
 HTTP2 = importlib.util.find_spec("h2") is not None
-"""HTTP/2 is offered to engines over TLS if the package for it is there."""
+"""HTTP/2 is offered to engines over TLS if the extra `http2` is installed; else it is HTTP/1.1."""
 
 
 class Trail:
@@ -34,6 +34,9 @@ class Trail:
 
     def __init__(self) -> None:
         self.dialled = self.heard = self.unreachable = False
+
+    def __repr__(self) -> str:
+        return f"<Trail {' '.join(name for name in self.__slots__ if getattr(self, name)) or 'nothing yet'}>"
 
 
 TRAIL: ContextVar[Trail] = ContextVar("trail")
@@ -81,6 +84,9 @@ class WatchedStream(httpcore2.AsyncNetworkStream):
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
 
+    def __repr__(self) -> str:
+        return f"<WatchedStream to {self._endpoint.label}>"
+
 
 class Dialler(httpcore2.AsyncNetworkBackend):
     """httpcore2's way to the network, with our resolver in front and our words for its failures."""
@@ -114,6 +120,9 @@ class Dialler(httpcore2.AsyncNetworkBackend):
                 return WatchedStream(stream, self._endpoint)
         trail.unreachable = True
         raise fault
+
+    def __repr__(self) -> str:
+        return f"<Dialler {self._endpoint.label} by {self._resolver!r}>"
 
 
 class Wire:

@@ -13,6 +13,9 @@ from app.fusion.identity import Identity, identify
 Method = Literal["rrf", "weighted", "convex"]
 Reading = Literal["ranked", "independent", "ignore"]
 
+MAX_WEIGHT = 1e6
+"""Largest weight of a list: sums of them stay far from the end of what a double can hold."""
+
 
 class RankedList(NamedTuple):
     """One engine's answer; a named tuple, since one is made per engine and request.
@@ -24,7 +27,7 @@ class RankedList(NamedTuple):
     engine: str
     hits: Sequence[dict[str, Any]]
     weight: float = 1.0
-    """Share in the sums, from 0 (adds nothing) to 1e6."""
+    """Share in the sums, from 0 (adds nothing) to MAX_WEIGHT."""
     priority: int = 0
     fetch_k: int = 0
     """How many hits the engine was asked for."""

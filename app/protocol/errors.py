@@ -9,14 +9,15 @@
     │   ├── NotInitialized       -32001      ├── PayloadTooLarge      -32013
     │   ├── VersionMismatch      -32002      ├── DeadlineExceeded     -32014
     │   ├── CapabilityMissing    -32003      ├── NotFound             -32015
-    │   ├── UnknownMethod        -32004      └── Conflict             -32016
-    │   └── OptionUnsupported    -32005
+    │   ├── UnknownMethod        -32004      ├── Conflict             -32016
+    │   └── OptionUnsupported    -32005      └── ForeignError         an engine's own code
     └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
         ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
         ├── TlsFailed            tls              ├── Refused            refused
         ├── BadStatus            http_status      ├── Overloaded         overloaded
-        ├── ProtocolViolation    protocol         └── LegFault           internal
+        └── ProtocolViolation    protocol         └── LegFault           internal
+            └── Severed          protocol; before an answer began (engines/transport.py)
 
 It refuses to know HTTP, sockets and engines: it only names what went wrong.
 """
@@ -210,7 +211,8 @@ LEG_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__sub
 """Every class a leg can fail with, for metrics that must exist from the start."""
 
 RCP_CODES: tuple[int, ...] = tuple(sorted({error.code for error in RcpError.__subclasses__()}))
-"""Every code of RCP §12 (and of JSON-RPC) that this gateway answers of its own accord."""
+"""Every code of RCP §12 (and of JSON-RPC) that has a class here, whether anything answers it or not: for metrics that
+must exist from the start. A ForeignError may carry any other."""
 
 
 def clip(message: str) -> str:

@@ -179,6 +179,8 @@ def _combinator_of(node: dict[str, Any], path: _Path) -> str | None:
 def _read_leaf(name: Any, op: Any, value: Any, path: _Path) -> FilterLeaf:
     if type(name) is not str or not name:
         _refuse_node((path, "field"), "must be a non-empty string")
+    if op is None:
+        _refuse(name, f"filter field '{name}' has no operator; its 'op' must be one of {', '.join(OPERATORS)}")
     if type(op) is not str or op not in _OPERATORS:
         _refuse(name, f"the operator of filter field '{name}' must be one of {', '.join(OPERATORS)}")
     return FilterLeaf(name, op, _read_kinds(name, op, value))

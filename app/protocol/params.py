@@ -148,7 +148,7 @@ class RetrieveParams:
 
 @dataclass(frozen=True, slots=True)
 class CallMeta:
-    """What a caller may say about any call in `_meta` (RCP §4.4, §9, §16)."""
+    """What this gateway acts on of a call's `_meta` (RCP §4.4, §9, §16); the rest is passed on to engines as it is."""
 
     deadline_ms: int | None = None
     """Milliseconds the caller still has."""
@@ -157,7 +157,7 @@ class CallMeta:
     path: tuple[str, ...] = ()
     """Identities of the gateways the call came through."""
     progress_token: str | int | None = None
-    trace_id: str | None = None
+    """Named by every progress notification; None: the caller wants none."""
 
 
 _COUNT = "an integer of at least 1"
@@ -269,7 +269,10 @@ def read_gateway(options: Any) -> GatewayOptions:
 
 
 def read_meta(meta: Any) -> CallMeta:
-    """Check the `_meta` of a call. Raises InvalidParams (-32602) for what we act on; unknown keys are ignored."""
+    """Check the `_meta` of a call. Raises InvalidParams (-32602); keys that RCP does not define are ignored.
+
+    `traceId` is checked and not kept: it goes to the engines with the rest of `_meta`.
+    """
     if meta is None:
         return _NO_META
     if type(meta) is not dict:
@@ -282,7 +285,7 @@ def read_meta(meta: Any) -> CallMeta:
     if trace is not None and type(trace) is not str:
         _refuse_value("_meta.traceId", _STRING, trace)
     depth, path = _read_federation(meta.get("federation"))
-    return CallMeta(deadline, depth, path, token, trace)
+    return CallMeta(deadline, depth, path, token)
 
 
 def _read_federation(federation: Any) -> tuple[int | None, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """Settings as they may be shown: every effective value, but no secret.
 
-It decides what counts as one: header values, and the values in a URL's query.
+It decides what counts as one: header values, the values in a URL's query, and what a program is told on its command
+line. It refuses to know where settings are shown.
 """
 
 import re
@@ -16,6 +17,8 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
     shown = wishes.model_dump(mode="json", by_alias=True)
     if isinstance(wishes, Registry):
         for entry in shown["engines"]:
+            if entry["command"] is not None:
+                entry["command"] = entry["command"][:1] + [MASK] * len(entry["command"][1:])
             entry["headers"] = dict.fromkeys(entry["headers"], MASK)
             if entry["url"] is not None:
                 entry["url"] = masked_url(entry["url"])

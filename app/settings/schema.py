@@ -112,7 +112,8 @@ class EngineEntry(_Registry):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Sent with every request; values may hold ${ENV_NAME}."""
     client: Literal["http", "httpx"] = "http"
-    """`http`: the fast path. `httpx`: for engines behind a proxy or with HTTP/2."""
+    """`http`: the fast path, HTTP/1.1. `httpx`: for engines with HTTP/2 (over TLS, and only with the extra `http2`
+    installed) or with unusual TLS or HTTP. Neither goes through a proxy, whatever the environment names."""
     tls: EngineTls | None = None
     id_namespace: Namespace | None = None
     """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
@@ -202,6 +203,8 @@ class ServerSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=256)
+    """Processes behind one address. They share `/metrics` and nothing else: each has its own connections, bounds and
+    view of the engines, and knows only its own cursors, sessions and requests that can be cancelled."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     """A larger request is answered 413 with -32013."""
     max_batch: int = Field(default=50, ge=1, le=10_000)
@@ -238,8 +241,8 @@ class StateSettings(_Section):
     """How long a `nextCursor` can be used."""
     max_cursors: int = Field(default=10_000, ge=1)
     """Cursors kept at once; of more, the least recently used are forgotten first."""
-    max_kept_hits: int = Field(default=20_000, ge=0)
-    """Engines' hits kept for later pages; a cursor whose hits had to go asks the engines again."""
+    max_kept_hits: int = Field(default=50_000, ge=0)
+    """Engines' hits kept for later pages; a cursor whose hits are not kept asks the engines again."""
     session_ttl_seconds: int = Field(default=1800, ge=1, le=604_800)
     """How long after its last answer a session is remembered."""
     max_sessions: int = Field(default=10_000, ge=1)

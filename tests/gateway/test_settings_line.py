@@ -1,0 +1,41 @@
+"""The line in which a starting gateway says by which settings it goes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+SECRET = "5ecret-5ecret"
+
+
+def test_effective_settings_are_logged_without_secrets(tmp_path: Path) -> None:
+    """Defaults and overrides are there; no header value, no value of a query and no argument of a program is."""
+    engines = [
+        {"id": "web", "url": f"http://127.0.0.1:1/rcp?key={SECRET}", "headers": {"X-Key": "${TEST_KEY}"}},
+        {"id": "child", "command": [sys.executable, "-c", "pass", SECRET]},
+    ]
+    registry = tmp_path / "rcp.json"
+    registry.write_text(json.dumps({"engines": engines}))
+    environment = os.environ | {"TEST_KEY": SECRET, "RCP_GATEWAY__RETRIEVE__MAX_K": "77"}
+    command = [sys.executable, "-m", "app", "serve", "--registry", str(registry), "--port", "0"]
+    process = subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    lines = []
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if json.loads(line)["event"] == "started":
+                break
+    finally:
+        process.terminate()
+        rest = process.communicate(timeout=30)[1]
+    assert process.returncode == 0
+    assert SECRET not in "".join(lines) + rest
+    (said,) = (entry for entry in map(json.loads, lines) if entry["event"] == "settings")
+    assert said["level"] == "info"
+    assert (said["gateway"]["retrieve"]["max_k"], said["gateway"]["fusion"]["rrf_k"]) == (77, 60)
+    web, child = said["registry"]["engines"]
+    assert (web["url"], web["headers"]) == ("http://127.0.0.1:1/rcp?key=***", {"X-Key": "***"})
+    assert child["command"] == [sys.executable, "***", "***", "***"]
