@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+QUESTION := $(value ARGS)
+unexport ARGS
+export QUESTION
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check format bench clean
@@ -15,13 +18,13 @@ install: $(STAMP) ## create .venv and install the gateway with everything its de
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -d $(VENV) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
 	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval]'
 	@touch $@
 
 demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
-	@$(BIN)/rcp-gateway demo $(ARGS)
+	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
 
 test: $(STAMP) ## run the whole test suite
 	@$(BIN)/python -m pytest $(ARGS)

@@ -21,9 +21,12 @@ import uvloop
 
 from bench import rig
 from bench.load import Crew, Tally
+from bench.stub_engine import documents
 
 SLICE = 200
 """Requests that one target answers before it is the next one's turn."""
+WANTED = 10
+"""Hits asked for, where the stubs together have as many."""
 FUSION_LIMIT = 300.0
 """Seconds that the cost of fusion alone may take to measure."""
 
@@ -109,9 +112,9 @@ class Comparison:
         return table
 
 
-async def compare(targets: list[rig.Child], rounds: int, requests: int, callers: int) -> Comparison:
+async def compare(targets: list[rig.Child], rounds: int, requests: int, callers: int, k: int = 10) -> Comparison:
     """Drive all targets in turn, after a warm-up that is not counted. Raises RigError."""
-    crews = {target.name: Crew(target.urls[0], callers) for target in targets}
+    crews = {target.name: Crew(target.urls[0], callers, k) for target in targets}
     try:
         for target in targets:
             await crews[target.name].connect()
@@ -166,7 +169,7 @@ def run(args: argparse.Namespace) -> Comparison:
         if not args.no_gateway:
             targets.append(stack.enter_context(rig.gateway(engines, workspace)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        return runner.run(compare(targets, args.rounds, args.requests, args.callers))
+        return runner.run(compare(targets, args.rounds, args.requests, args.callers, args.k))
 
 
 def fusion_cost() -> bool:
@@ -182,25 +185,34 @@ def fusion_cost() -> bool:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.compare", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser = argparse.ArgumentParser(
+        prog="bench.compare", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=6, help="of which the median one counts")
     parser.add_argument("--requests", type=int, default=2000, help="per target and round")
-    parser.add_argument("--callers", type=int, default=16)
-    parser.add_argument("--engines", type=int, default=8)
-    parser.add_argument("--hits", type=int, default=10)
+    parser.add_argument("--callers", type=int, default=16, help="who ask at the same time")
+    parser.add_argument("--engines", type=int, default=8, help="stubs that every question goes to")
+    parser.add_argument("--hits", type=int, default=10, help="that each engine has, 1 to 100")
     parser.add_argument("--bytes", type=int, default=300, help="text of one hit")
-    parser.add_argument("--confidence", choices=["falling", "ragged", "none"], default="falling")
+    confidences = ["falling", "ragged", "none"]
+    parser.add_argument("--confidence", choices=confidences, default="falling", help="along each engine's hits")
     parser.add_argument("--citations", action="store_true", help="a citation on every hit")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop", help="the floor's event loop")
     parser.add_argument("--control", action="store_true", help="measure the floor twice: how far from 1 is chance?")
     parser.add_argument("--both-loops", action="store_true", help="measure the floor on the other loop too")
     parser.add_argument("--no-gateway", action="store_true", help="the floor only")
     parser.add_argument("--no-fusion", action="store_true", help="leave out the cost of fusion alone")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--max-ratio", type=float, help="fail if the gateway's median ratio is larger")
+    parser.add_argument("--json", action="store_true", help="everything as JSON")
+    parser.add_argument(
+        "--max-ratio", type=float, default=argparse.SUPPRESS, help="fail if the gateway's median ratio is larger"
+    )
     args = parser.parse_args()
     if min(args.rounds, args.requests, args.callers, args.engines) < 1:
         parser.error("rounds, requests, callers and engines must be at least 1")
+    if not 1 <= args.hits <= 100:
+        parser.error("hits must be 1 to 100: a stub gives no more")
+    args.max_ratio = getattr(args, "max_ratio", None)
+    args.k = min(WANTED, documents(args.engines, args.hits))
     args.stub = ["--engines", str(args.engines), "--hits", str(args.hits), "--bytes", str(args.bytes)]
     args.stub += ["--confidence", args.confidence, *(["--citations"] if args.citations else [])]
     return args

@@ -6,7 +6,6 @@ It refuses to know what is measured.
 """
 
 import asyncio
-import ctypes
 import json
 import os
 import selectors
@@ -22,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
+from app.demo.processes import end_with_parent
+
 PROJECT = Path(__file__).resolve().parents[1]
 START_LIMIT = 30.0
 """Seconds a child has to become ready."""
@@ -95,11 +94,6 @@ class Child:
                 self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
-
-
-def end_with_parent() -> None:
-    """Run in a new child: have the kernel send it SIGTERM when its parent is gone, killed by force for instance."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def cpu_ns_of(pid: int) -> int:

@@ -55,6 +55,11 @@ def document_at(engine: int, rank: int) -> str:
     return f"engine-{engine}-{rank}"
 
 
+def documents(engines: int, hits: int) -> int:
+    """How many different documents so many engines with so many hits hold together."""
+    return len({document_at(engine, rank) for engine in range(engines) for rank in range(hits)})
+
+
 def confidence_at(engine: int, rank: int, kind: Confidence) -> float:
     """A confidence in [0,1] that falls along the list, at a pace of the engine's own."""
     value = 0.95 / (1.0 + rank * (0.05 + 0.02 * engine))

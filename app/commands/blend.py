@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
-from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.ranked import MAX_WEIGHT, FusionOptions, RankedList, Reading
 from app.fusion.strategies import fuse
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 """Weights that are tried, as multiples of the largest present one: only their proportions matter."""
-MAX_WEIGHT = 1e6
-"""As in the registry."""
 RRF_KS = (10, 20, 40, 60, 90, 120)
 CONFIDENCE_WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ROUNDS = 3
@@ -24,7 +22,6 @@ ROUNDS = 3
 LEAST_GAIN = 5e-4
 """What a change must gain on the tuning queries: less is noise, and the present value is kept."""
 
-Reading = Literal["ranked", "independent", "ignore"]
 Lists = Mapping[str, Sequence[dict[str, Any]]]
 """Engine -> its hits for one query, best first."""
 

@@ -5,6 +5,7 @@ It decides what is reported and the exit code; what is sound is decided in the s
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,9 @@ async def _greet_one(entry: "EngineEntry", settings: "EnginesSettings") -> Greet
     try:
         advertisement = await probe(entry, settings)
     except LegError as fault:
-        return Greeting(entry.id, error=one_line(f"{fault.kind}: {fault.message}"))
+        # Here nothing is started again: whoever checks asks once.
+        message = re.sub(r"^started again in [\d.]+ s: ", "", fault.message)
+        return Greeting(entry.id, error=one_line(f"{fault.kind}: {message}"))
     capabilities = one_line(", ".join(sorted(advertisement.capabilities)))
     return Greeting(entry.id, one_line(advertisement.server.get("version", "-")), capabilities)
 

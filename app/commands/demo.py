@@ -4,10 +4,12 @@ It decides in which order things start, what is shown meanwhile and when it is o
 written in `app/demo/`.
 """
 
+import errno
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +20,7 @@ import typer
 
 from app.commands import remote
 from app.commands.failure import Failure
-from app.commands.terminal import answers, asides, one_line
+from app.commands.terminal import abandoned, answers, asides, one_line
 from app.demo.processes import DemoProcess, DemoProcesses
 from app.demo.staging import ENGINES, Staging, is_taken, stage
 
@@ -29,6 +31,8 @@ SAMPLE = "how do I sort a list"
 READY_SECONDS = 180.0
 """Longest wait for the engines: they read and index some megabytes of text, on slow machines too."""
 POLL_SECONDS = 0.3
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the demo."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,15 +50,31 @@ def demo(
 ) -> None:
     """Start a gateway with three demo engines and ask it; with one running already, only ask that one."""
     question = " ".join(query or ()) or SAMPLE
-    if _taken(port):
-        url = f"http://127.0.0.1:{port}"
-        _make_sure_it_is_a_demo(url, port)
-        asides().print(f"the demo that is running at {url} answers")
-        _ask(url, question, k)
-        return
-    _need_libraries()
-    with _ends_by_signals(), TemporaryDirectory(prefix="rcp-gateway-demo-") as folder:
-        _perform(stage(Path(folder), port), question, k, serve)
+    if not _taken(port):
+        _need_libraries()
+        try:
+            with _ends_by_signals(), TemporaryDirectory(prefix="rcp-gateway-demo-") as folder:
+                _perform(stage(Path(folder), port), question, k, serve)
+            return
+        except Overtaken as lost:
+            port = lost.port
+    _ask_the_running(f"http://127.0.0.1:{port}", port, question, k)
+
+
+class Overtaken(Exception):
+    """Somebody else, such as a second demo that was started just before, took the gateway's port meanwhile."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.port = port
+
+
+def _ask_the_running(url: str, port: int, question: str, k: int) -> None:
+    """Ask the demo that listens on `port`, once its engines are there. Raises Failure."""
+    _make_sure_it_is_a_demo(url, port)
+    asides().print(f"the demo that is running at {url} answers")
+    _await_the_new(url, asides())
+    _ask(url, question, k)
 
 
 def _need_libraries() -> None:
@@ -92,7 +112,7 @@ def _ends_by_signals() -> Iterator[None]:
     def interrupt(_signal: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    heeded = [number for number in ENDS[1:] if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
@@ -113,34 +133,56 @@ def _perform(staging: Staging, question: str, k: int, serve: bool) -> None:
             _tell_how_to_ask(console, staging)
             _keep_serving(processes, console)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave half of it running
+        for number in ENDS:  # an impatient second Ctrl-C must not leave half of it running
+            signal.signal(number, signal.SIG_IGN)
         processes.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _overhear(console: "Console", name: str, line: str) -> None:
     """Show what the engines say of their progress; the gateway's log is kept for when it fails."""
-    if name != "gateway":
+    if name != "gateway" and not abandoned():
         console.print(one_line(line), style="dim")
 
 
 def _start(processes: DemoProcesses, staging: Staging, console: "Console") -> None:
     """Start the processes and wait until every engine is up. Raises Failure."""
-    begun = time.monotonic()
     console.print(f"starting {len(ENGINES)} engines and a gateway on {staging.url}")
     for name, command in staging.commands().items():
         processes.start(name, command)
+    _await_engines(set(ENGINES), staging.url, console, lambda: _check_start(processes.started, staging.port))
+
+
+def _await_engines(waiting: set[str], url: str, console: "Console", check: Callable[[], None]) -> None:
+    """Wait until these engines are up; `check` may end the wait by raising. Raises Failure after READY_SECONDS."""
+    begun = time.monotonic()
     with console.status("waiting for the engines") as status:
-        waiting = set(ENGINES)
         while waiting:
-            _check_alive(processes.started)
+            check()
             if time.monotonic() - begun > READY_SECONDS:
                 raise Failure(f"after {READY_SECONDS:.0f} s still not up: {', '.join(sorted(waiting))}")
             time.sleep(POLL_SECONDS)
-            for name in sorted(waiting & _engines_up(staging.url)):
+            for name in sorted(waiting & _engines_up(url)):
                 console.print(f"{name} is up after {time.monotonic() - begun:.1f} s", style="green")
                 waiting.discard(name)
             status.update(f"waiting for {', '.join(sorted(waiting))}")
+
+
+def _await_the_new(url: str, console: "Console") -> None:
+    """Wait for the engines of a running demo that still read their text: those that were never up. Raises Failure.
+
+    One that was up and has ended since is not waited for.
+    """
+    new = {entry["id"] for entry in remote.engines(url, 5.0) if not entry.get("up") and not entry.get("version")}
+    new &= set(ENGINES)
+    if new:
+        console.print(f"waiting for {', '.join(sorted(new))}, which it is still starting")
+        _await_engines(new, url, console, lambda: _make_sure_it_answers(url))
+
+
+def _make_sure_it_answers(url: str) -> None:
+    """Raises Failure once nobody does: the other demo may end while it is waited for."""
+    remote.engines(url, 5.0)
 
 
 def _engines_up(url: str) -> set[str]:
@@ -150,7 +192,17 @@ def _engines_up(url: str) -> set[str]:
         return set()
 
 
+def _check_start(processes: Sequence[DemoProcess], port: int) -> None:
+    """As `_check_alive`; raises Overtaken if the gateway ended because somebody else listens in its place."""
+    if any(process.name == "gateway" and process.ended is not None for process in processes) and _taken(port):
+        raise Overtaken(port)
+    _check_alive(processes)
+
+
 def _check_alive(processes: Sequence[DemoProcess]) -> None:
+    """Raises Failure if one of them has ended, and BrokenPipeError if nobody reads any more what is told."""
+    if abandoned():
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     for process in processes:
         if process.ended is not None:
             raise Failure(f"{process.name} ended with {process.ended}; its last words:\n{process.last_words}")
@@ -164,7 +216,7 @@ def _ask(url: str, question: str, k: int) -> None:
     console = answers()
     console.print(f"\n{question}\n", style="bold")
     render_hits(result, console)
-    render_notes(result, asides())
+    render_notes(result, asides(), k)
 
 
 def _tell_how_to_ask(console: "Console", staging: Staging) -> None:
@@ -183,6 +235,7 @@ def _keep_serving(processes: DemoProcesses, console: "Console") -> None:
         running = list(processes.started)
         while True:
             time.sleep(POLL_SECONDS)
+            _check_alive([])
             for process in [process for process in running if process.ended is not None]:
                 if process.name == "gateway":
                     _check_alive([process])

@@ -52,11 +52,15 @@ def explain(fault: BaseException) -> str:
     if isinstance(fault, ModuleNotFoundError) and fault.name:
         library = fault.name.partition(".")[0]
         if library in _EXTRAS:
-            extra = _EXTRAS[library]
-            return f"this command needs '{library}', which is not installed: pip install 'rcp-gateway[{extra}]'"
+            return missing(library, _EXTRAS[library])
     text = str(fault).strip().partition("\n")[0]
     kind = type(fault).__name__
     return f"{kind}: {text} (rcp-gateway --debug shows where)" if text else f"{kind} (rcp-gateway --debug shows where)"
+
+
+def missing(library: str, extra: str) -> str:
+    """That `library` is not installed, and how the extra that brings it is: from a checkout, not from an index."""
+    return f"this command needs '{library}', which is not installed: in the checkout, pip install '.[{extra}]'"
 
 
 def _tell(fault: Exception, debug: bool) -> None:

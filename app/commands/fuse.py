@@ -6,32 +6,32 @@ fusion room. It asks no engine.
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import typer
 
+from app.fusion.identity import Identity
+from app.fusion.ranked import MAX_WEIGHT, FusionOptions, Method, RankedList, Reading
+
 if TYPE_CHECKING:
-    from app.fusion.ranked import FusionOptions, RankedList
     from app.protocol.errors import RcpError
 
 DEFAULT_K = 10
-MAX_WEIGHT = 1e6
-"""As in the registry."""
 
 _QUESTION = ("qid", "k", "options", "engines")
 _OPTIONS = ("rrfK", "method", "confidenceWeight", "identity")
 _ENGINE = ("hits", "weight", "fetchK", "scoreFloor", "confidence", "priority", "idNamespace")
-_METHODS = ("rrf", "weighted", "convex")
-_IDENTITIES = ("id", "uri", "content")
-_READINGS = ("ranked", "independent", "ignore")
+_METHODS = get_args(Method)
+_IDENTITIES = get_args(Identity)
+_READINGS = get_args(Reading)
 
 
 class Question(NamedTuple):
     """One line, understood."""
 
     k: int
-    options: "FusionOptions"
-    lists: "list[RankedList]"
+    options: FusionOptions
+    lists: list[RankedList]
     notes: list[str]
 
 
@@ -118,8 +118,6 @@ def _marks_only(hit: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_question(message: Mapping[str, Any]) -> Question:
     """A parsed line as lists to fuse. Unknown keys and malformed hits become notes. Raises InvalidParams."""
-    from app.fusion.ranked import FusionOptions
-
     notes: list[str] = []
     _note_unknown(message, _QUESTION, "", notes)
     k = _whole(message, "k", DEFAULT_K, "k", least=1)
@@ -138,9 +136,7 @@ def read_question(message: Mapping[str, Any]) -> Question:
     return Question(k, options, lists, notes)
 
 
-def _read_list(engine: str, stated: Any, notes: list[str]) -> "RankedList":
-    from app.fusion.ranked import RankedList
-
+def _read_list(engine: str, stated: Any, notes: list[str]) -> RankedList:
     place = f"engines.{engine}"
     stated = _object(stated, place, 'an object such as {"hits": []}', required=True)
     _note_unknown(stated, _ENGINE, f"{place}.", notes)

@@ -17,12 +17,12 @@ from app.commands.judged import Query
 from app.commands.runs import Run, degraded_of, read_hits
 from app.commands.scoreboard import progress_bar
 from app.commands.terminal import one_line
+from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported
 
 if TYPE_CHECKING:
     import httpx2
 
-NOBODY_ANSWERED = -32010
-REFUSALS = (-32602, -32003, -32005)
+REFUSALS = (InvalidParams.code, CapabilityMissing.code, OptionUnsupported.code)
 """Codes of a system that cannot honour the query (RCP §12): in the federation it would just be skipped."""
 GIVE_UP = 20
 """So many requests without any answer at the beginning, and nobody is there."""
@@ -145,7 +145,7 @@ class _Interview:
 def _told(error: Mapping[str, Any]) -> str:
     """An error in one line; what each engine has to say matters only where all of them failed."""
     lines = remote.error_text(dict(error)).split("\n")
-    return one_line(" ".join(lines if error.get("code") == NOBODY_ANSWERED else lines[:1]), 200)
+    return one_line(" ".join(lines if error.get("code") == BackendUnavailable.code else lines[:1]), 200)
 
 
 def params_for(query: Query, engine: str | None, asking: Asking) -> dict[str, Any]:

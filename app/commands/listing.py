@@ -14,6 +14,8 @@ from app.commands.terminal import one_line
 
 SNIPPET = 240
 """Characters shown of a hit's text."""
+AS_WISHED = frozenset({"not_selected", "disabled"})
+"""Reasons for leaving an engine out that somebody decided on purpose."""
 
 
 def render_hits(result: Mapping[str, Any], console: Console) -> None:
@@ -30,12 +32,16 @@ def render_hits(result: Mapping[str, Any], console: Console) -> None:
             console.print(Padding(Text(snippet, style="dim"), (0, 0, 0, width + 2)))
 
 
-def render_notes(result: Mapping[str, Any], console: Console) -> None:
-    """Print `usage.notes`, and one line that names the engines that failed or were never reached, if there are any."""
+def render_notes(result: Mapping[str, Any], console: Console, k: int = 0) -> None:
+    """Print `usage.notes`, what else kept engines or hits out of an answer to a question for `k` hits (0: no matter).
+
+    The last line names the engines that failed or were never reached, if there are any.
+    """
     usage = result.get("usage")
     notes = usage.get("notes") if isinstance(usage, dict) else None
-    for note in notes if isinstance(notes, list) else []:
-        console.print(Text(f"note: {one_line(note)}", style="yellow"))
+    lines = [one_line(note) for note in notes] if isinstance(notes, list) else []
+    for line in [*lines, *_left_out(result, lines), *_cut_short(result, k)]:
+        console.print(Text(f"note: {line}", style="yellow"))
     failed = _failed(result)
     if failed:
         console.print(Text(f"failed engines: {', '.join(failed)}", style="red"))
@@ -85,12 +91,33 @@ def _text(hit: Mapping[str, Any]) -> str:
 
 
 def _failed(result: Mapping[str, Any]) -> list[str]:
+    lost = [entry for entry in _report(result) if entry.get("status") == "failed" or entry.get("reason") == "unreached"]
+    return [f"{one_line(entry.get('id', '?'), 60)} ({one_line(entry.get('reason', 'failed'), 60)})" for entry in lost]
+
+
+def _left_out(result: Mapping[str, Any], told: list[str]) -> list[str]:
+    """A line for each engine that was not asked though nobody said so, unless a line of `told` says why already."""
+    lines = []
+    for entry in _report(result):
+        reason, detail = one_line(entry.get("reason") or "", 60), one_line(entry.get("detail") or "")
+        said = detail and any(detail in line for line in told)
+        if entry.get("status") == "skipped" and reason not in AS_WISHED and not said:
+            why = ": ".join(filter(None, (reason, detail)))
+            lines.append(f"{one_line(entry.get('id', '?'), 60)}: not asked: {why or 'no reason given'}")
+    return lines
+
+
+def _cut_short(result: Mapping[str, Any], k: int) -> list[str]:
+    """A line if there are more hits to be had and yet fewer than `k` came: the gateway gives no more at once."""
+    hits = result.get("hits")
+    if not isinstance(hits, list) or len(hits) >= k or not isinstance(result.get("nextCursor"), str):
+        return []
+    return [f"{k} hits were asked for, and {len(hits)} are the most that this gateway gives in one answer (maxK)"]
+
+
+def _report(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `_meta["x-gateway"]` says of each engine."""
     meta = result.get("_meta")
     report = meta.get("x-gateway") if isinstance(meta, dict) else None
     entries = report.get("engines") if isinstance(report, dict) else None
-    lost = [
-        entry
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and (entry.get("status") == "failed" or entry.get("reason") == "unreached")
-    ]
-    return [f"{one_line(entry.get('id', '?'), 60)} ({one_line(entry.get('reason', 'failed'), 60)})" for entry in lost]
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

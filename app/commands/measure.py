@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
-from app.commands.failure import Failure
+from app.commands.failure import Failure, missing
 from app.commands.judgements import Judgements
 
 NDCG, RECALL, MRR = "nDCG@10", "Recall@50", "MRR"
@@ -28,7 +28,7 @@ def need_libraries() -> None:
     """Raises Failure, before anything is asked, where the extra `eval` is not installed."""
     for library in ("ir_measures", "scipy"):
         if find_spec(library) is None:
-            raise Failure(f"this command needs '{library}', which is not installed: pip install 'rcp-gateway[eval]'")
+            raise Failure(missing(library, "eval"))
 
 
 class Yardstick:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from app.commands import remote
-from app.commands.blend import Blend, Reading
+from app.commands.blend import Blend
 from app.commands.failure import Failure
-from app.fusion.ranked import FusionOptions
+from app.fusion.ranked import FusionOptions, Reading
 
 DEFAULTS = FusionOptions()
 

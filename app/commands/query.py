@@ -18,7 +18,10 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    text: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT...", help="What to look for, in one word or several.", show_default=False),
+    ],
     url: Annotated[str, typer.Option(help="The gateway's address.")] = DEFAULT_URL,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Most hits wanted.")] = 10,
     mode: Annotated[
@@ -33,6 +36,7 @@ def query(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = 30.0,
 ) -> None:
     """Ask a running gateway and print the fused hits."""
+    text = " ".join(words)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise typer.BadParameter("is not UTF-8", param_hint="TEXT")
     params: dict[str, Any] = {"query": text, "k": k, "_meta": {"deadlineMs": max(1, int(timeout * 1000))}}
@@ -49,7 +53,7 @@ def query(
     from app.commands.listing import render_hits, render_notes
 
     render_hits(result, answers())
-    render_notes(result, asides())
+    render_notes(result, asides(), k)
 
 
 def _read_filter(text: str) -> dict[str, Any]:

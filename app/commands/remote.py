@@ -78,6 +78,10 @@ def read_response(response: "httpx2.Response", url: str) -> dict[str, Any]:
 
 
 def error_text(error: dict[str, Any]) -> str:
+    """A JSON-RPC error (RCP §12) for people: its message, code and culprit in one line, each of its notes in one more.
+
+    Whatever the gateway sent comes out harmless and of bounded length.
+    """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     details = [f"code {one_line(error.get('code', '?'), 20)}"]

@@ -3,6 +3,7 @@
 It decides nothing but the names of the options; the composition root does the rest.
 """
 
+import errno
 from typing import Annotated
 
 import typer
@@ -35,5 +36,6 @@ def serve(
     try:
         code = main.serve(registry, config_or_default(config), host, port, workers)
     except OSError as fault:
-        raise Failure(f"cannot serve: {fault.strerror or fault}") from fault
+        remedy = "; choose another port with --port" if fault.errno in (errno.EADDRINUSE, errno.EACCES) else ""
+        raise Failure(f"cannot serve: {fault.strerror or fault}{remedy}") from fault
     raise typer.Exit(code)

@@ -3,20 +3,25 @@
 It decides how text is made harmless. It refuses to know what is being shown.
 """
 
+import os
 import re
-from typing import TYPE_CHECKING, Any
+import select
+import sys
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPED_WIDTH = 160
-"""Columns when nobody is looking; a pipe has no width of its own."""
+PIPED_WIDTH = 100
+"""Columns when nobody is looking and COLUMNS does not say: a pipe has no width of its own."""
 
 # Control characters but tab and newline; marks that reorder, hide or tag text; halves of surrogate pairs.
 _HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
+
+_TRAILING = re.compile(r" +$", re.MULTILINE)
 
 
 def harmless(text: str) -> str:
@@ -55,5 +60,41 @@ def _console(stderr: bool) -> "Console":
 
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
-        console.width = PIPED_WIDTH
+        console.file = cast(IO[str], Trimmed(console.file))
+        console.width = _columns() or PIPED_WIDTH
     return console
+
+
+def _columns() -> int:
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+class Trimmed:
+    """A stream that gets no blanks at the ends of lines; all else is the stream's own."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write whole lines."""
+        return self._stream.write(_TRAILING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __repr__(self) -> str:
+        return f"Trimmed({self._stream!r})"
+
+
+def abandoned() -> bool:
+    """Whether the reader of stdout or stderr has left: a pipe without its other end, a terminal that is closed."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            poll.register(stream.fileno(), 0)
+        except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all
+            continue
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -17,6 +17,7 @@ from app.settings.faults import Fault, SettingsError, dotted, shown
 PREFIX = "RCP_GATEWAY__"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SHELL_SCRIPT = re.compile(r"-[a-z]*c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,35 @@ def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[F
     return {**document, "engines": filled}, faults
 
 
+def stray_references(document: Any) -> list[Fault]:
+    """A fault for each `${NAME}` in the registry where it would stay as it is: anywhere but in a header value.
+
+    What a shell gets after `-c` is the shell's to read.
+    """
+    engines = document.get("engines") if isinstance(document, dict) else None
+    faults: list[Fault] = []
+    for index, entry in enumerate(engines if isinstance(engines, list) else []):
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if key != "headers":
+                    _find_references(value, ("engines", index, key), faults)
+    return faults
+
+
+def _find_references(value: Any, at: tuple[str | int, ...], faults: list[Fault]) -> None:
+    if isinstance(value, str) and (found := _REFERENCE.search(value)):
+        advice = f'or leave it to a shell: ["sh", "-c", "exec program {found[0]}"]' if "command" in at else ""
+        message = f"{found[0]} is not filled in here, only in header values"
+        faults.append(Fault(dotted(at), message, f"write the value itself{advice and ', '}{advice}"))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _find_references(inner, (*at, str(key)), faults)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if not (index and isinstance(value[index - 1], str) and _SHELL_SCRIPT.fullmatch(value[index - 1])):
+                _find_references(inner, (*at, index), faults)
+
+
 def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: list[Fault]) -> Any:
     headers = entry.get("headers") if isinstance(entry, dict) else None
     if not isinstance(headers, dict):
@@ -88,6 +118,8 @@ def _reference_fault(reference: str, environ: Mapping[str, str]) -> tuple[str, s
         return "'${' begins no reference to a variable", "write ${NAME}: letters, digits and _, in braces"
     if name[1] not in environ:
         return f"the environment variable {name[1]} is not set", f"set {name[1]} before the start"
+    if not environ[name[1]]:
+        return f"the environment variable {name[1]} is empty", f"set {name[1]} before the start"
     return None
 
 

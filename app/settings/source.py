@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.settings.document import read_json, read_text, read_yaml
-from app.settings.environment import apply, fill_headers, read_overrides
+from app.settings.environment import apply, fill_headers, read_overrides, stray_references
 from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings, Registry
 from app.settings.verdict import faults_of
@@ -58,7 +58,7 @@ def load_registry(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
     file = str(path)
     written = read_json(file, read_text(path))
     document, missing = fill_headers(written, environ)
-    faults = tuple(missing)
+    faults = (*missing, *stray_references(written))
     try:
         registry = Registry.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -16,7 +16,7 @@ import pytest
 
 from app.protocol.capabilities import read_advertisement
 from bench import rig
-from bench.compare import Comparison, Reading, slices, within
+from bench.compare import Comparison, Reading, arguments, slices, within
 from bench.floor import fuse
 from bench.load import Crew, Tally, drive
 from bench.memory import Sample, growth, report
@@ -330,3 +330,30 @@ def test_an_interrupted_comparison_leaves_no_child(tmp_path: Path, number: signa
             assert eventually(lambda: not any(alive(pid) for pid in children))
         finally:
             bench.kill()
+
+
+@pytest.mark.parametrize(("words", "k"), [(["--engines", "2", "--hits", "3"], 6), ([], 10), (["--hits", "1"], 8)])
+def test_no_more_hits_are_asked_for_than_there_are(monkeypatch: pytest.MonkeyPatch, words: list[str], k: int) -> None:
+    """Small stubs are asked for what they have together, and 10 at most."""
+    monkeypatch.setattr(sys, "argv", ["compare", *words])
+    assert arguments().k == k
+
+
+@pytest.mark.parametrize("hits", ["0", "101"])
+def test_stubs_have_1_to_100_hits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hits: str
+) -> None:
+    """What cannot be measured is refused with a sentence."""
+    monkeypatch.setattr(sys, "argv", ["compare", "--hits", hits])
+    with pytest.raises(SystemExit):
+        arguments()
+    assert "hits must be 1 to 100" in capsys.readouterr().err
+
+
+def test_help_tells_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option with a value says what it is when it is not given."""
+    monkeypatch.setattr(sys, "argv", ["compare", "--help"])
+    with pytest.raises(SystemExit):
+        arguments()
+    told = capsys.readouterr().out
+    assert all(f"(default: {value})" in told for value in (6, 2000, 16, 8, 10, 300, "falling", "uvloop"))

@@ -123,3 +123,22 @@ def test_without_connect_no_engine_is_asked(files: Path, run: Run, probed: list[
     """Checking files needs no network."""
     run("check", "--registry", "rcp.json")
     assert probed == []
+
+
+def test_a_reference_that_nobody_fills_in_is_told(files: Path, run: Run) -> None:
+    """`${NAME}` in a URL passes for a host name nowhere."""
+    _write(files, {"id": "a", "url": "http://h/${NAME}"})
+    result = run("check", "--registry", "rcp.json")
+    assert result.exit_code == 1
+    assert "engines[0].url: ${NAME} is not filled in here, only in header values" in result.stderr
+
+
+def test_nothing_is_said_of_starting_again(files: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check asks once; when a gateway would start the program again is not told."""
+
+    async def probe(entry: Any, settings: Any) -> Advertisement:
+        raise ConnectFailed("started again in 0.1 s: cannot start 'x': No such file")
+
+    monkeypatch.setitem(sys.modules, "app.engines.registry", SimpleNamespace(probe=probe))  # type: ignore[arg-type]
+    _write(files, {"id": "a", "command": ["x"]})
+    assert "connect: cannot start 'x'" in run("check", "--registry", "rcp.json", "--connect").stdout

@@ -1,5 +1,6 @@
 """The demo command: what it starts, what it asks, and what it says when it cannot."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -65,7 +66,7 @@ def test_a_missing_extra_is_told_before_anything_starts(run: Run, monkeypatch: p
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "sklearn" else find_spec(name))
     result = run("demo", "--port", 0)
     assert result.exit_code == 1
-    assert "pip install 'rcp-gateway[demo]'" in result.stderr
+    assert "pip install '.[demo]'" in result.stderr
 
 
 class Troupe:
@@ -180,3 +181,66 @@ def test_nothing_is_left_in_the_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert run("demo", "--port", stage["port"], "--no-serve").exit_code == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_still_starts_is_waited_for(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that were never up are waited for with a word, and the question is asked when they are."""
+    port = stand_in(gateway)
+    up = gateway.body
+    gateway.body = up.replace(b'"concepts", "up": true', b'"concepts", "up": false, "version": null')
+
+    def nap(_seconds: float) -> None:
+        gateway.body = up
+
+    monkeypatch.setattr(demo.time, "sleep", nap)
+    result = run("demo", "--port", port, "q")
+    assert result.exit_code == 0, result.stderr
+    assert "waiting for concepts, which it is still starting" in result.stderr
+    assert "concepts is up after" in result.stderr
+    assert [path for _, path, _ in gateway.asked][-1] == "/rcp/retrieve"
+
+
+def test_a_running_demo_that_lost_an_engine_is_asked_at_once(gateway: Any, run: Run) -> None:
+    """An engine that was up once and is down now is not waited for."""
+    port = stand_in(gateway)
+    gateway.body = gateway.body.replace(b'"concepts", "up": true', b'"concepts", "up": false, "version": "1"')
+    result = run("demo", "--port", port, "q")
+    assert result.exit_code == 0
+    assert "waiting" not in result.stderr
+
+
+def test_a_reader_that_leaves_ends_it(run: Run, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once nobody reads what it says, it serves no longer; everything is stopped."""
+    naps = iter(range(100))
+    monkeypatch.setattr(demo.time, "sleep", lambda _seconds: next(naps))
+    monkeypatch.setattr(demo, "abandoned", lambda: next(naps) > 20)
+    result = run("demo", "--port", stage["port"], "q")
+    assert result.exit_code == 1
+    assert "error" not in result.stderr
+    assert next(naps) < 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_it_ends_by_signals(
+    run: Run, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A closed terminal ends it as Ctrl-C does, and the handlers of before are back."""
+    before = signal.getsignal(number)
+    naps = iter(range(100))
+    monkeypatch.setattr(demo.time, "sleep", lambda _seconds: signal.raise_signal(number) if next(naps) == 3 else None)
+    result = run("demo", "--port", stage["port"], "q")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.rstrip().endswith("stopping")
+    assert signal.getsignal(number) == before
+
+
+def test_a_demo_that_was_quicker_is_asked(run: Run, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two demos started at once the one that lost the port ends what it started and asks the other."""
+    looks = iter([False])
+    monkeypatch.setattr(demo, "is_taken", lambda port: next(looks, True))
+    stage["ended"]["gateway"] = 1
+    result = run("demo", "--port", stage["port"], "q")
+    assert result.exit_code == 0, result.stderr
+    assert stage["troupe"].stopped.is_set()
+    assert "is running at" in result.stderr
+    assert "list.sort" in result.stdout

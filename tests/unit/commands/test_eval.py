@@ -162,4 +162,4 @@ def test_files_are_read_before_anybody_is_asked(gateway: JudgedGateway, run: Run
 def test_a_missing_library_is_told(run: Run, files: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the files are read."""
     monkeypatch.setattr("app.commands.measure.find_spec", lambda _: None)
-    assert "pip install 'rcp-gateway[eval]'" in run("eval", *files).stderr
+    assert "pip install '.[eval]'" in run("eval", *files).stderr

@@ -81,5 +81,5 @@ def test_usage_errors_keep_their_form(ending: Callable[..., Result]) -> None:
 def test_a_missing_extra_is_told_with_its_remedy() -> None:
     """A library that comes with an extra is named together with the command that installs it."""
     told = explain(ModuleNotFoundError("No module named 'sklearn.svm'", name="sklearn.svm"))
-    assert told == "this command needs 'sklearn', which is not installed: pip install 'rcp-gateway[demo]'"
+    assert told == "this command needs 'sklearn', which is not installed: in the checkout, pip install '.[demo]'"
     assert "nonsense" in explain(ModuleNotFoundError("No module named 'nonsense'", name="nonsense"))

@@ -92,18 +92,30 @@ def test_malformed_hits_do_not_disturb() -> None:
 
 
 def test_notes_and_failed_engines_are_told() -> None:
-    """Each note has a line, and one line names the engines that failed."""
+    """Each note and each engine left out has a line, except on purpose; one names the engines that failed."""
     console = _screen()
     engines = [
         {"id": "docs", "status": "ok", "hits": 3},
         {"id": "code", "status": "failed", "reason": "timeout"},
         {"id": "vec", "status": "failed"},
         {"id": "off", "status": "skipped", "reason": "disabled"},
-        {"id": "new", "status": "skipped", "reason": "unreached"},
+        {"id": "other", "status": "skipped", "reason": "not_selected"},
+        {"id": "new", "status": "skipped", "reason": "unreached", "detail": "cannot connect"},
+        {"id": "plain", "status": "skipped", "reason": "filter", "detail": "filter field 'a' is not advertised"},
+        {"id": "self", "status": "skipped", "reason": "loop", "detail": "it asked us"},
     ]
-    render_notes({"usage": {"notes": ["code: timeout"]}, "_meta": {"x-gateway": {"engines": engines}}}, console)
+    render_notes(
+        {
+            "usage": {"notes": ["code: timeout", "self: not asked: it asked us"]},
+            "_meta": {"x-gateway": {"engines": engines}},
+        },
+        console,
+    )
     assert _shown(console).splitlines() == [
         "note: code: timeout",
+        "note: self: not asked: it asked us",
+        "note: new: not asked: unreached: cannot connect",
+        "note: plain: not asked: filter: filter field 'a' is not advertised",
         "failed engines: code (timeout), vec (failed), new (unreached)",
     ]
 
@@ -114,3 +126,13 @@ def test_without_notes_nothing_is_told(result: dict[str, Any]) -> None:
     console = _screen()
     render_notes(result, console)
     assert _shown(console) == ""
+
+
+@pytest.mark.parametrize(
+    ("k", "more", "told"), [(500, {"nextCursor": "c"}, True), (500, {}, False), (1, {"nextCursor": "c"}, False)]
+)
+def test_a_bound_on_k_is_told(k: int, more: dict[str, str], told: bool) -> None:
+    """Fewer hits than were asked for, though there are more, is the gateway's bound and not the corpus' end."""
+    console = _screen()
+    render_notes({"hits": [{"id": 1}], **more}, console, k)
+    assert ("500 hits were asked for, and 1 are the most" in _shown(console)) == told

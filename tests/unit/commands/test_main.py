@@ -64,7 +64,7 @@ def test_a_command_whose_library_is_missing_explains_itself(monkeypatch: pytest.
     result = CliRunner().invoke(lone, ["demo", "--any", "words"])
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: this command needs 'rcp', which is not installed: pip install 'rcp-gateway[demo]'\n"
+        "error: this command needs 'rcp', which is not installed: in the checkout, pip install '.[demo]'\n"
     )
 
 
@@ -73,3 +73,11 @@ def test_python_dash_m_is_the_same_command_line() -> None:
     words = [sys.executable, "-m", "app", "--help"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "Usage: rcp-gateway" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("-h",), ("query", "-h"), ("demo", "-h")])
+def test_h_is_help(run: Run, words: tuple[str, ...]) -> None:
+    """`-h` is understood everywhere."""
+    result = run(*words)
+    assert result.exit_code == 0
+    assert "Usage: rcp-gateway" in result.stdout

@@ -101,5 +101,7 @@ def test_only_common_queries_are_paired() -> None:
 def test_a_missing_library_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setattr(measure, "find_spec", lambda _: None)
-    with pytest.raises(Failure, match=r"'ir_measures', which is not installed: pip install 'rcp-gateway\[eval\]'"):
+    with pytest.raises(
+        Failure, match=r"'ir_measures', which is not installed: in the checkout, pip install '\.\[eval\]'"
+    ):
         measure.need_libraries()

@@ -181,3 +181,10 @@ def test_a_reader_that_leaves_is_no_error(gateway: Any) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_several_words_are_one_question(gateway: Any, run: Run) -> None:
+    """What is written without quotes is asked as it is read; options may follow."""
+    gateway.result(hits=[])
+    assert run("query", "two", "words", "--url", gateway.url).exit_code == 0
+    assert gateway.asked[-1][2]["params"]["query"] == "two words"

@@ -1,5 +1,6 @@
 """What `serve` hands to the composition root."""
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,11 @@ def test_the_exit_code_is_the_gateways(root: Root, run: Run) -> None:
             SettingsError("rcp.json", (Fault("engines", "is missing"),)),
             "error: rcp.json: 1 fault\n  engines: is missing\n",
         ),
-        (OSError(98, "Address already in use"), "error: cannot serve: Address already in use\n"),
+        (
+            OSError(errno.EADDRINUSE, "Address already in use"),
+            "error: cannot serve: Address already in use; choose another port with --port\n",
+        ),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), "error: cannot serve: Cannot assign\n"),
     ],
 )
 def test_what_keeps_it_from_serving_is_told(root: Root, run: Run, end: Exception, told: str) -> None:

@@ -1,10 +1,13 @@
 """What foreign text may not do to a terminal."""
 
 import json
+import os
+import sys
 
 import pytest
+from rich.padding import Padding
 
-from app.commands.terminal import harmless, harmless_json, one_line
+from app.commands.terminal import PIPED_WIDTH, abandoned, answers, harmless, harmless_json, one_line
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,35 @@ def test_json_stays_the_same_json() -> None:
     assert json.loads(text) == value
     assert harmless(text) == text
     assert "日本語" in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"), [(None, PIPED_WIDTH), ("60", 60), ("wide", PIPED_WIDTH), ("0", PIPED_WIDTH)]
+)
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int) -> None:
+    """COLUMNS is honoured where it is a number of columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert answers().width == width
+
+
+def test_lines_in_a_file_end_with_their_last_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What fills a line on a screen is left out elsewhere; what indents it stays."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    answers().print(Padding("some text\n\nmore", (0, 0, 0, 3)))
+    assert capsys.readouterr().out == "   some text\n\n   more\n"
+
+
+def test_a_reader_that_has_left_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word being written: the other end of the pipe is closed."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "stdout", None)
+        assert not abandoned()
+        os.close(reading)
+        assert abandoned()

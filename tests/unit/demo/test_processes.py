@@ -1,5 +1,8 @@
 """The processes of a demo, from start to end."""
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.demo.processes import DemoProcesses
+from app.demo.staging import PROJECT
 
 SAYS = "print('ready', flush=True); "
 SLEEPS = SAYS + "import time; time.sleep(600)"
@@ -87,3 +91,32 @@ def test_no_such_program_is_raised(processes: DemoProcesses) -> None:
     with pytest.raises(OSError, match="nowhere"):
         processes.start("none", ["/nowhere/at/all"])
     assert processes.started == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's end")
+def test_no_process_outlives_a_demo_that_is_killed() -> None:
+    """The kernel ends what was started when whoever started it is killed by force: the pipe of the child closes."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    child = [sys.executable, "-c", "import time; time.sleep(600)"]
+    code = (
+        "import subprocess, sys, time; from app.demo import processes; "
+        f"process = subprocess.Popen({child}, close_fds=False, preexec_fn=processes.end_with_parent); "
+        "print(process.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(python(code), cwd=PROJECT, stdout=subprocess.PIPE, close_fds=False) as parent:
+        os.close(writing)
+        assert parent.stdout is not None
+        assert int(parent.stdout.readline()) > 0
+        parent.kill()
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b""
+
+
+def test_processes_are_tied_to_whoever_starts_them(processes: DemoProcesses, ears: Ears) -> None:
+    """Each is started with the request to end with its parent."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux has it")
+    asks = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); print(n.value, flush=True)"
+    processes.start("child", python(asks))
+    ears.wait_for(("child", str(int(signal.SIGTERM))))

@@ -286,3 +286,10 @@ def test_engine_that_may_be_asked_would_not_refuse(sent: dict[str, Any], fields:
             sdk.validate(sent, fields=fields)
         except SdkError as refusal:
             pytest.fail(f"{sent} against {fields}: {refusal}")
+
+
+@pytest.mark.parametrize("leaf", [{"field": "a", "value": 1}, {"field": "a", "op": None, "value": 1}])
+def test_a_leaf_without_an_operator_is_told_so(leaf: dict[str, Any]) -> None:
+    """A comparison that lacks `op` is told that it does, and what it may be."""
+    with pytest.raises(InvalidParams, match="filter field 'a' has no operator; its 'op' must be one of eq, ne"):
+        read_filter(leaf)

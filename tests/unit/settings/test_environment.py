@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.environment import apply, fill_headers, read_overrides
+from app.settings.environment import apply, fill_headers, read_overrides, stray_references
 from app.settings.schema import GatewaySettings
 
 
@@ -91,11 +91,12 @@ def test_references_are_replaced_once(written: str, sent: str) -> None:
     assert original == _headers(written)
 
 
-def test_an_unset_variable_is_named_with_its_header() -> None:
+def test_an_unset_or_empty_variable_is_named_with_its_header() -> None:
     """The fault names the variable and the path of the header that wants it."""
     _, faults = fill_headers(_headers("${TOKEN} ${OTHER}"), {"OTHER": ""})
     assert [(fault.path, fault.message) for fault in faults] == [
-        ("engines[0].headers.X", "the environment variable TOKEN is not set")
+        ("engines[0].headers.X", "the environment variable TOKEN is not set"),
+        ("engines[0].headers.X", "the environment variable OTHER is empty"),
     ]
 
 
@@ -111,3 +112,35 @@ def test_a_broken_reference_is_a_fault_without_its_text(written: str) -> None:
 def test_other_shapes_are_left_to_validation(document: Any) -> None:
     """A document of the wrong shape passes through unchanged."""
     assert fill_headers(document, {}) == (document, [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "path"),
+    [
+        ({"url": "http://${HOST}/rcp"}, "engines[0].url"),
+        ({"command": ["prog", "--key", "${KEY}"]}, "engines[0].command[2]"),
+        ({"tls": {"caFile": "${CA}"}}, "engines[0].tls.caFile"),
+        ({"idNamespace": "${NS}"}, "engines[0].idNamespace"),
+    ],
+)
+def test_a_reference_outside_header_values_is_a_fault(entry: dict[str, Any], path: str) -> None:
+    """Where `${NAME}` would stay as it is, the fault says so and what to write instead."""
+    (fault,) = stray_references({"engines": [entry]})
+    assert fault.path == path
+    assert "is not filled in here, only in header values; write the value itself" in str(fault)
+    assert ("leave it to a shell" in str(fault)) == ("command" in entry)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        _headers("${TOKEN}"),
+        {"engines": [{"command": ["sh", "-c", "exec prog ${KEY}"]}]},
+        {"engines": [{"url": "http://h/$X", "weight": 1}, 7]},
+        {"engines": "${X}"},
+        [],
+    ],
+)
+def test_other_references_are_left_alone(document: Any) -> None:
+    """Header values, a shell's own script and a plain `$` are no faults, and other shapes are validation's."""
+    assert stray_references(document) == []

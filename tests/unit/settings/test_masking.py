@@ -7,14 +7,14 @@ from app.settings.schema import EngineEntry, GatewaySettings, Registry
 
 
 def test_registry_secrets_are_masked() -> None:
-    """Header values and the values of a URL's query are hidden; names and everything else stay."""
+    """Header values, the values of a URL's query and a program's arguments are hidden; names and all else stay."""
     entry = EngineEntry(id="a", url="https://h/rcp?key=SECRET&v=1", headers={"Authorization": "SECRET"}, timeout_ms=5)
-    shown = masked(Registry(engines=[entry, EngineEntry(id="b", command=["x"])]))
+    shown = masked(Registry(engines=[entry, EngineEntry(id="b", command=["x", "--key", "SECRET"])]))
     first, second = shown["engines"]
     assert first["headers"] == {"Authorization": "***"}
     assert first["url"] == "https://h/rcp?key=***&v=***"
     assert first["timeoutMs"] == 5
-    assert second["command"] == ["x"]
+    assert second["command"] == ["x", "***", "***"]
     assert "SECRET" not in str(shown)
 
 
