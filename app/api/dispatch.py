@@ -31,7 +31,7 @@ from app.protocol.messages import GATES, PROTOCOL_VERSION, UNGATED, gate_of
 from app.protocol.params import read_meta, read_retrieve
 from app.telemetry.logs import logger
 
-OWN_META = frozenset({"deadlineMs", "federation", "progressToken", "session"})
+OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 NOTIFICATIONS = "notifications/"

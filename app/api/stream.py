@@ -15,6 +15,7 @@ from app.telemetry.logs import logger
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PROGRESS = "notifications/progress"
+LOG = "notifications/log"
 RESPONSE = "response"
 """The kind of the last frame; the others are of the kind of their `stage`."""
 
@@ -25,7 +26,7 @@ class EventStream:
     `hang_up` is called when the caller is given up before its response is there.
     """
 
-    __slots__ = ("_hang_up", "_request_id", "_send", "_sending", "_settings", "_waiting", "_wake", "_writer")
+    __slots__ = ("_hang_up", "_lines", "_request_id", "_send", "_sending", "_settings", "_waiting", "_wake", "_writer")
 
     def __init__(self, send: Send, request_id: str, settings: ServerSettings, hang_up: Callable[[], None]) -> None:
         self._send = send
@@ -35,6 +36,7 @@ class EventStream:
         self._waiting: list[tuple[str, bytes]] = []
         self._wake = asyncio.Event()
         self._sending = False
+        self._lines = 0
         self._writer: asyncio.Task[None] | None = None
 
     @property
@@ -55,6 +57,11 @@ class EventStream:
             bare = {key: value for key, value in progress.items() if key != "partial"}
             message = envelope.encode_notification(PROGRESS, bare)
         self._add(progress["stage"], sse.frame(message))
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Send a line for the caller's log (RCP §17.1); each is of a kind of its own, so that none replaces another."""
+        self._lines += 1
+        self._add(f"{LOG} {self._lines}", sse.frame(envelope.encode_notification(LOG, line)))
 
     async def finish(self, response: bytes) -> None:
         """Send the response as the last frame and end the stream, unless the caller does not take it."""

@@ -12,6 +12,7 @@ from typing import Any
 from app.protocol.capabilities import Advertisement
 from app.protocol.filters import OPERATORS
 from app.protocol.messages import RETRIEVAL_CAPABILITIES
+from app.protocol.params import LOG_LEVELS
 
 EVERY_EXTENSION = "x-*"
 """In `routable`: vendor extensions are routed."""
@@ -67,7 +68,7 @@ def merge(
     | … `fields` | union, see `_merge_fields`; a list if no engine gives types |
     | … `operators` | union of RCP's own; an engine that states none allows all ten |
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
-    | `streaming`, `pagination`, `session` | if any engine retrieves, for they are ours whatever the engines can |
+    | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: they are ours, whatever engines can |
     | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
     | `rerank`, `transform`, `graph`, `index`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
     | `x-*` | the first engine's value as it is |
@@ -82,7 +83,12 @@ def merge(
         merged["retrieve"] = _merge_retrieve(retrieving, max_k, ours)
         merged["filter"] = _merge_filter(offers, retrieving)
         merged["citations"] = {} if any(_cites(advertisement) for advertisement in retrieving) else None
-        merged |= {"streaming": {}, "pagination": {}, "session": {"dedup": True, "ttlSeconds": session_seconds}}
+        merged |= {
+            "streaming": {},
+            "log": {"levels": list(LOG_LEVELS)},
+            "pagination": {},
+            "session": {"dedup": True, "ttlSeconds": session_seconds},
+        }
     for key in _ONE_ENGINES:
         merged[key] = next((_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)), None)
     for key, rules in _JOINED.items():

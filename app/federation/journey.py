@@ -18,7 +18,7 @@ from app.federation.pages import FIRST, Pages
 from app.federation.pinned import not_served
 from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retrieve
 from app.federation.portion import NOTHING, Portion, portion_of, seen_of
-from app.federation.progress import Listener, fused, leg_ended
+from app.federation.progress import Listener, fused, leg_ended, log_line
 from app.federation.stock import Stock, joined, stock_of, without
 from app.federation.witness import Witness
 from app.protocol.errors import RcpError
@@ -175,12 +175,16 @@ class Journey:
     def _telling(self, plan: Plan, listener: Listener) -> Heard:
         """Lets the listener hear of every leg that ends, and of the list fused so far."""
         ended: list[Outcome] = []
+        wanted = self._call.meta.log_level
         listener.open()
 
         def heard(outcome: Outcome) -> None:
             self._witness.leg(outcome)
             if outcome.status != "cancelled":
                 ended.append(outcome)
+                line = None if wanted is None else log_line(wanted, outcome)
+                if line is not None:
+                    listener.log(line)
                 hits = self._so_far(plan, ended)
                 listener.tell(leg_ended(self._call.meta.progress_token, outcome, len(ended), len(plan.legs), hits))
 

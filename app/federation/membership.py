@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from app.federation.catalog import EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
 
-ROUTABLE = frozenset({"retrieve", "filter", "citations", "catalog", "streaming", "pagination", "session"})
+ROUTABLE = frozenset({"retrieve", "filter", "citations", "catalog", "streaming", "log", "pagination", "session"})
 """Capabilities that this gateway can route; no other is advertised."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from app.federation.outcome import Hit, Outcome, failure_line
+from app.protocol.params import LOG_LEVELS
 
 Progress = dict[str, Any]
 """The params of one `notifications/progress`."""
@@ -27,6 +28,10 @@ class Listener(Protocol):
         """Something happened. What comes later may take the place of what a slow caller has not heard yet."""
         ...
 
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line for the caller's own log, of which nothing takes the place."""
+        ...
+
 
 def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Sequence[Hit] | None) -> Progress:
     """One engine of `legs` ended, the `ended`th to do so. `hits` is the fused list so far, None while nobody answered.
@@ -42,6 +47,21 @@ def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Seque
     if hits is not None:
         progress["partial"] = {"hits": hits}
     return progress
+
+
+def log_line(wanted: str, outcome: Outcome) -> Progress | None:
+    """The params of `notifications/log` (RCP §17.1) for a leg that ended; None if the caller `wanted` only graver ones.
+
+    An engine that failed is a warning, one that answered is for debugging.
+    """
+    level = "warning" if outcome.status == "failed" else "debug"
+    if LOG_LEVELS.index(level) < LOG_LEVELS.index(wanted):
+        return None
+    data: dict[str, Any] = {"engine": outcome.engine, "status": outcome.status, "tookMs": round(outcome.took * 1000, 2)}
+    if outcome.kind is not None:
+        data["reason"] = outcome.kind
+    message = failure_line(outcome) if outcome.status == "failed" else _answer_line(outcome)
+    return {"level": level, "message": message, "logger": "federation", "data": data}
 
 
 def fused(token: Token, outcomes: Sequence[Outcome]) -> Progress:

@@ -27,6 +27,9 @@ MAX_WEIGHT: Final = 1_000_000
 MAX_ENGINES: Final = 1000
 """Engines that `fusion.weights` or `x-gateway.engines` may name."""
 
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error")
+"""Levels of `notifications/log`, the least first (RCP §17.1)."""
+
 MODES: Final = ("dense", "sparse", "hybrid")
 MODALITIES: Final = ("text", "image", "audio", "code", "multimodal")
 UNITS: Final = (
@@ -158,6 +161,8 @@ class CallMeta:
     """Identities of the gateways the call came through."""
     progress_token: str | int | None = None
     """Named by every progress notification; None: the caller wants none."""
+    log_level: str | None = None
+    """The least level of `notifications/log` that the caller wants on its stream (RCP §17.1); None: no log."""
 
 
 _COUNT = "an integer of at least 1"
@@ -284,8 +289,11 @@ def read_meta(meta: Any) -> CallMeta:
         _refuse_value("_meta.progressToken", "a string or an integer", token)
     if trace is not None and type(trace) is not str:
         _refuse_value("_meta.traceId", _STRING, trace)
+    level = meta.get("logLevel")
+    if level is not None and level not in LOG_LEVELS:
+        _refuse_value("_meta.logLevel", f"one of {', '.join(LOG_LEVELS)}", level)
     depth, path = _read_federation(meta.get("federation"))
-    return CallMeta(deadline, depth, path, token)
+    return CallMeta(deadline, depth, path, token, level)
 
 
 def _read_federation(federation: Any) -> tuple[int | None, tuple[str, ...]]:

@@ -418,3 +418,36 @@ async def test_slow_reader_hears_the_response(engines: Any) -> None:
     assert messages[-2]["params"]["stage"] == "fuse"
     assert len(messages) <= 6
     assert len(messages[-1]["result"]["hits"]) == 33
+
+
+async def test_a_caller_that_opts_in_hears_a_log_of_its_engines(engines: Any) -> None:
+    """`_meta.logLevel` brings `notifications/log` for engines that fail, and at debug for those that answer too."""
+    well, sick = await engines(), await engines()
+    sick.answers["retrieve"] = RpcFault(-32010, "down")
+    async with listening([entry("well", well), entry("sick", sick)]) as (_, port):
+        heard = {}
+        for level in (None, "warning", "debug"):
+            meta = {"progressToken": "t"} if level is None else {"progressToken": "t", "logLevel": level}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q", "_meta": meta}}
+            frames = []
+            async with asking(port, message, accept=EVENTS) as reader:
+                await reader.head()
+                while (frame := await reader.message()) is not None:
+                    frames.append(frame)
+            heard[level] = sorted(
+                (frame["params"]["level"], frame["params"]["data"]["engine"])
+                for frame in frames
+                if frame.get("method") == "notifications/log"
+            )
+    assert heard == {
+        None: [],
+        "warning": [("warning", "sick")],
+        "debug": [("debug", "well"), ("warning", "sick")],
+    }
+
+
+async def test_an_unknown_log_level_is_refused(engines: Any) -> None:
+    """A level that RCP does not know is -32602 and names the field."""
+    async with running([entry("e", await engines())]) as gateway:
+        error = await gateway.error("retrieve", {"query": "q", "_meta": {"logLevel": "loud"}})
+    assert (error["code"], error["data"]["field"]) == (-32602, "_meta.logLevel")

@@ -62,7 +62,9 @@ def test_only_what_can_be_routed_is_advertised() -> None:
         "x-acme": {},
     }
     members = Membership(FakeEngines(FakeEngine("a", capabilities=capabilities)), "us", max_k=200).current()
-    assert members.capabilities.keys() == {"retrieve", "filter", "citations", "catalog", "streaming"}
+    ours = {"catalog", "streaming", "log", "pagination", "session"}
+    assert members.capabilities.keys() == {"retrieve", "filter", "citations"} | ours
+    assert members.capabilities["session"] == {"dedup": True, "ttlSeconds": 1800}
     assert members.capabilities["retrieve"]["fusion"] == ["rrf", "weighted", "convex"]
     assert members.capabilities["retrieve"]["maxK"] == members.max_k == 200
 

@@ -69,6 +69,9 @@ class Listening:
     def tell(self, progress: Mapping[str, Any]) -> None:
         self.told.append(progress)
 
+    def log(self, line: Mapping[str, Any]) -> None:
+        self.told.append(line)
+
     @property
     def lists(self) -> list[list[Any]]:
         """The ids of each list so far."""
@@ -193,6 +196,9 @@ def test_listener_that_breaks_hurts_nobody() -> None:
         def tell(self, progress: Mapping[str, Any]) -> None:
             if progress["stage"] == "recall":
                 raise ZeroDivisionError
+
+        def log(self, line: Mapping[str, Any]) -> None:
+            raise AssertionError(line)
 
     async def story() -> Any:
         members = members_of(FakeEngine("a"), FakeEngine("b", after(1, {"hits": []})))
