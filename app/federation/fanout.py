@@ -1,4 +1,4 @@
-"""Runs a plan: all legs at once, each within its own deadline; ends when the last has, or when a required one failed.
+"""Runs a plan: all legs at once, each within its own deadline; ends when the last has, or one that must not fail did.
 
 A leg never hurts its siblings: whatever happens in it becomes its Outcome. Cancelling the fan-out cancels every leg and
 waits until each is gone. It refuses to know what was asked and how the answers are fused.
@@ -143,7 +143,7 @@ class FanOut:
         self._pending -= 1
         self.outcomes.append(outcome)
         if not self._ended.done():
-            if outcome.status == "failed" and leg.engine.entry.required:
+            if outcome.status == "failed" and (leg.engine.entry.required or leg.pinned is not None):
                 self._ended.set_result(outcome)
             elif self._pending == 0:
                 self._ended.set_result(None)

@@ -13,7 +13,11 @@ from app.protocol.errors import (
     DeadlineExceeded,
     ForeignError,
     LegError,
+    LegRateLimited,
+    LegTimeout,
+    Overloaded,
     ProtocolViolation,
+    RateLimited,
     RcpError,
 )
 
@@ -162,13 +166,18 @@ def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return data
 
 
-_RETRYABLE = frozenset({-32010, -32011, -32014})
+_RETRYABLE = frozenset({BackendUnavailable.code, RateLimited.code, DeadlineExceeded.code})
 
-_CODES = {"timeout": -32014, "rate_limited": -32011, "overloaded": -32011}
+_CODES = {
+    LegTimeout.kind: DeadlineExceeded.code,
+    LegRateLimited.kind: RateLimited.code,
+    Overloaded.kind: RateLimited.code,
+}
+"""Class of a failure -> the code it comes to if the engine named none; any other is BackendUnavailable's."""
 
 
 def _code_of(outcome: Outcome) -> int:
-    return outcome.code if outcome.code is not None else _CODES.get(outcome.kind or "", -32010)
+    return outcome.code if outcome.code is not None else _CODES.get(outcome.kind or "", BackendUnavailable.code)
 
 
 def _entry(outcome: Outcome) -> dict[str, Any]:

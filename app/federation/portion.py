@@ -19,7 +19,7 @@ BYTES_PER_TOKEN = 4
 DEFAULT_LAMBDA = 0.5
 """`mmr.lambda` where the caller does not say."""
 
-MAX_POOL = 200
+MAX_POOL = 100
 """Largest number of documents that are compared with each other for variety."""
 
 

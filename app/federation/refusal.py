@@ -6,7 +6,7 @@ to know how the plan came to its skips.
 
 from collections.abc import Sequence
 
-from app.federation.options import Demand
+from app.federation.options import CHECKS, Demand
 from app.federation.outcome import Outcome
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported, RcpError
@@ -24,7 +24,7 @@ def nobody_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Se
     if faults and not demands and tree is not None:
         return _filter_error(tree, faults, [advertisement for _, advertisement in refusals], reasons)
     if demands:
-        demand = demands[0]
+        demand = min(demands, key=_place)  # which engine comes first must not show
         return OptionUnsupported(
             f"no engine that may be asked supports '{demand.option}' as requested",
             option=demand.option,
@@ -34,6 +34,11 @@ def nobody_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Se
     if unreached:
         return BackendUnavailable("no engine has been reached yet", retryable=True, detail=reasons)
     return CapabilityMissing("no engine offers 'retrieve'", detail=reasons)
+
+
+def _place(demand: Demand) -> int:
+    """The place of an option in the fixed order of demands; what is no param comes last."""
+    return next((place for place, option in enumerate(CHECKS) if option == demand.option), len(CHECKS))
 
 
 def _filter_error(

@@ -7,39 +7,57 @@ operation is O(1) but for the entries it lets go.
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class _Entry(NamedTuple):
-    value: Any
-    end: float
-    size: int
+_Entry = tuple[Any, float, int]
+"""Value, when it ends, and its size; a plain tuple, since one is made for most answers."""
 
 
 class MemoryStore:
     """Keeps values as they are, so none is ever copied. Satisfies `state.store.Store`."""
 
-    __slots__ = ("_clock", "_entries", "_evicted", "_max_entries", "_max_size", "_size")
+    __slots__ = (
+        "_allowance",
+        "_clock",
+        "_counted",
+        "_entries",
+        "_evicted",
+        "_max_entries",
+        "_max_size",
+        "_refused",
+        "_size",
+        "_turnover",
+    )
 
-    def __init__(self, max_entries: int, max_size: int, clock: Callable[[], float] = monotonic) -> None:
-        """`clock` is in seconds. A value that alone is larger than `max_size` is not kept at all."""
+    def __init__(
+        self, max_entries: int, max_size: int, clock: Callable[[], float] = monotonic, *, turnover_seconds: float = 0.0
+    ) -> None:
+        """`clock` is in seconds. A value that alone is larger than `max_size` is not kept at all.
+
+        `turnover_seconds`: the store is not filled anew in less time than this. Under a flood of values some are not
+        kept, so that those which are live long enough to be of use; and what nobody keeps costs nothing.
+        """
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._max_entries = max_entries
         self._max_size = max_size
         self._clock = clock
+        self._turnover = turnover_seconds
+        self._allowance = float(max_size)
+        self._counted = clock()
         self._size = 0
         self._evicted = 0
+        self._refused = 0
 
     async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
         """The very value that was put; it counts as used now."""
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if entry.end <= self._clock():
+        if entry[1] <= self._clock():
             self._drop(key)
             return None
         self._entries.move_to_end(key)
-        return entry.value
+        return entry[0]
 
     async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
         """Keep the value itself; the least recently used make room."""
@@ -47,11 +65,14 @@ class MemoryStore:
         entries = self._entries
         if key in entries:
             self._drop(key)
-        entries[key] = _Entry(value, now + seconds, size)
+        if self._turnover and not self._allowed(now, size):
+            self._refused += 1
+            return
+        entries[key] = (value, now + seconds, size)
         self._size += size
         while self._size > self._max_size or len(entries) > self._max_entries:
             self._evicted += self._drop_oldest() > now
-        while entries and next(iter(entries.values())).end <= now:
+        while entries and next(iter(entries.values()))[1] <= now:
             self._drop_oldest()
 
     async def delete(self, key: str) -> None:
@@ -62,17 +83,28 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def _allowed(self, now: float, size: int) -> bool:
+        """Whether one more value of this size may come in now; it is counted if so."""
+        most = float(self._max_size)
+        gained = (now - self._counted) * most / self._turnover
+        self._counted = now
+        self._allowance = min(most, self._allowance + gained)
+        if size > self._allowance:
+            return False
+        self._allowance -= size
+        return True
+
     def _drop(self, key: str) -> None:
-        self._size -= self._entries.pop(key).size
+        self._size -= self._entries.pop(key)[2]
 
     def _drop_oldest(self) -> float:
         """Let the least recently used entry go; when it would have ended."""
-        entry = self._entries.popitem(last=False)[1]
-        self._size -= entry.size
-        return entry.end
+        _, (_, end, size) = self._entries.popitem(last=False)
+        self._size -= size
+        return end
 
     def __repr__(self) -> str:
         return (
             f"<MemoryStore {len(self)}/{self._max_entries} entries, size {self._size}/{self._max_size}, "
-            f"{self._evicted} let go early>"
+            f"{self._evicted} let go early, {self._refused} not kept>"
         )

@@ -287,3 +287,11 @@ def test_no_time_to_ask_anybody() -> None:
         assert gateway.engines[0].asked == []
 
     virtually(story())
+
+
+async def test_repr_tells_what_is_under_way() -> None:
+    """In an incident a dispatcher says how many requests can be called off, and whether it is ready."""
+    shown = repr(FakeGateway().dispatcher)
+    assert shown.startswith("<Dispatcher ")
+    assert "0 requests of 0 sessions" in shown
+    assert "<Readiness " in shown

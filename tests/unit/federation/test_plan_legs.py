@@ -111,12 +111,27 @@ def test_own_options_are_not_forwarded() -> None:
         minScore=0.5,
         tokenBudget=100,
         cursor="c",
-        sessionId="s",
         x_gateway={"identity": "id"},
         meta={"progressToken": 1},
     )
     assert leg.params.keys() == {"query", "k", "_meta"}
     assert leg.params["_meta"].keys() == {"federation", "deadlineMs"}
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [(None, True), ({}, True), ({"ttlSeconds": 5}, True), ({"dedup": False}, True), ({"dedup": True}, False)],
+)
+def test_session_is_scoped_and_kept_from_engines_that_dedup(session: Any, told: bool) -> None:
+    """Engines see a session id of ours; one that leaves out hits by itself sees none, since it would leave out hits
+    that were fetched and never shown."""
+    capabilities = {"retrieve": {}} if session is None else {"retrieve": {}, "session": session}
+    first, again, other = (only_leg(capabilities=capabilities, sessionId=name).params for name in ("s", "s", "t"))
+    if not told:
+        assert "sessionId" not in first
+        return
+    assert first["sessionId"] == again["sessionId"] != other["sessionId"]
+    assert first["sessionId"] != "s"
 
 
 def test_other_options_are_forwarded_as_they_are() -> None:

@@ -106,16 +106,6 @@ def test_dropped_hits_are_counted(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_hits_dropped_total", engine="docs", reason="malformed") == 5
 
 
-def test_engine_that_left_is_forgotten(metrics: Metrics) -> None:
-    """All series of an engine that left go, and nobody else's; one that comes back begins at 0."""
-    metrics.leg("docs", "ok", 0.5)
-    metrics.forget_engine("docs")
-    assert not [labels for _, labels in series(metrics) if labels.get("engine") == "docs"]
-    assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
-    metrics.declare_engines(["docs"], LEG_KINDS)
-    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0
-
-
 def test_declaring_again_keeps_the_counts(metrics: Metrics) -> None:
     """Declaring what is declared already changes nothing."""
     metrics.leg("docs", "ok", 0.5)
