@@ -162,8 +162,20 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as shared_metrics:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_metrics
-        Multiprocess(options, sockets=[listener]).run()
+        _Workers(options, sockets=[listener]).run()
     return 0
+
+
+class _Workers(Multiprocess):
+    """uvicorn's supervisor, which lets go of the listener before its workers drain.
+
+    Else the system goes on accepting for nobody, and resets those connections when the last worker has ended.
+    """
+
+    def terminate_all(self) -> None:
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
 
 def _end_quietly_on_signals() -> None:

@@ -28,7 +28,10 @@ def probes(state: GatewayState) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        except ValueError:  # a version that is none
+            encode, content_type = choose_encoder("")
         return Response(encode(state.metrics.scraped()), headers={"content-type": content_type})
 
     return router

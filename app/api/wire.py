@@ -6,6 +6,7 @@ long a closed connection lingers. It refuses to know what they say; all else is 
 """
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +29,8 @@ class CorkedTransport:
         """Hold `data`, or send it together with what is held."""
         if self._held:
             held, self._held = self._held, b""
-            self._transport.write(held + data)
+            if not self._transport.is_closing():  # uvloop raises, where the other loops say nothing
+                self._transport.write(held + data)
         else:
             self._held = data
             self._loop.call_soon(self._flush)
@@ -52,8 +54,50 @@ class CorkedTransport:
         return f"<CorkedTransport holding {len(self._held)} bytes of {self._transport!r}>"
 
 
+MAX_HEAD_BYTES = 65_536
+"""Longest head of a request, and longest stretch (trailers, extensions) without a body; the parser has no bound."""
+
+_UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+_NO_UPGRADE = b"\r\nX-grade"
+"""As long as what it replaces, so that nothing moves."""
+
+
 class DoorProtocol(HttpToolsProtocol):
-    """uvicorn's protocol behind a CorkedTransport."""
+    """uvicorn's protocol behind a CorkedTransport; it bounds heads, and ignores offers to upgrade (RFC 9110 §7.8).
+
+    Java's HttpClient offers h2c with its first request, and httptools drops the body of whoever offers anything.
+    """
+
+    _silence = 0
+    _progress = False
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the caller."""
+        if b"pgrade" in data or b"PGRADE" in data:
+            end = data.find(b"\r\n\r\n")
+            if end >= 0:
+                data = _UPGRADE.sub(_NO_UPGRADE, data[:end]) + data[end:]
+        self._progress = False
+        super().data_received(data)
+        if self._progress:
+            self._silence = 0
+            return
+        self._silence += len(data)
+        if self._silence > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def __repr__(self) -> str:
+        return f"<DoorProtocol with {self._silence} bytes of an unfinished head>"
+
+    def on_headers_complete(self) -> None:
+        """A head was read to its end."""
+        self._progress = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._progress = True
+        super().on_body(body)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """One connection was accepted."""

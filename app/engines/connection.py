@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, fault: LegError) -> None:
         """Close the socket at once; a question under way, or one that comes too late, ends with `fault`."""
-        self._fault = fault
+        self._fault = fault.with_traceback(None)  # its frames hold this connection and the bytes it was reading
         self.abort()
         self._conclude(fault)
 

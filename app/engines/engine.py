@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.engines.transport import Exchange, Reply, Severed, Transport
 from app.protocol.capabilities import Advertisement, read_advertisement
@@ -34,6 +35,10 @@ HASTE = 0.5
 """A timeout after less than this share of the engine's own is the caller's haste, not the engine's failure."""
 
 
+REFRESH = 4
+"""Every how many checks an engine that is up is asked again what it can do; a gateway is asked each time."""
+
+
 class RemoteEngine:
     """An engine of the registry as this process knows it. Satisfies `federation.engine.Engine`.
 
@@ -41,10 +46,12 @@ class RemoteEngine:
     """
 
     __slots__ = (
+        "_checks",
         "_fault",
         "_forgotten",
         "_handshakes",
         "_on_change",
+        "_secrets",
         "_shaking",
         "_transport",
         "advertisement",
@@ -61,10 +68,12 @@ class RemoteEngine:
         self.gate = Gate(entry.max_concurrency, queue=entry.max_concurrency)
         self.last_latency_ms: float | None = None
         self._transport = transport
+        self._secrets = _secrets_of(entry)
         self._on_change = on_change
         self._fault: LegError | None = ConnectFailed("no handshake yet")
         self._shaking = asyncio.Lock()
         self._handshakes = 0
+        self._checks = 0
         self._forgotten = False  # it answered that it knows of no handshake, as after a restart
 
     @property
@@ -146,7 +155,10 @@ class RemoteEngine:
         if self._fault is not None or self.advertisement is None:
             await self.handshake(deadline)
         else:
+            self._checks += 1
             await self._ping(deadline)
+            if self._fault is None and (self.advertisement.gateway_id is not None or self._checks % REFRESH == 0):
+                await self._refresh(deadline)
         self.last_latency_ms = (perf_counter() - started) * 1000
 
     async def handshake(self, deadline: float) -> Advertisement:
@@ -162,6 +174,15 @@ class RemoteEngine:
     async def close(self) -> None:
         """Release its connections or its process."""
         await self._transport.close()
+
+    async def _refresh(self, deadline: float) -> None:
+        """Ask once more what it can do: it may have been replaced unnoticed, and a gateway's engines come and go."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                said = read_advertisement((await self._transport.call("info", {})).result)
+        except (TimeoutError, LegError):
+            return  # it answers pings: what it said last still holds
+        self._remember(said)
 
     async def _ping(self, deadline: float) -> None:
         try:
@@ -220,7 +241,11 @@ class RemoteEngine:
         self._handshakes += 1
         self._fault = None
         self._forgotten = False
-        if advertisement != self.advertisement:
+        try:
+            same = advertisement == self.advertisement
+        except RecursionError:  # it is read 1024 levels deep, which is more than can be compared
+            same = False
+        if not same:
             self.advertisement = advertisement
             self._on_change(self)
 
@@ -238,6 +263,10 @@ class RemoteEngine:
         return fault
 
     def _noted(self, fault: LegError) -> LegError:
+        for secret in self._secrets:
+            if secret in fault.message:  # an engine, or what stands before it, quotes the request
+                fault.message = fault.message.replace(secret, "***")
+                fault.args = (fault.message,)
         if fault.kind in UNHEALTHY_KINDS:
             self._fault = fault
         return fault
@@ -245,6 +274,13 @@ class RemoteEngine:
     def __repr__(self) -> str:
         state = "up" if self.up else f"down ({self.down_reason})"
         return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self.gate!r}, {self._handshakes} handshakes>"
+
+
+def _secrets_of(entry: EngineEntry) -> tuple[str, ...]:
+    """What must not come back in a note, longest first: the values of its headers and of its URL's query."""
+    values = {word for value in entry.headers.values() for word in (value, *value.split())}
+    values.update(pair.partition("=")[2] for pair in urlsplit(entry.url or "").query.split("&"))
+    return tuple(sorted((value for value in values if len(value) >= 4), key=len, reverse=True))
 
 
 class Asked:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from app.engines.engine import RemoteEngine
-from app.protocol.errors import LegError
+from app.protocol.errors import LegError, LegFault
 from app.settings.schema import EnginesSettings
 
 FIRST_PAUSE = 0.1
@@ -56,7 +56,10 @@ class HealthLoop:
             up = fault is None
             if up is not known_up:
                 known_up = up
-                self._report(engine, fault)
+                try:
+                    self._report(engine, fault)
+                except Exception as own:  # noqa: BLE001 - who listens must not end the watch
+                    _tell(f"the report about {engine.id} failed", own)
             if up:
                 pause = first
                 await asyncio.sleep(self._settings.health_interval_seconds * self._jitter())
@@ -70,10 +73,17 @@ class HealthLoop:
             await engine.check(asyncio.get_running_loop().time() + budget)
         except LegError as fault:
             return fault
+        except Exception as fault:  # noqa: BLE001 - the edge of a check: a fault of ours must not end the watch
+            _tell(f"a check of {engine.id} failed through a fault of the gateway", fault)
+            return LegFault(f"internal fault ({type(fault).__name__})")
         return None
 
     def __repr__(self) -> str:
         return f"<HealthLoop watching {sorted(self._watches)}>"
+
+
+def _tell(message: str, fault: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": fault})
 
 
 def _tell_of_fault(watch: asyncio.Task[None]) -> None:

@@ -151,6 +151,7 @@ class HttpExchange:
 
     def drop(self) -> None:
         """Stop waiting: the connection is closed, since its answer would come for nobody."""
+        self.waiter.cancel()  # else the fault of its end is put there, and logged as one that nobody fetched
         self._connection.abort()
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ An option is routed, not diluted: an engine that cannot honour one is skipped (`
 gateway does itself is not checked here. It refuses to know engines; it compares values with advertisements.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,21 @@ def _rerank(value: Any, advertisement: Advertisement, offer: RetrieveOffer) -> s
     reranker = reranker if type(reranker) is dict else {}
     for key, listed in (("method", "methods"), ("model", "models")):
         wanted = value.get(key)
-        if wanted is not None and wanted not in (reranker.get(listed) or ()):
+        if wanted is not None and wanted not in _listed(reranker, listed):
             return f"rerank {key} {wanted} is not advertised"
     return None
 
 
 def _rewrite(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
     transform = advertisement.capabilities.get("transform")
-    methods = transform.get("methods") if type(transform) is dict else None
-    return None if value in (methods or ()) else f"rewrite {value} is not advertised"
+    methods = _listed(transform, "methods") if type(transform) is dict else ()
+    return None if value in methods else f"rewrite {value} is not advertised"
+
+
+def _listed(capability: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """A list of a capability; whatever else an engine may have put there states nothing."""
+    value = capability.get(key)
+    return value if type(value) is list else ()
 
 
 def _mmr(_: Any, __: Advertisement, offer: RetrieveOffer) -> str | None:

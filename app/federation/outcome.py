@@ -20,6 +20,7 @@ from app.protocol.errors import (
     RateLimited,
     RcpError,
 )
+from app.protocol.filters import MAX_INTEGER
 
 Hit = dict[str, Any]
 
@@ -227,4 +228,5 @@ def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    """A count as an engine states it; what is no integer of RCP §4.6 counts as not stated: sums must be writable."""
+    return value if type(value) is int and 0 <= value <= MAX_INTEGER else 0

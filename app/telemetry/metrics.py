@@ -6,10 +6,11 @@ numbers mean to a request.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
@@ -64,6 +65,18 @@ class _EngineStates(Collector):
         yield in_flight
 
 
+def _forget_dead_workers(directory: str) -> None:
+    """Gauges of workers that are gone would be added up for ever; their counters stay, as they must."""
+    for path in Path(directory).glob("gauge_live*.db"):
+        pid = path.stem.rpartition("_")[2]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+        except OSError:
+            continue  # it is there, and somebody else's
+
+
 class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
@@ -115,7 +128,13 @@ class Metrics:
         self.duplicates = Counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
         )
-        build = Gauge("rcp_gateway_build_info", "Always 1; the version is the label.", ["version"], registry=registry)
+        build = Gauge(
+            "rcp_gateway_build_info",
+            "Always 1; the version is the label.",
+            ["version"],
+            registry=registry,
+            multiprocess_mode="max",
+        )
         build.labels(version).set(1)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}
@@ -150,6 +169,7 @@ class Metrics:
         """The registry to expose: of all workers if there are several (`PROMETHEUS_MULTIPROC_DIR`), else ours."""
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return self.registry
+        _forget_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         whole = CollectorRegistry()
         MultiProcessCollector(whole)  # type: ignore[no-untyped-call]
         if self._states is not None:

@@ -43,7 +43,9 @@ class Sink:
             self._stream.write(text)
             self._stream.flush()
         else:
-            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
+            data = text.encode("utf-8", "backslashreplace")
+            if os.write(self._descriptor, data) < len(data):
+                raise BlockingIOError("a long line went through in part")
 
     def __repr__(self) -> str:
         return f"<Sink to {self._stream!r}, {self.lost} lines lost>"

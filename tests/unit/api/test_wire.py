@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.api.wire import CorkedTransport
+from app.api.wire import CorkedTransport, DoorProtocol
 from tests.support.virtual_time import turns
 
 
@@ -93,3 +94,19 @@ async def test_everything_else_is_the_transport(pair: tuple[CorkedTransport, Fak
     corked, _ = pair
     assert corked.get_extra_info("peername") == "extra peername"
     assert not corked.is_closing()
+
+
+def test_door_ignores_offers_to_upgrade_and_bounds_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An h2c offer is read as any other header; a head without end is refused with 400 instead of kept."""
+    fed: list[bytes] = []
+    refused: list[str] = []
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda self, data: fed.append(data))
+    monkeypatch.setattr(HttpToolsProtocol, "send_400_response", lambda self, message: refused.append(message))
+    door = DoorProtocol.__new__(DoorProtocol)
+    door.transport = FakeTransport()  # type: ignore[assignment]
+    offer = b"POST /rcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n{}"
+    door.data_received(offer)
+    assert fed == [offer.replace(b"\r\nUpgrade:", b"\r\nX-grade:")]
+    for _ in range(3):
+        door.data_received(b"x" * 30_000)
+    assert refused == ["The head of the request is too long."]
