@@ -58,7 +58,7 @@ LIBRARIES = {
 PURE = ("protocol/", "fusion/", "federation/plan", "federation/outcome", "resilience/deadline", "resilience/breaker")
 IMPURE = {"asyncio", "time", "random", "logging", "structlog", "prometheus_client", "secrets", "threading"}
 
-EDGES = {"federation/fanout", "api/dispatch", "commands/failure", "__main__"}
+EDGES = {"federation/fanout", "engines/health", "api/dispatch", "commands/failure", "__main__"}
 """Where whatever went wrong is caught: a leg, a request, a command."""
 
 DRAWN = {"protocol/errors"}
