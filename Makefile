@@ -36,7 +36,7 @@ format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
-	@$(BIN)/python -m bench.compare $(ARGS)
+	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
 
 clean: ## remove what install and the tools created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
