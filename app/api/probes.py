@@ -30,7 +30,7 @@ def probes(state: GatewayState) -> APIRouter:
     async def metrics(request: Request) -> Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        except ValueError:  # a version that is none
+        except (ValueError, TypeError):  # a version that is none
             encode, content_type = choose_encoder("")
         return Response(encode(state.metrics.scraped()), headers={"content-type": content_type})
 
