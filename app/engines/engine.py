@@ -214,7 +214,7 @@ class RemoteEngine:
         except LegError as fault:
             fault.attempts += before
             raise
-        return Reply(reply.result, reply.attempts + before)
+        return Reply(reply.result, reply.attempts + before, reply.size)
 
     async def _shake_hands(self, seen: int) -> Advertisement:
         """One handshake for all who noticed at the same time that one is due (`seen`: how many there had been)."""

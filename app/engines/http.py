@@ -63,7 +63,8 @@ class HttpTransport:
             if connection is None:
                 connection = await self._pool.dial()
             try:
-                result = _read(connection, await connection.ask(request), call_id)
+                answer = await connection.ask(request)
+                result = _read(connection, answer, call_id)
             except Severed as fault:
                 self._part(connection, fault, attempts)
                 if not once_more:
@@ -74,7 +75,7 @@ class HttpTransport:
                 raise
             else:
                 self._pool.give(connection)
-                return Reply(result, attempts)
+                return Reply(result, attempts, len(answer))
 
     def begin(self, method: str, params: Mapping[str, Any]) -> "HttpExchange | None":
         """Send an idempotent request at once over a connection that is open; None if there is none."""
@@ -87,14 +88,15 @@ class HttpTransport:
     def finish(self, connection: Connection, waiter: Waiter, call_id: int) -> Reply:
         """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
         try:
-            result = _read(connection, waiter.result(), call_id)
+            answer = waiter.result()
+            result = _read(connection, answer, call_id)
         except BaseException as fault:
             self._part(connection, fault, 1)
             if isinstance(fault, Severed):
                 self._pool.clear()  # what was opened before is likely gone with it; asking again starts afresh
             raise
         self._pool.give(connection)
-        return Reply(result)
+        return Reply(result, size=len(answer))
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""

@@ -65,7 +65,7 @@ class HttpxTransport:
         self._clock = clock
         self._ids = itertools.count(1)
         self._wire: Wire | None = None
-        self._calls: set[asyncio.Task[dict[str, Any]]] = set()
+        self._calls: set[asyncio.Task[tuple[dict[str, Any], int]]] = set()
         self._closed = False
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
@@ -78,12 +78,14 @@ class HttpxTransport:
         target = self.endpoint.target(method)
         trail = Trail()
         try:
-            return Reply(await self._in_task(target, body, call_id, trail))
+            result, size = await self._in_task(target, body, call_id, trail)
+            return Reply(result, size=size)
         except Severed:
             if trail.dialled or not idempotent:
                 raise
         try:
-            return Reply(await self._in_task(target, body, call_id, Trail()), attempts=2)
+            result, size = await self._in_task(target, body, call_id, Trail())
+            return Reply(result, attempts=2, size=size)
         except LegError as fault:
             fault.attempts = 2
             raise
@@ -101,7 +103,7 @@ class HttpxTransport:
         if self._wire is not None:
             await self._retire(self._wire)
 
-    async def _in_task(self, target: str, body: bytes, call_id: int, trail: Trail) -> dict[str, Any]:
+    async def _in_task(self, target: str, body: bytes, call_id: int, trail: Trail) -> tuple[dict[str, Any], int]:
         """The exchange in a task that `close` can end too."""
         if self._closed:
             raise ConnectFailed("closed")
@@ -117,7 +119,7 @@ class HttpxTransport:
         finally:
             self._calls.discard(task)
 
-    async def _exchange(self, target: str, body: bytes, call_id: int, trail: Trail) -> dict[str, Any]:
+    async def _exchange(self, target: str, body: bytes, call_id: int, trail: Trail) -> tuple[dict[str, Any], int]:
         TRAIL.set(trail)
         wire = await self._current_wire()
         url = f"{self.endpoint.origin}{target}"
@@ -125,7 +127,7 @@ class HttpxTransport:
         wire.in_flight += 1
         try:
             status, answer, retry_after = await wire.post(request, self._settings.max_response_bytes)
-            return read_answer(status, answer, retry_after, call_id)
+            return read_answer(status, answer, retry_after, call_id), len(answer)
         except LegError as fault:
             # It talks nonsense, or it is no longer where these connections lead: not a word more over them.
             if trail.unreachable or (isinstance(fault, ProtocolViolation) and fault.code is None):

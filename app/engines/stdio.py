@@ -41,6 +41,14 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What a waiting call is told: the message that answers it, and the bytes of its line."""
+
+    message: dict[str, Any]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Departed:
     """What a waiting call is told when the process is gone."""
 
@@ -126,8 +134,8 @@ class StdioTransport:
         except asyncio.CancelledError:
             self._abandon(child, number)
             raise
-        if type(outcome) is dict:
-            return Reply(result_of(outcome, number))
+        if type(outcome) is Heard:
+            return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is Departed:
             never_there = not outcome.sent or (idempotent and not outcome.answered)
             raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
@@ -222,7 +230,7 @@ class StdioTransport:
             self.stdout_noise += 1
             return
         number = _number_of(message, self._in_flight)
-        if number is None or not self._settle(number, message):
+        if number is None or not self._settle(number, Heard(message, len(line))):
             self._count_unknown(message.get("id"))
         elif self._child is not None and not self._child.answered:
             self._child.answered = True
@@ -245,7 +253,7 @@ class StdioTransport:
         if number is None or not self._settle(number, too_large):
             self.stdout_noise += 1
 
-    def _settle(self, number: int, outcome: dict[str, Any] | Departed | LegError) -> bool:
+    def _settle(self, number: int, outcome: Heard | Departed | LegError) -> bool:
         """Hand `outcome` to the call that waits for it. As a value: an exception nobody fetches would be logged."""
         answer = self._in_flight.pop(number, None)
         if answer is None:

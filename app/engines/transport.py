@@ -31,6 +31,8 @@ class Reply(NamedTuple):
 
     result: dict[str, Any]
     attempts: int = 1
+    size: int = 0
+    """Bytes of the answer it came in."""
 
 
 class Exchange(Protocol):

@@ -21,6 +21,9 @@ class EngineReply(Protocol):
     @property
     def attempts(self) -> int: ...
 
+    @property
+    def size(self) -> int: ...
+
 
 class Asked(Protocol):
     """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""

@@ -105,7 +105,7 @@ class FanOut:
             if reply is None:
                 self._spawn(leg, started, 1)
                 return
-            outcome = answered(leg.engine.id, reply.result, begun.took, reply.attempts)
+            outcome = answered(leg.engine.id, reply.result, begun.took, reply.attempts, reply.size)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, begun.took)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
@@ -124,7 +124,7 @@ class FanOut:
         try:
             reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
             took = self._clock() - started
-            outcome = answered(leg.engine.id, reply.result, took, reply.attempts + before)
+            outcome = answered(leg.engine.id, reply.result, took, reply.attempts + before, reply.size)
         except asyncio.CancelledError as end:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -52,9 +52,11 @@ class Outcome(NamedTuple):
     reranked: int = 0
     index_version: str | None = None
     rewritten_query: str | None = None
+    size: int = 0
+    """Bytes of the answer."""
 
 
-def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int) -> Outcome:
+def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
     """The outcome of a leg whose engine sent this `retrieve` result (RCP §7.7). Raises ProtocolViolation."""
     sent = result.get("hits")
     if type(sent) is not list:
@@ -84,6 +86,7 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int)
         reranked=_count(usage.get("reranked")),
         index_version=index_version if type(index_version) is str else None,
         rewritten_query=rewritten if type(rewritten) is str else None,
+        size=size,
     )
 
 

@@ -34,8 +34,8 @@ class Stock(NamedTuple):
     spread: Spread | None = None
 
     def size(self) -> int:
-        """Hits of engines that are held."""
-        return sum([len(ranked.hits) for ranked in self.lists])
+        """Hits of engines that are held; one whose answer is long counts as one for each KiB of it."""
+        return sum([max(len(ranked.hits), ranked.size // 1024) for ranked in self.lists])
 
     def whole(self) -> frozenset[str]:
         """Engines that need not be asked again."""
@@ -130,6 +130,7 @@ def _lists(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList
             score_floor=leg.score_floor,
             confidence=leg.engine.entry.confidence,
             namespace=leg.engine.entry.id_namespace,
+            size=outcome.size,
         )
         for outcome in outcomes
         if outcome.status == "ok" and (leg := legs[outcome.engine])
@@ -159,7 +160,7 @@ def _extended(given: RankedList | None, before: RankedList) -> RankedList:
         return before
     known = {f"{hit['id']}" for hit in given.hits}
     lacking = [hit for hit in before.hits if f"{hit['id']}" not in known]
-    return given._replace(hits=[*given.hits, *lacking]) if lacking else given
+    return given._replace(hits=[*given.hits, *lacking], size=given.size + before.size) if lacking else given
 
 
 def _lambda(params: RetrieveParams) -> float | None:

@@ -14,6 +14,9 @@ NEARLY_NOTHING = 1e-12
 LEAST_SAY = 1e-6
 """What an engine that claims everything still counts in the consensus."""
 
+LEAST_SHARE = 1e-300
+"""A smaller product of weight and say would be lost, and the mean divided by nothing."""
+
 _NUMBERS = frozenset({float, int})
 _ABSENT = {type(None)}
 
@@ -104,7 +107,10 @@ def _resolution(first: float, total: float, asked: int) -> float:
 
 def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
     """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
-    voices = [(weight * (say if say > LEAST_SAY else LEAST_SAY), curve) for weight, (curve, _, say, _) in heard]
+    voices = [
+        (max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE), curve)
+        for weight, (curve, _, say, _) in heard
+    ]
     levels: list[float] = []
     for depth in sorted({len(curve) for _, curve in voices}):
         reached = len(levels)

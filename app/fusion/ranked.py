@@ -36,6 +36,8 @@ class RankedList(NamedTuple):
     confidence: Reading = "ranked"
     namespace: str | None = None
     """Prefix of its ids: `docs` makes 7 `docs:7`."""
+    size: int = 0
+    """Bytes of the answer it came in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ It decides how a line looks; what is worth a line is decided where it happens. Q
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
@@ -23,7 +25,7 @@ WORDY = ("httpx2", "httpcore2")
 
 def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON."""
-    out: Any = Sink(stream or sys.stderr)
+    out: Any = Sink(stream or sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115 - 2>&-
     stamp: list[Processor] = [_stamp]
     render: Processor
     if style == "json":

@@ -52,7 +52,7 @@ class Sink:
 
 
 def _descriptor_of(stream: TextIO) -> int | None:
-    """The file descriptor to write to, None for a stream without one. A pipe is made not to block.
+    """The file descriptor to write to, None for a stream without one. A pipe or socket is made not to block.
 
     A pipe that nobody reads would otherwise stop the whole process at the line that fills it. Lines of up to 4 KiB go
     into a pipe whole or not at all.
@@ -60,6 +60,7 @@ def _descriptor_of(stream: TextIO) -> int | None:
     descriptor = None
     with suppress(OSError, ValueError, AttributeError):
         descriptor = stream.fileno()
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             os.set_blocking(descriptor, False)
     return descriptor

@@ -81,3 +81,24 @@ async def test_a_changed_engine_is_noticed_without_ever_being_down(engines: Any)
         await until(lambda: "sparse" in remote.advertisement.retrieve.modes)  # type: ignore[union-attr]
         info = await gateway.result("info")
     assert info["capabilities"]["retrieve"]["modes"] == ["sparse"]
+
+
+async def test_long_hits_are_kept_by_their_size(engines: Any) -> None:
+    """What is kept for later pages is bounded by bytes too: long hits count as one for each KiB of their answer."""
+    long = [{"id": str(number), "score": 1.0, "text": "x" * 50_000} for number in range(20)]
+    engine = await engines(results=long)
+    async with running([entry("e", engine)], {"state": {"max_kept_hits": 500}}) as gateway:
+        page = await gateway.retrieve(k=5)
+        asked = len(engine.requests())
+        following = await gateway.retrieve(k=5, cursor=page["nextCursor"])
+        assert len(engine.requests()) == asked + 1  # a megabyte is more than 500 KiB: it was not kept, but asked again
+    assert [hit["id"] for hit in page["hits"] + following["hits"]] == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-160])
+async def test_tiny_weights_are_weights(engines: Any, weight: float) -> None:
+    """A weight near nothing divides nothing by nothing; scores stay in [0,1]."""
+    one, two = await engines(), await engines()
+    async with running([entry("one", one), entry("two", two)]) as gateway:
+        result = await gateway.retrieve(fusion={"weights": {"one": weight, "two": weight}})
+    assert all(0 <= hit["score"] <= 1 for hit in result["hits"])

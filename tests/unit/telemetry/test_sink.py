@@ -1,6 +1,7 @@
 """A log that nobody can read any more costs lines, never a request."""
 
 import os
+import socket
 from io import StringIO
 
 from app.telemetry.sink import Sink
@@ -45,3 +46,13 @@ def test_a_closed_stream_is_no_error() -> None:
     out.close()
     sink.write("late\n")
     assert sink.lost == 1
+
+
+def test_a_socket_whose_reader_stalls_does_not_block() -> None:
+    """A log that goes to a socket, as under systemd, loses lines instead of stopping the process."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, os.fdopen(os.dup(ours.fileno()), "w") as stream:
+        sink = Sink(stream)
+        for _ in range(10_000):
+            sink.write("x" * 1023 + "\n")
+        assert sink.lost > 0
