@@ -7,6 +7,7 @@ caller that hangs up cancels its request. It refuses to know methods; other path
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from app.api.dispatch import Dispatcher
 from app.api.stream import EventStream, Send
 from app.protocol import envelope, sse
-from app.protocol.errors import InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
+from app.protocol.errors import BackendUnavailable, InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
 from app.settings.schema import ServerSettings
 
 Scope = MutableMapping[str, Any]
@@ -77,6 +78,12 @@ class RpcDoor:
                 await self._serve(path[len(BASE) + 1 :], head, receive, send)
         except HungUp:
             return
+        except asyncio.CancelledError:
+            # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
+            with suppress(Exception):
+                fault = BackendUnavailable("the gateway is shutting down", retryable=True)
+                await self._refuse(send, 503, fault, request_id)
+            raise
 
     async def _serve(self, path_method: str, head: Head, receive: Receive, send: Send) -> None:
         body = await self._read_body(receive)

@@ -149,6 +149,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc)
         self._parser = None  # the parser holds our bound methods: a cycle otherwise
+        self._body = None  # a fault that is remembered may hold the frames that hold this
+        self._pieces.clear()
         self._on_lost(self)
 
     # ── the parser calls (and fields.clear, fields.__setitem__, pieces.append) ────────────────────────────────────

@@ -31,6 +31,10 @@ from app.settings.schema import EngineEntry
 UNHEALTHY_KINDS = frozenset({"timeout", "connect", "tls", "http_status", "protocol"})
 """Failures that say something about the engine; the others say something about one request."""
 
+PATIENCE = 8
+"""Calls that may wait for each place at an engine's gate: a burst against a quick engine is served, not refused. Their
+deadlines bound how long they wait."""
+
 HASTE = 0.5
 """A timeout after less than this share of the engine's own is the caller's haste, not the engine's failure."""
 
@@ -65,7 +69,7 @@ class RemoteEngine:
         self.id = entry.id
         self.entry = entry
         self.advertisement: Advertisement | None = None
-        self.gate = Gate(entry.max_concurrency, queue=entry.max_concurrency)
+        self.gate = Gate(entry.max_concurrency, queue=entry.max_concurrency * PATIENCE)
         self.last_latency_ms: float | None = None
         self._transport = transport
         self._secrets = _secrets_of(entry)

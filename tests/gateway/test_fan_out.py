@@ -371,8 +371,8 @@ async def test_a_saturated_engine_fails_fast_and_delays_nobody(engines: Any) -> 
     slow.answers["retrieve"] = hang
     async with running([entry("slow", slow, maxConcurrency=1, timeoutMs=60_000), entry("well", well)]) as gateway:
         gate = gateway.state.engines.engines[0].gate
-        waiting = [asyncio.create_task(gateway.retrieve()) for _ in range(2)]
-        await until(lambda: gate.in_flight == 1 and gate.waiting == 1)
+        waiting = [asyncio.create_task(gateway.retrieve()) for _ in range(1 + gate.queue)]
+        await until(lambda: gate.in_flight == 1 and gate.waiting == gate.queue)
         async with asyncio.timeout(5):
             result = await gateway.retrieve()
         for task in waiting:
@@ -393,3 +393,11 @@ async def test_a_required_and_healthy_federation_is_not_degraded(engines: Any) -
     assert result["usage"]["candidates"] == 5
     assert result["usage"]["reranked"] == 0
     assert result["usage"]["latencyMs"] > 0
+
+
+async def test_a_burst_against_a_quick_engine_is_served(engines: Any) -> None:
+    """Two hundred callers at once are more than the gate lets in at a time, and all of them are answered."""
+    engine = await engines()
+    async with running([entry("e", engine, timeoutMs=60_000)], {"retrieve": {"deadline_ms": 60_000}}) as gateway:
+        results = await asyncio.gather(*(gateway.retrieve() for _ in range(200)))
+    assert all(statuses(result) == {"e": "ok"} for result in results)

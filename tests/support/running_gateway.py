@@ -36,11 +36,12 @@ class RunningGateway:
     async def call(self, method: str, params: Json | None = None) -> Json:
         """The whole JSON-RPC response to one request."""
         self._ids += 1
-        message = {"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params or {}}
+        call_id = self._ids
+        message = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params or {}}
         response = await self.post(message, f"/rcp/{method}")
         assert response.status_code == 200, response.text
         answer: Json = response.json()
-        assert answer["id"] == self._ids
+        assert answer["id"] == call_id
         return answer
 
     async def result(self, method: str, params: Json | None = None) -> Json:

@@ -39,7 +39,7 @@ async def test_new_engine_counts_as_down() -> None:
     assert subject.engine.down_reason == "connect: no handshake yet"
     assert subject.engine.advertisement is None
     assert repr(subject.engine) == (
-        "<RemoteEngine docs http down (connect: no handshake yet), <Gate 0/32 in flight, 0/32 waiting>, 0 handshakes>"
+        "<RemoteEngine docs http down (connect: no handshake yet), <Gate 0/32 in flight, 0/256 waiting>, 0 handshakes>"
     )
 
 
@@ -268,11 +268,11 @@ async def test_excess_calls_are_refused_at_once() -> None:
     transport = FakeTransport(retrieve=never)
     subject = LoneEngine(transport, maxConcurrency=2)
     await subject.shake()
-    calls = [asyncio.create_task(subject.ask(60.0)) for _ in range(4)]
+    calls = [asyncio.create_task(subject.ask(60.0)) for _ in range(18)]
     await turns()
     with pytest.raises(Overloaded) as fault:
         await subject.ask(60.0)
-    assert fault.value.message == "2 calls under way, 2 waiting"
+    assert fault.value.message == "2 calls under way, 16 waiting"
     assert fault.value.attempts == 0
     assert transport.most_under_way == 2
     assert subject.engine.up
