@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
+from app.api.caller import Caller
 from app.api.cancel import InFlight
 from app.api.state import GatewayState
 from app.api.stream import EventStream
@@ -38,10 +39,10 @@ NOTIFICATIONS = "notifications/"
 CANCEL = "notifications/cancel"
 
 Params = dict[str, Any]
-Answer = Callable[[Params, str], Awaitable[Params]]
-"""(params, request id) -> result. Raises RcpError."""
+Answer = Callable[[Params, Caller], Awaitable[Params]]
+"""(params, caller) -> result. Raises RcpError."""
 
-StreamedAnswer = Callable[[Params, str, EventStream | None], Awaitable[Params]]
+StreamedAnswer = Callable[[Params, Caller, EventStream | None], Awaitable[Params]]
 """The same, telling a stream how it comes along."""
 
 METHODS = frozenset(UNGATED | GATES.keys())
@@ -71,51 +72,46 @@ class Dispatcher:
     async def message(
         self,
         message: Any,
-        request_id: str,
+        caller: Caller,
         path_method: str | None,
-        session: str | None = None,
         stream: EventStream | None = None,
     ) -> bytes | None:
         """The response to one parsed message, or None for a notification.
 
-        `path_method`: the method the URL names. `session`: within which requests can be cancelled. `stream` is opened
-        if the request wants to hear of its progress and has some; the response is then meant as its last frame.
+        `path_method`: the method the URL names. `stream` is opened if the request wants to hear of its progress and has
+        some; the response is then meant as its last frame.
         """
         try:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
                 if request.method == CANCEL and path_method in (None, CANCEL):
-                    self._cancel(request.params, session)
+                    self._cancel(request.params, caller.session)
                 return None
             _check_shape(request, path_method)
         except InvalidRequest as fault:
-            return self.refused(fault, request_id, 200, envelope.recover_id(message))
+            return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
         if stream is not None and not self._tells_progress(request):
             stream = None
-        return await self.respond(request, request_id, session, stream)
+        return await self.respond(request, caller, stream)
 
-    async def batch(
-        self, messages: list[Any], request_id: str, path_method: str | None, session: str | None = None
-    ) -> bytes | None:
+    async def batch(self, messages: list[Any], caller: Caller, path_method: str | None) -> bytes | None:
         """The responses to a batch (RCP §11): members run at the same time; None if there is nothing to answer."""
         if not messages:
-            return self.refused(InvalidRequest("an empty batch asks for nothing"), request_id, 200)
+            return self.refused(InvalidRequest("an empty batch asks for nothing"), caller.request_id, 200)
         most = self._state.settings.server.max_batch
         if len(messages) > most:
             fault = InvalidParams(f"a batch may hold at most {most} messages", field="batch")
-            return self.refused(fault, request_id, 200)
+            return self.refused(fault, caller.request_id, 200)
         answers = await asyncio.gather(
             *(
-                self.message(member, f"{request_id}.{index}", path_method, session)
+                self.message(member, caller._replace(request_id=f"{caller.request_id}.{index}"), path_method)
                 for index, member in enumerate(messages)
             )
         )
         bodies = [answer for answer in answers if answer is not None]
         return b"[" + b",".join(bodies) + b"]" if bodies else None
 
-    async def respond(
-        self, request: Request, request_id: str, session: str | None = None, stream: EventStream | None = None
-    ) -> bytes:
+    async def respond(self, request: Request, caller: Caller, stream: EventStream | None = None) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         state = self._state
@@ -123,12 +119,13 @@ class Dispatcher:
         code: int | None = None
         outcome = "error"
         failed: list[str] | None = None
+        session = caller.session
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
             if stream is None:
-                result = await self._answer_of(request.method)(request.params, request_id)
+                result = await self._answer_of(request.method)(request.params, caller)
             else:
-                result = await self._streamed[request.method](request.params, request_id, stream)
+                result = await self._streamed[request.method](request.params, caller, stream)
                 stream.open()
             body = envelope.success(request.id, result)
             failed = result.get("_meta", {}).get("degraded")
@@ -144,7 +141,7 @@ class Dispatcher:
             body = envelope.failure(request.id, Cancelled("cancelled by the caller"))
         except Exception:  # noqa: BLE001 - the edge of a request: nothing but an error object leaves it
             code = InternalError.code
-            self._log.exception("internal_error", request_id=request_id, method=_known(request.method))
+            self._log.exception("internal_error", request_id=caller.request_id, method=_known(request.method))
             body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
         finally:
             if running is not None:
@@ -156,7 +153,7 @@ class Dispatcher:
                 state.metrics.error(code)
             self._log.info(
                 "request",
-                request_id=request_id,
+                request_id=caller.request_id,
                 method=_known(request.method),
                 outcome=outcome,
                 code=code,
@@ -193,7 +190,7 @@ class Dispatcher:
             raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")
         return answer
 
-    async def _initialize(self, params: Params, request_id: str) -> Params:
+    async def _initialize(self, params: Params, caller: Caller) -> Params:
         theirs = params.get("protocolVersion")
         if theirs is None:
             theirs = PROTOCOL_VERSION
@@ -203,7 +200,7 @@ class Dispatcher:
             raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
         return self._described(min(theirs, PROTOCOL_VERSION))
 
-    async def _info(self, params: Params, request_id: str) -> Params:
+    async def _info(self, params: Params, caller: Caller) -> Params:
         return self._described(PROTOCOL_VERSION)
 
     def _described(self, version: int) -> Params:
@@ -217,17 +214,17 @@ class Dispatcher:
             gateway={"id": members.identity, "epoch": state.membership.epoch},
         )
 
-    async def _ping(self, params: Params, request_id: str) -> Params:
+    async def _ping(self, params: Params, caller: Caller) -> Params:
         nonce = params.get("nonce")
         return {} if nonce is None else {"nonce": nonce}
 
-    async def _shutdown(self, params: Params, request_id: str) -> Params:
+    async def _shutdown(self, params: Params, caller: Caller) -> Params:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
-    async def _catalog(self, params: Params, request_id: str) -> Params:
+    async def _catalog(self, params: Params, caller: Caller) -> Params:
         return {"engines": catalog_entries(self._state.membership.current().offers)}
 
-    async def _retrieve(self, params: Params, request_id: str, stream: EventStream | None = None) -> Params:
+    async def _retrieve(self, params: Params, caller: Caller, stream: EventStream | None = None) -> Params:
         state = self._state
         started = asyncio.get_running_loop().time()
         members = state.membership.current()
@@ -242,7 +239,7 @@ class Dispatcher:
             meta=meta,
             started=started,
             deadline=started + deadline_ms / 1000,
-            request_id=request_id,
+            request_id=caller.request_id,
             default_depth=state.settings.federation.depth,
             passed_on={key: value for key, value in sent.items() if key not in OWN_META} if sent else {},
         )

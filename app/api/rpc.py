@@ -12,6 +12,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from app.api.stream import EventStream, Send
 from app.protocol import envelope, sse
@@ -101,10 +102,10 @@ class RpcDoor:
             if head.accept and sse.accepted(head.accept):
                 await self._serve_events(message, head, named, receive, send)
                 return
-            work = self._dispatcher.message(message, request_id, named, head.session)
+            work = self._dispatcher.message(message, Caller(request_id, head.session), named)
             await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         elif type(message) is list and message:
-            work = self._dispatcher.batch(message, request_id, named, head.session)
+            work = self._dispatcher.batch(message, Caller(request_id, head.session), named)
             await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         else:
             await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
@@ -115,7 +116,7 @@ class RpcDoor:
         """One message of a caller that takes events: a stream if there is something to tell, else a plain answer."""
         watch = _Watch(receive)
         stream = EventStream(send, head.request_id, self._settings, watch.hang_up)
-        work = self._dispatcher.message(message, head.request_id, path_method, head.session, stream)
+        work = self._dispatcher.message(message, Caller(head.request_id, head.session), path_method, stream)
         try:
             answer = await _unless_hung_up(work, watch)
             if stream.opened and answer is not None:

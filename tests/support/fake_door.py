@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from app.api.caller import Caller
 from app.api.rpc import RpcDoor
 from app.protocol import envelope
 from app.protocol.errors import RcpError
@@ -25,15 +26,11 @@ class FakeDispatcher:
         self.asked: list[tuple[str, Any, str, str | None]] = []
         self.ended: list[str] = []
 
-    async def message(
-        self, message: Any, request_id: str, path_method: str | None, session: str | None = None, stream: Any = None
-    ) -> bytes | None:
-        return await self._asked("message", message, request_id, path_method)
+    async def message(self, message: Any, caller: Caller, path_method: str | None, stream: Any = None) -> bytes | None:
+        return await self._asked("message", message, caller.request_id, path_method)
 
-    async def batch(
-        self, messages: list[Any], request_id: str, path_method: str | None, session: str | None = None
-    ) -> bytes | None:
-        return await self._asked("batch", messages, request_id, path_method)
+    async def batch(self, messages: list[Any], caller: Caller, path_method: str | None) -> bytes | None:
+        return await self._asked("batch", messages, caller.request_id, path_method)
 
     def refused(self, fault: RcpError, request_id: str, status: int) -> bytes:
         return envelope.failure(None, fault)

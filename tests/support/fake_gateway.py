@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from app.api.caller import Caller
 from app.api.dispatch import METHODS, Dispatcher
 from app.api.state import GatewayState, Readiness
 from app.federation.membership import Membership
@@ -49,7 +50,7 @@ class FakeGateway:
 
     async def send(self, message: Any, path: str | None = None) -> Any:
         """The parsed answer to one message, None if there is none."""
-        answer = await self.dispatcher.message(message, "r-1", path)
+        answer = await self.dispatcher.message(message, Caller("r-1"), path)
         return None if answer is None else json.loads(answer)
 
     async def ask(self, method: str, params: Any = None, message_id: Any = 1) -> Json:
@@ -61,7 +62,7 @@ class FakeGateway:
 
     async def batch(self, messages: list[Any], path: str | None = None) -> Any:
         """The parsed answer to a batch, None if there is none."""
-        answer = await self.dispatcher.batch(messages, "r-1", path)
+        answer = await self.dispatcher.batch(messages, Caller("r-1"), path)
         return None if answer is None else json.loads(answer)
 
     def metric(self, name: str, **labels: str) -> float | None:

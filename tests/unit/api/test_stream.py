@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.api.caller import Caller
 from app.api.rpc import RpcDoor
 from app.api.stream import EventStream
 from app.settings.schema import ServerSettings
@@ -42,7 +43,7 @@ def told(frame: bytes) -> Any:
     return message["params"] if "method" in message else message
 
 
-class Caller:
+class FarEnd:
     """The other end of a stream: takes what is sent, by the loop's clock, or takes no more after so many events."""
 
     def __init__(self, *, takes: int = 1000, **settings: Any) -> None:
@@ -86,7 +87,7 @@ def test_frames_come_in_order_and_the_response_is_last() -> None:
     """Head first, then each progress when it is told, then the response, then the end."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         assert not caller.stream.opened
         assert repr(caller.stream) == "<EventStream r-1 not opened, 0 frames waiting>"
         caller.stream.open()
@@ -130,7 +131,7 @@ def test_progress_is_a_notification() -> None:
     """A progress is a JSON-RPC notification in one frame, and what was not told is not there."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         caller.stream.open()
         caller.stream.tell(recall(1))
         await caller.stream.finish(RESPONSE)
@@ -148,7 +149,7 @@ def test_response_alone_is_a_stream_too() -> None:
     """A stream without any progress is its response."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         await caller.stream.finish(RESPONSE)
         assert caller.frames == [FINAL]
         assert caller.whole
@@ -160,7 +161,7 @@ def test_quiet_stream_carries_a_comment() -> None:
     """Fifteen seconds without a frame bring a comment, each time; every frame begins them anew (B71)."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         caller.stream.open()
         await asyncio.sleep(31)
         assert [(at, event["body"]) for at, event in caller.events[1:]] == [(15, COMMENT), (30, COMMENT)]
@@ -179,7 +180,7 @@ def test_pause_before_a_comment_is_a_setting() -> None:
     """`server.sse_comment_seconds` says after how long."""
 
     async def story() -> None:
-        caller = Caller(sse_comment_seconds=2)
+        caller = FarEnd(sse_comment_seconds=2)
         caller.stream.open()
         await asyncio.sleep(7)
         await caller.stream.end()
@@ -192,7 +193,7 @@ def test_slow_caller_hears_the_newest_of_each_kind() -> None:
     """Whoever does not read has one frame per kind waiting, the newest; the response is never dropped (B67)."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         caller.stream.open()
         caller.stream.tell(recall(0))
         await turns()
@@ -226,7 +227,7 @@ def test_caller_that_does_not_read_is_given_up(log: LogLines, seconds: float) ->
     """After `send_timeout_seconds` without room for a frame the request is cancelled, and the log says so (B67)."""
 
     async def story() -> None:
-        caller = Caller(send_timeout_seconds=seconds)
+        caller = FarEnd(send_timeout_seconds=seconds)
         caller.stream.open()
         await turns()
         caller.reads.clear()
@@ -250,7 +251,7 @@ def test_caller_that_does_not_read_the_response_is_given_up(takes: int, frames: 
     """Nor do the response or its end wait for ever; the answer stays unfinished, so that the server breaks off."""
 
     async def story() -> None:
-        caller = Caller(takes=takes)
+        caller = FarEnd(takes=takes)
         await caller.stream.finish(RESPONSE)
         assert asyncio.get_running_loop().time() == 1030
         assert caller.frames == frames
@@ -264,7 +265,7 @@ def test_caller_that_is_gone_is_no_slow_one(log: LogLines) -> None:
     """A server that says the caller is gone ends the stream; that is nothing to warn of."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         caller.stream.open()
         await turns()
         caller.breaks = ConnectionResetError("gone")
@@ -283,7 +284,7 @@ def test_end_lets_go_at_any_moment(reads: bool) -> None:
     """A stream that is ended before its response leaves no task, whatever it was waiting for."""
 
     async def story() -> None:
-        caller = Caller()
+        caller = FarEnd()
         await caller.stream.end()
         if not reads:
             caller.reads.clear()
@@ -304,7 +305,7 @@ def test_hit_that_cannot_be_written_costs_its_list() -> None:
         deep: Any = {}
         for _ in range(400):
             deep = {"deep": deep}
-        caller = Caller()
+        caller = FarEnd()
         caller.stream.open()
         caller.stream.tell(recall(1, partial={"hits": [deep]}))
         await caller.stream.finish(RESPONSE)
@@ -326,9 +327,7 @@ class Script:
         self._opens = opens
         self.ended: list[str] = []
 
-    async def message(
-        self, message: Any, request_id: str, path_method: str | None, session: str | None = None, stream: Any = None
-    ) -> bytes | None:
+    async def message(self, message: Any, caller: Caller, path_method: str | None, stream: Any = None) -> bytes | None:
         assert stream is not None
         if self._opens:
             stream.open()
