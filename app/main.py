@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.admin import admin
-from app.api.dispatch import ANSWERED, Dispatcher
+from app.api.answers import ANSWERED
+from app.api.dispatch import Dispatcher
 from app.api.probes import probes
 from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.state import GatewayState, Readiness

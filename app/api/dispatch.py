@@ -1,55 +1,35 @@
-"""Method name -> what to do: the gating order of RCP §12, the outcome of each message, batches.
+"""One message or many -> their responses: framing, the gating order of RCP §12, and the outcome of each request.
 
 Order: malformed (-32600), not RCP (-32004), not offered (-32003), then the params (-32602) and the options (-32005).
 It refuses to know HTTP; the doors hand it bytes and get bytes back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
+from app.api.answers import Answers
 from app.api.caller import Caller
 from app.api.cancel import InFlight
 from app.api.state import GatewayState
 from app.api.stream import EventStream
-from app.federation.call import RetrieveCall
-from app.federation.catalog import catalog_entries, info
-from app.federation.retrieve import retrieve
 from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
     Cancelled,
-    CapabilityMissing,
     InternalError,
     InvalidParams,
     InvalidRequest,
     RcpError,
-    UnknownMethod,
-    VersionMismatch,
 )
-from app.protocol.messages import GATES, PROTOCOL_VERSION, UNGATED, gate_of
-from app.protocol.params import read_meta, read_retrieve
+from app.protocol.messages import GATES, UNGATED
 from app.telemetry.logs import logger
-
-OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
-"""Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 NOTIFICATIONS = "notifications/"
 CANCEL = "notifications/cancel"
 
-Params = dict[str, Any]
-Answer = Callable[[Params, Caller], Awaitable[Params]]
-"""(params, caller) -> result. Raises RcpError."""
-
-StreamedAnswer = Callable[[Params, Caller, EventStream | None], Awaitable[Params]]
-"""The same, telling a stream how it comes along."""
-
 METHODS = frozenset(UNGATED | GATES.keys())
 """Every method name that logs may carry as it is."""
-
-ANSWERED = frozenset(UNGATED | {"catalog/list", "retrieve"})
-"""The methods that have series of their own in the metrics; the others are counted together."""
 
 
 class Dispatcher:
@@ -59,15 +39,7 @@ class Dispatcher:
         self._state = state
         self._log = logger()
         self._in_flight = InFlight()
-        self._answers: dict[str, Answer] = {
-            "initialize": self._initialize,
-            "info": self._info,
-            "ping": self._ping,
-            "shutdown": self._shutdown,
-            "catalog/list": self._catalog,
-            "retrieve": self._retrieve,
-        }
-        self._streamed: dict[str, StreamedAnswer] = {"retrieve": self._retrieve}
+        self._answers = Answers(state)
 
     async def message(
         self,
@@ -123,9 +95,9 @@ class Dispatcher:
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
             if stream is None:
-                result = await self._answer_of(request.method)(request.params, caller)
+                result = await self._answers.of(request.method)(request.params, caller)
             else:
-                result = await self._streamed[request.method](request.params, caller, stream)
+                result = await self._answers.streamed[request.method](request.params, caller, stream)
                 stream.open()
             body = envelope.success(request.id, result)
             failed = result.get("_meta", {}).get("degraded")
@@ -170,7 +142,7 @@ class Dispatcher:
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def _cancel(self, params: Params, session: str | None) -> None:
+    def _cancel(self, params: dict[str, Any], session: str | None) -> None:
         """`notifications/cancel` (RCP §7): whatever it names is called off if it is the same session's."""
         message_id = envelope.recover_id(params)
         if session is not None and message_id is not None:
@@ -179,74 +151,10 @@ class Dispatcher:
     def _tells_progress(self, request: Request) -> bool:
         """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""
         meta = request.params.get("_meta")
-        return request.method in self._streamed and type(meta) is dict and meta.get("progressToken") is not None
-
-    def _answer_of(self, method: str) -> Answer:
-        answer = self._answers.get(method)
-        if answer is None:
-            capability = gate_of(method)
-            if capability is None:
-                raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
-            raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")
-        return answer
-
-    async def _initialize(self, params: Params, caller: Caller) -> Params:
-        theirs = params.get("protocolVersion")
-        if theirs is None:
-            theirs = PROTOCOL_VERSION
-        if type(theirs) is not int:
-            raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
-        if theirs < 1:
-            raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
-        return self._described(min(theirs, PROTOCOL_VERSION))
-
-    async def _info(self, params: Params, caller: Caller) -> Params:
-        return self._described(PROTOCOL_VERSION)
-
-    def _described(self, version: int) -> Params:
-        state = self._state
-        members = state.membership.current()
-        return info(
-            protocol_version=version,
-            name=state.settings.server.name,
-            version=state.version,
-            capabilities=members.capabilities,
-            gateway={"id": members.identity, "epoch": state.membership.epoch},
-        )
-
-    async def _ping(self, params: Params, caller: Caller) -> Params:
-        nonce = params.get("nonce")
-        return {} if nonce is None else {"nonce": nonce}
-
-    async def _shutdown(self, params: Params, caller: Caller) -> Params:
-        return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
-
-    async def _catalog(self, params: Params, caller: Caller) -> Params:
-        return {"engines": catalog_entries(self._state.membership.current().offers)}
-
-    async def _retrieve(self, params: Params, caller: Caller, stream: EventStream | None = None) -> Params:
-        state = self._state
-        started = asyncio.get_running_loop().time()
-        members = state.membership.current()
-        if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
-            raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
-        sent = params.get("_meta")
-        meta = read_meta(sent)
-        most = state.settings.retrieve.deadline_ms
-        deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
-        call = RetrieveCall(
-            params=read_retrieve(params),
-            meta=meta,
-            started=started,
-            deadline=started + deadline_ms / 1000,
-            request_id=caller.request_id,
-            default_depth=state.settings.federation.depth,
-            passed_on={key: value for key, value in sent.items() if key not in OWN_META} if sent else {},
-        )
-        return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
+        return request.method in self._answers.streamed and type(meta) is dict and meta.get("progressToken") is not None
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {len(self._answers)} methods, {self._in_flight!r}, {self._state.readiness!r}>"
+        return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:

@@ -271,6 +271,8 @@ class RemoteEngine:
             if secret in fault.message:  # an engine, or what stands before it, quotes the request
                 fault.message = fault.message.replace(secret, "***")
                 fault.args = (fault.message,)
+            if fault.culprit is not None:
+                fault.culprit = {key: name.replace(secret, "***") for key, name in fault.culprit.items()}
         if fault.kind in UNHEALTHY_KINDS:
             self._fault = fault
         return fault

@@ -17,6 +17,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     RateLimited,
     Refused,
+    clip,
 )
 
 Content = bytes | bytearray | memoryview
@@ -126,4 +127,8 @@ def leg_error_of(error: Any) -> LegError:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
     if code in (InternalError.code, ParseError.code):
         return ProtocolViolation(text, code=code)
-    return Refused(text, code=code, retry_after_ms=retry_after)
+    refusal = Refused(text, code=code, retry_after_ms=retry_after)
+    if type(data) is dict:
+        named = {key: clip(data[key]) for key in ("field", "option") if type(data.get(key)) is str}
+        refusal.culprit = named or None
+    return refusal

@@ -7,7 +7,7 @@ to know which engines are asked.
 from collections.abc import Mapping
 from typing import Any
 
-from app.federation.call import RetrieveCall
+from app.federation.call import Call
 from app.protocol.capabilities import Advertisement, RetrieveOffer
 
 OWN_PARAMS = ("minScore", "tokenBudget", "cursor", "fusion", "sessionId", "k", "candidateK", "rerank")
@@ -17,7 +17,7 @@ INNER_LISTS = frozenset({"dense", "sparse"})
 """Keys of `fusion.weights` that belong to the engines, not to the federation."""
 
 
-def forwarded_meta(call: RetrieveCall, identity: str) -> dict[str, Any]:
+def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
     """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
     most = call.default_depth
     depth = most if call.meta.depth is None else min(call.meta.depth, most)

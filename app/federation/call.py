@@ -1,20 +1,24 @@
 """The first of the four values that travel: who asks what, until when.
 
-Made at the door, frozen from there on. It refuses to know which engines there are.
+Made at the door in one place for every method, frozen from there on. It refuses to know which engines there are.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.protocol.params import CallMeta, RetrieveParams
 
+LEAST_SECONDS = 0.002
+"""With less time than this left nobody is asked any more: no whole millisecond less could be passed on."""
+
 
 @dataclass(frozen=True, slots=True)
-class RetrieveCall:
-    """One `retrieve` as it was accepted at the door. Times are event-loop seconds."""
+class Call:
+    """One request for engines as it was accepted at the door. Times are event-loop seconds."""
 
-    params: RetrieveParams
+    params: Any
     meta: CallMeta
     started: float
     deadline: float
@@ -23,3 +27,23 @@ class RetrieveCall:
     """Levels of aggregators below us when the caller does not say, and the most it may say."""
     passed_on: Mapping[str, Any] = field(default_factory=dict)
     """What of the caller's `_meta` every engine is handed as it is."""
+    method: str = "retrieve"
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveCall(Call):
+    """A `retrieve`, its params read."""
+
+    params: RetrieveParams
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCall(Call):
+    """A call of any other method, its params as they were sent: each method reads its own, after gating."""
+
+    params: Mapping[str, Any]
+
+
+def time_left(call: Call) -> float:
+    """Seconds."""
+    return call.deadline - asyncio.get_running_loop().time()

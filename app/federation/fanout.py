@@ -1,18 +1,18 @@
-"""Runs a plan: all legs at once, each within its own deadline; ends when the last has, or one that must not fail did.
+"""Runs legs: all at once, each within its own deadline; ends when the last has, or one that must not fail did.
 
 A leg never hurts its siblings: whatever happens in it becomes its Outcome. Cancelling the fan-out cancels every leg and
 waits until each is gone. It refuses to know what was asked and how the answers are fused.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from app.federation.engine import Asked
 from app.federation.outcome import Outcome, answered, cancelled, failed
-from app.federation.plan import Leg, Plan
+from app.federation.plan import Leg
 from app.protocol.errors import LegError, LegFault
 
 
@@ -31,28 +31,61 @@ class _Begun:
 Heard = Callable[[Outcome], None]
 """Told of each outcome in the moment it is there."""
 
+Read = Callable[[str, Mapping[str, Any], float, int, int], Outcome]
+"""(engine, result, seconds, attempts, bytes) -> outcome. Raises ProtocolViolation for a result that is none."""
+
 
 class FanOut:
-    """One run of one plan."""
+    """One run of the legs of one plan."""
 
-    __slots__ = ("_begun", "_clock", "_ended", "_heard", "_loop", "_pending", "_plan", "_ready", "_tasks", "outcomes")
+    __slots__ = (
+        "_begun",
+        "_clock",
+        "_ended",
+        "_heard",
+        "_idempotent",
+        "_legs",
+        "_loop",
+        "_method",
+        "_pending",
+        "_read",
+        "_ready",
+        "_tasks",
+        "outcomes",
+    )
 
-    def __init__(self, plan: Plan, heard: Heard, clock: Callable[[], float] = perf_counter) -> None:
-        """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond."""
+    def __init__(
+        self,
+        legs: Sequence[Leg],
+        heard: Heard,
+        clock: Callable[[], float] = perf_counter,
+        *,
+        method: str = "retrieve",
+        read: Read = answered,
+        idempotent: bool = True,
+    ) -> None:
+        """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond.
+
+        Legs are asked with `method`, and `read` makes an outcome of what they send. A call that is not `idempotent` is
+        sent once.
+        """
         self.outcomes: list[Outcome] = []
-        self._plan = plan
+        self._legs = legs
         self._heard = heard
+        self._method = method
+        self._read = read
+        self._idempotent = idempotent
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
-        self._pending = len(plan.legs)
+        self._pending = len(legs)
         self._begun: set[_Begun] = set()
         self._ready: list[_Begun] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome | None:
         """Ask everybody. Returns the outcome of a required engine that failed, if one did."""
-        if not self._plan.legs:
+        if not self._legs:
             return None
         timers: list[asyncio.TimerHandle] = []
         try:
@@ -68,9 +101,9 @@ class FanOut:
 
     def _ask_everybody(self) -> None:
         """Begin each leg without a task where the engine can be asked at once; the others get one."""
-        for leg in self._plan.legs:
+        for leg in self._legs:
             started = self._clock()
-            asked = leg.engine.begin("retrieve", leg.params)
+            asked = leg.engine.begin(self._method, leg.params) if self._idempotent else None
             if asked is None:
                 self._spawn(leg, started, 0)
             else:
@@ -93,11 +126,11 @@ class FanOut:
         for begun in ready:
             if begun in self._begun:
                 self._begun.discard(begun)
-                self._read(begun)
+                self._take(begun)
             elif not begun.asked.waiter.cancelled():  # ended meanwhile; a fault that nobody looks at would be logged
                 begun.asked.waiter.exception()
 
-    def _read(self, begun: "_Begun") -> None:
+    def _take(self, begun: "_Begun") -> None:
         """Read what a begun leg has been answered, or ask once more the long way."""
         leg, started = begun.leg, begun.started
         try:
@@ -105,7 +138,7 @@ class FanOut:
             if reply is None:
                 self._spawn(leg, started, 1)
                 return
-            outcome = answered(leg.engine.id, reply.result, begun.took, reply.attempts, reply.size)
+            outcome = self._read(leg.engine.id, reply.result, begun.took, reply.attempts, reply.size)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, begun.took)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
@@ -122,9 +155,9 @@ class FanOut:
     async def _leg(self, leg: Leg, started: float, before: int) -> None:
         """One leg in a task of its own; `before` requests were sent for it already."""
         try:
-            reply = await leg.engine.call("retrieve", leg.params, leg.deadline)
+            reply = await leg.engine.call(self._method, leg.params, leg.deadline, idempotent=self._idempotent)
             took = self._clock() - started
-            outcome = answered(leg.engine.id, reply.result, took, reply.attempts + before, reply.size)
+            outcome = self._read(leg.engine.id, reply.result, took, reply.attempts + before, reply.size)
         except asyncio.CancelledError as end:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -163,7 +196,7 @@ class FanOut:
         await asyncio.gather(*running, return_exceptions=True)
 
     def __repr__(self) -> str:
-        return f"<FanOut {len(self.outcomes)} of {len(self._plan.legs)} legs ended>"
+        return f"<FanOut {len(self.outcomes)} of {len(self._legs)} legs ended>"
 
 
 def _own_fault(loop: asyncio.AbstractEventLoop, fault: BaseException) -> LegError:

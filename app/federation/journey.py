@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from app.federation.answer import Answer
-from app.federation.call import RetrieveCall
+from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.fanout import FanOut, Heard
 from app.federation.membership import Members
 from app.federation.outcome import Hit, Outcome, degraded, nobody_answered, required_failed
@@ -23,9 +23,6 @@ from app.federation.stock import Stock, joined, stock_of, without
 from app.federation.witness import Witness
 from app.protocol.errors import RcpError
 from app.settings.schema import GatewaySettings
-
-LEAST_SECONDS = 0.002
-"""With less time than this left nobody is asked any more: no whole millisecond less could be passed on."""
 
 ROUNDS = 2
 """How often engines are asked to fill one page; more only as long as it is empty."""
@@ -107,7 +104,7 @@ class Journey:
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
-        fan_out = FanOut(plan, self._witness.leg if listener is None else self._telling(plan, listener))
+        fan_out = FanOut(plan.legs, self._witness.leg if listener is None else self._telling(plan, listener))
         lost = await fan_out.run()
         outcomes = sorted(fan_out.outcomes, key=_engine_of)
         if lost is not None:
@@ -202,11 +199,6 @@ class Journey:
 
     def __repr__(self) -> str:
         return f"<Journey {self._call.request_id}, {self._rounds} rounds>"
-
-
-def time_left(call: RetrieveCall) -> float:
-    """Seconds."""
-    return call.deadline - asyncio.get_running_loop().time()
 
 
 def _lost(plan: Plan, outcome: Outcome) -> RcpError:

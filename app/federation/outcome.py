@@ -54,6 +54,10 @@ class Outcome(NamedTuple):
     rewritten_query: str | None = None
     size: int = 0
     """Bytes of the answer."""
+    result: Mapping[str, Any] | None = None
+    """What the engine sent, of methods whose results are no lists of hits."""
+    refusal: Mapping[str, Any] | None = None
+    """What the engine said of the param that it refused: `field` or `option`."""
 
 
 def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
@@ -90,6 +94,11 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int,
     )
 
 
+def told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
+    """The outcome of a leg whose engine sent this result, of any method; it is kept as it is."""
+    return Outcome(engine, "ok", (), took, attempts, size=size, result=result)
+
+
 def failed(engine: str, fault: LegError, took: float) -> Outcome:
     """The outcome of a leg that ended with `fault`."""
     return Outcome(
@@ -101,6 +110,7 @@ def failed(engine: str, fault: LegError, took: float) -> Outcome:
         detail=fault.message,
         code=fault.code,
         retry_after_ms=fault.retry_after_ms,
+        refusal=fault.culprit,
     )
 
 
@@ -114,9 +124,12 @@ def skipped(engine: str, reason: str, detail: str) -> Outcome:
     return Outcome(engine=engine, status="skipped", kind=reason, detail=detail)
 
 
-def report(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why."""
-    return [_entry(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.engine)]
+def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[str, Any]]:
+    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why.
+
+    `of_hits`: whether to say how many hits each gave.
+    """
+    return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=lambda outcome: outcome.engine)]
 
 
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
@@ -147,6 +160,13 @@ def required_failed(outcome: Outcome) -> RcpError:
         f"the required engine '{outcome.engine}' failed: {outcome.kind}: {outcome.detail}",
         **_error_data([outcome]),
     )
+
+
+def refused_by(outcome: Outcome) -> RcpError:
+    """The error of a request that its engine refused for what it asks: that engine's own code (RCP §12)."""
+    assert outcome.code is not None
+    message = f"engine '{outcome.engine}' refused: {outcome.detail}"
+    return ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome]))
 
 
 def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
@@ -184,7 +204,7 @@ def _code_of(outcome: Outcome) -> int:
     return outcome.code if outcome.code is not None else _CODES.get(outcome.kind or "", BackendUnavailable.code)
 
 
-def _entry(outcome: Outcome) -> dict[str, Any]:
+def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": outcome.engine,
         "status": outcome.status,
@@ -192,6 +212,8 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "tookMs": round(outcome.took * 1000, 2),
         "attempts": outcome.attempts,
     }
+    if not of_hits:
+        del entry["hits"]
     if outcome.kind is None:
         return entry
     entry["reason"] = outcome.kind

@@ -7,7 +7,7 @@ of any single engine.
 from collections.abc import Mapping
 from typing import Any
 
-from app.federation.call import RetrieveCall
+from app.federation.call import Call
 from app.federation.membership import Members
 from app.federation.snapshot import versions_in
 from app.fusion.ranked import FusionOptions
@@ -16,7 +16,7 @@ from app.protocol.params import FUSION_METHODS, GatewayOptions, RetrieveParams
 from app.settings.schema import FusionSettings, RetrieveSettings
 
 
-def loop_reason(call: RetrieveCall, members: Members) -> tuple[str, str] | None:
+def loop_reason(call: Call, members: Members) -> tuple[str, str] | None:
     """Why nothing may be forwarded at all (RCP §16, decision 3), if so."""
     if members.identity in call.meta.path:
         return "loop", f"this gateway ({members.identity}) is already in the federation path"

@@ -7,8 +7,8 @@ Journey takes them; what was kept from an earlier answer is served without askin
 from time import perf_counter
 
 from app.federation.answer import build_result
-from app.federation.call import RetrieveCall
-from app.federation.journey import LEAST_SECONDS, Journey, time_left
+from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
+from app.federation.journey import Journey
 from app.federation.membership import Members
 from app.federation.pages import Pages
 from app.federation.progress import Listener

@@ -151,6 +151,8 @@ class LegError(GatewayError):
         self.message = message
         self.code = code
         self.retry_after_ms = retry_after_ms
+        self.culprit: dict[str, str] | None = None
+        """`field` or `option` of the request that the engine named."""
         self.attempts = 1
 
     def __repr__(self) -> str:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 
 from app.protocol.content import TEXT_ONLY, read_query
-from app.protocol.envelope import dumps
-from app.protocol.errors import InvalidParams, OptionUnsupported
+from app.protocol.errors import OptionUnsupported
 from app.protocol.filters import MAX_INTEGER, FilterTree, json_type, read_filter
+from app.protocol.refusal import refuse, refuse_value, shown
 
 DEFAULT_K: Final = 10
 MAX_PATH: Final = 64
@@ -128,6 +128,8 @@ class GatewayOptions(_Wire):
     model_config = ConfigDict(extra="allow")
 
     engines: Annotated[list[_Id], Field(min_length=1, max_length=MAX_ENGINES)] | None = None
+    engine: _Id | None = None
+    """Where something is written: the one engine that is meant."""
     identity: Literal["id", "uri", "content"] | None = None
     confidence_weight: _Share | None = None
     mmr: MmrOptions | None = None
@@ -208,6 +210,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway": _OBJECT,
         "x-gateway.engines": f"an array of 1 to {MAX_ENGINES} engine ids",
         "x-gateway.engines.*": "an engine id",
+        "x-gateway.engine": "an engine id",
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.mmr": _OBJECT,
@@ -281,17 +284,17 @@ def read_meta(meta: Any) -> CallMeta:
     if meta is None:
         return _NO_META
     if type(meta) is not dict:
-        _refuse("_meta", f"'_meta' must be an object, not {json_type(meta)}")
+        refuse("_meta", f"'_meta' must be an object, not {json_type(meta)}")
     deadline, token, trace = meta.get("deadlineMs"), meta.get("progressToken"), meta.get("traceId")
     if deadline is not None and (type(deadline) is not int or not 1 <= deadline <= MAX_INTEGER):
-        _refuse_value("_meta.deadlineMs", "an integer of at least 1 (milliseconds)", deadline)
+        refuse_value("_meta.deadlineMs", "an integer of at least 1 (milliseconds)", deadline)
     if token is not None and type(token) is not str and type(token) is not int:
-        _refuse_value("_meta.progressToken", "a string or an integer", token)
+        refuse_value("_meta.progressToken", "a string or an integer", token)
     if trace is not None and type(trace) is not str:
-        _refuse_value("_meta.traceId", _STRING, trace)
+        refuse_value("_meta.traceId", _STRING, trace)
     level = meta.get("logLevel")
     if level is not None and level not in LOG_LEVELS:
-        _refuse_value("_meta.logLevel", f"one of {', '.join(LOG_LEVELS)}", level)
+        refuse_value("_meta.logLevel", f"one of {', '.join(LOG_LEVELS)}", level)
     depth, path = _read_federation(meta.get("federation"))
     return CallMeta(deadline, depth, path, token, level)
 
@@ -300,17 +303,17 @@ def _read_federation(federation: Any) -> tuple[int | None, tuple[str, ...]]:
     if federation is None:
         return None, ()
     if type(federation) is not dict:
-        _refuse_value("_meta.federation", _OBJECT, federation)
+        refuse_value("_meta.federation", _OBJECT, federation)
     depth, path = federation.get("depth"), federation.get("path")
     if depth is not None and (type(depth) is not int or not 0 <= depth <= MAX_INTEGER):
-        _refuse_value("_meta.federation.depth", "an integer of at least 0", depth)
+        refuse_value("_meta.federation.depth", "an integer of at least 0", depth)
     if path is None:
         return depth, ()
     if type(path) is not list or len(path) > MAX_PATH:
-        _refuse("_meta.federation.path", f"'_meta.federation.path' must be an array of at most {MAX_PATH} identities")
+        refuse("_meta.federation.path", f"'_meta.federation.path' must be an array of at most {MAX_PATH} identities")
     for index, identity in enumerate(path):
         if type(identity) is not str or not 1 <= len(identity) <= MAX_NAME:
-            _refuse_value(f"_meta.federation.path[{index}]", _NAME, identity)
+            refuse_value(f"_meta.federation.path[{index}]", _NAME, identity)
     return depth, tuple(path)
 
 
@@ -319,11 +322,11 @@ def _check_funnel(options: RetrieveOptions, k: int) -> None:
     candidates = options.candidate_k
     top = None if options.rerank is None else options.rerank.top_n
     if candidates is not None and candidates < k:
-        _refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'k' ({k})")
+        refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'k' ({k})")
     if top is not None and top < k:
-        _refuse("rerank.topN", f"'rerank.topN' ({top}) must be at least 'k' ({k})")
+        refuse("rerank.topN", f"'rerank.topN' ({top}) must be at least 'k' ({k})")
     if candidates is not None and top is not None and candidates < top:
-        _refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'rerank.topN' ({top})")
+        refuse("candidateK", f"'candidateK' ({candidates}) must be at least 'rerank.topN' ({top})")
 
 
 def _check_choices(options: RetrieveOptions) -> None:
@@ -340,7 +343,7 @@ def _check_choices(options: RetrieveOptions) -> None:
 
 def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:
     if value is not None and value not in choices:
-        raise OptionUnsupported(f"'{name}' must be one of {', '.join(choices)}, not {_shown(value)}", option=name)
+        raise OptionUnsupported(f"'{name}' must be one of {', '.join(choices)}, not {shown(value)}", option=name)
 
 
 def _forwardable(params: dict[str, Any]) -> dict[str, Any]:
@@ -375,23 +378,7 @@ def _refuse_first(fault: ValidationError, root: str) -> NoReturn:
         name = f"{name}[{step}]" if type(step) is int else f"{name}.{step}" if name else str(step)
     wanted = _WANTED[pattern]
     if error["type"] == "missing":
-        _refuse(name, f"'{name}' is required: {wanted}")
+        refuse(name, f"'{name}' is required: {wanted}")
     if type(error["input"]) is int and abs(error["input"]) > MAX_INTEGER:
         wanted = "within ±2^53"
-    _refuse_value(name, wanted, error["input"])
-
-
-def _refuse_value(name: str, wanted: str, value: Any) -> NoReturn:
-    _refuse(name, f"'{name}' must be {wanted}, not {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    """A caller's value fit for a message: JSON if it is short, else its type."""
-    if value is None or type(value) in (list, dict):
-        return "missing" if value is None else json_type(value)
-    text = dumps(value).decode() if type(value) is not int else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
-
-
-def _refuse(field: str, message: str) -> NoReturn:
-    raise InvalidParams(message, field=field)
+    refuse_value(name, wanted, error["input"])

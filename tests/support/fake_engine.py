@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.api.answers import OWN_META
 from app.engines.transport import Reply
-from app.federation.call import RetrieveCall
+from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EngineOffer, excluded_fields
 from app.federation.membership import Members
 from app.protocol.capabilities import Advertisement, read_advertisement
@@ -141,6 +142,8 @@ class FakeEngine:
         self.down_reason = down_reason
         self.up = reached
         self.asked: list[Mapping[str, Any]] = []
+        self.methods: list[str] = []
+        self.idempotent: list[bool] = []
         self.ended: list[str] = []
         """How each call ended: `answered`, `failed` or `cancelled`."""
         self._part = _Part({"hits": hits("a", "b", "c")} if answer is None else answer)
@@ -149,7 +152,8 @@ class FakeEngine:
         """Never without waiting."""
 
     async def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> Reply:
-        assert method == "retrieve"
+        self.methods.append(method)
+        self.idempotent.append(idempotent)
         self.asked.append(params)
         try:
             played = await self._part.play(params)
@@ -201,3 +205,14 @@ def call_of(
     if read.deadline_ms is not None:
         seconds = min(seconds, read.deadline_ms / 1000)
     return RetrieveCall(params=read_retrieve(sent), meta=read, started=now, deadline=now + seconds, request_id="test-1")
+
+
+def method_call_of(
+    method: str, params: Json, *, meta: Json | None = None, now: float = 100.0, seconds: float = 10.0
+) -> MethodCall:
+    """A call of any other method, accepted at `now`; what of `meta` is not ours is passed on, as by the door."""
+    read = read_meta(meta)
+    if read.deadline_ms is not None:
+        seconds = min(seconds, read.deadline_ms / 1000)
+    passed_on = {key: value for key, value in (meta or {}).items() if key not in OWN_META}
+    return MethodCall(params, read, now, now + seconds, "test-1", passed_on=passed_on, method=method)

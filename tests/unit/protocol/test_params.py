@@ -257,6 +257,7 @@ def test_gateway_options_are_read_and_unknown_ones_kept() -> None:
                 "confidenceWeight": 0,
                 "mmr": {"lambda": 1},
                 "engine": "docs",
+                "later": 1,
             }
         }
     ).gateway
@@ -264,7 +265,8 @@ def test_gateway_options_are_read_and_unknown_ones_kept() -> None:
     assert (gateway.identity, gateway.confidence_weight) == ("uri", 0)
     assert gateway.mmr is not None
     assert gateway.mmr.lambda_ == 1
-    assert gateway.model_extra == {"engine": "docs"}
+    assert gateway.engine == "docs"
+    assert gateway.model_extra == {"later": 1}
     assert read_gateway(None) == read_gateway({})
 
 

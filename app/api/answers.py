@@ -1,0 +1,154 @@
+"""Method name -> answer: what this gateway says itself, and what it asks engines for.
+
+It decides whether a method is offered (-32004, -32003) and makes the one Call that travels, for every method alike. It
+refuses to know framing and what becomes of errors; how engines are asked is the federation's business.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from app.api.caller import Caller
+from app.api.state import GatewayState
+from app.api.stream import EventStream
+from app.federation.call import MethodCall, RetrieveCall
+from app.federation.catalog import catalog_entries, info
+from app.federation.membership import Members
+from app.federation.retrieve import retrieve
+from app.federation.witness import Witness
+from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
+from app.protocol.messages import PROTOCOL_VERSION, gate_of
+from app.protocol.params import read_meta, read_retrieve
+from app.settings.schema import GatewaySettings
+
+Params = dict[str, Any]
+Answer = Callable[[Params, Caller], Awaitable[Params]]
+"""(params, caller) -> result. Raises RcpError."""
+
+StreamedAnswer = Callable[[Params, Caller, EventStream | None], Awaitable[Params]]
+"""The same, telling a stream how it comes along."""
+
+FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
+"""How the federation answers a method other than `retrieve`."""
+
+FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType({})
+"""The methods that engines answer, and how; `retrieve` is a story of its own."""
+
+OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
+"""Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
+
+ANSWERED = frozenset({"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED})
+"""The methods that have series of their own in the metrics; the others are counted together."""
+
+
+class Answers:
+    """The answers of one gateway."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._plain: dict[str, Answer] = {
+            "initialize": self._initialize,
+            "info": self._info,
+            "ping": self._ping,
+            "shutdown": self._shutdown,
+            "catalog/list": self._catalog,
+            "retrieve": self._retrieve,
+            **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
+        }
+        self.streamed: Mapping[str, StreamedAnswer] = {"retrieve": self._retrieve}
+        """The methods that can tell how they come along."""
+
+    def of(self, method: str) -> Answer:
+        """The answer to `method`. Raises UnknownMethod (-32004) and CapabilityMissing (-32003)."""
+        answer = self._plain.get(method)
+        if answer is None:
+            raise _not_answered(method)
+        return answer
+
+    def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
+        """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
+
+        async def forwarded(params: Params, caller: Caller) -> Params:
+            state = self._state
+            members = state.membership.current()
+            _check_gate(method, members)
+            call = MethodCall(params, *self._accepted(params, caller), method=method)
+            return await answer(call, members, state.settings, state.witness)
+
+        return forwarded
+
+    def _accepted(self, params: Params, caller: Caller) -> tuple[Any, float, float, str, int, Params]:
+        """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
+        settings = self._state.settings
+        started = asyncio.get_running_loop().time()
+        sent = params.get("_meta")
+        meta = read_meta(sent)
+        most = settings.retrieve.deadline_ms
+        deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
+        passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
+        return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
+
+    async def _initialize(self, params: Params, caller: Caller) -> Params:
+        theirs = params.get("protocolVersion")
+        if theirs is None:
+            theirs = PROTOCOL_VERSION
+        if type(theirs) is not int:
+            raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
+        if theirs < 1:
+            raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
+        return self._described(min(theirs, PROTOCOL_VERSION))
+
+    async def _info(self, params: Params, caller: Caller) -> Params:
+        return self._described(PROTOCOL_VERSION)
+
+    def _described(self, version: int) -> Params:
+        state = self._state
+        members = state.membership.current()
+        return info(
+            protocol_version=version,
+            name=state.settings.server.name,
+            version=state.version,
+            capabilities=members.capabilities,
+            gateway={"id": members.identity, "epoch": state.membership.epoch},
+        )
+
+    async def _ping(self, params: Params, caller: Caller) -> Params:
+        nonce = params.get("nonce")
+        return {} if nonce is None else {"nonce": nonce}
+
+    async def _shutdown(self, params: Params, caller: Caller) -> Params:
+        return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
+
+    async def _catalog(self, params: Params, caller: Caller) -> Params:
+        return {"engines": catalog_entries(self._state.membership.current().offers)}
+
+    async def _retrieve(self, params: Params, caller: Caller, stream: EventStream | None = None) -> Params:
+        state = self._state
+        members = state.membership.current()
+        if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
+            raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
+        accepted = self._accepted(params, caller)
+        call = RetrieveCall(read_retrieve(params), *accepted)
+        return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
+
+    def __repr__(self) -> str:
+        return f"<Answers to {len(self._plain)} methods>"
+
+
+def _check_gate(method: str, members: Members) -> None:
+    """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
+    capability = gate_of(method)
+    assert capability is not None, "what engines answer is gated"
+    if capability in members.capabilities:
+        return
+    if members.engines and not members.offers:
+        raise BackendUnavailable("no engine has been reached yet", retryable=True)
+    raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")
+
+
+def _not_answered(method: str) -> UnknownMethod | CapabilityMissing:
+    capability = gate_of(method)
+    if capability is None:
+        return UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+    return CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

@@ -1,0 +1,118 @@
+"""Which engines may answer a call of one method, best first, and why not the others. Without a socket and a clock.
+
+As for `retrieve`: an engine is asked by what it advertises, never by its health, and everyone left out has a reason. It
+refuses to know whether one of the candidates is asked or all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.federation.call import Call
+from app.federation.engine import Engine
+from app.federation.membership import Members
+from app.federation.outcome import Outcome, nobody_answered, skipped
+from app.federation.request import asked_engines, loop_reason
+from app.protocol.capabilities import Advertisement
+from app.protocol.errors import (
+    BackendUnavailable,
+    CapabilityMissing,
+    InvalidParams,
+    OptionUnsupported,
+    RcpError,
+)
+from app.protocol.params import GatewayOptions
+
+
+class Misfit(NamedTuple):
+    """Why an engine cannot take this very call: an option it does not advertise, or more than it takes at once."""
+
+    detail: str
+    option: str | None = None
+    """Named if nobody can: -32005."""
+    field: str | None = None
+    """Named if nobody can, and then it comes before any option: -32602."""
+
+
+Fit = Callable[[Engine, Advertisement], Misfit | None]
+"""Whether an engine that advertises the capability can take this call."""
+
+
+def any_fits(engine: Engine, advertisement: Advertisement) -> Misfit | None:
+    """Whoever advertises the capability can take the call."""
+    return None
+
+
+class Candidates(NamedTuple):
+    """Who may be asked, by priority (highest first) and id."""
+
+    capability: str
+    engines: tuple[Engine, ...]
+    skipped: tuple[Outcome, ...] = ()
+    lost: tuple[Outcome, ...] = ()
+    """Engines that the request names and that nobody has reached yet: they count as failed."""
+    misfits: tuple[Misfit, ...] = ()
+
+    def nobody(self) -> RcpError:
+        """The error of a call that nobody may be asked."""
+        reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in (*self.skipped, *self.lost))
+        for misfit in self.misfits:
+            if misfit.field is not None:
+                return InvalidParams(misfit.detail, field=misfit.field, detail=reasons)
+        for misfit in self.misfits:
+            return OptionUnsupported(
+                f"no engine that may be asked supports '{misfit.option}' as requested",
+                option=misfit.option,
+                detail=reasons,
+            )
+        if self.lost:
+            return nobody_answered(self.lost, out_of_time=False)
+        kinds = {outcome.kind for outcome in self.skipped}
+        if "loop" in kinds:
+            return BackendUnavailable("whoever could answer is in the federation path", retryable=False, detail=reasons)
+        if "not_selected" in kinds:
+            return BackendUnavailable(
+                f"none of the engines named offers '{self.capability}'", retryable=False, detail=reasons
+            )
+        return CapabilityMissing(f"no engine behind this gateway offers '{self.capability}'", detail=reasons)
+
+
+def candidates_for(
+    call: Call, members: Members, capability: str, gateway: GatewayOptions, fit: Fit = any_fits
+) -> Candidates:
+    """Who may be asked. Raises InvalidParams if the call names an engine that is not configured."""
+    named = asked_engines(gateway, members)
+    able: list[Engine] = []
+    left_out = [skipped(name, "disabled", "switched off") for name in members.disabled]
+    lost: list[Outcome] = []
+    misfits: list[Misfit] = []
+    for engine in members.engines:
+        said = engine.advertisement
+        if named is not None and engine.id not in named:
+            left_out.append(skipped(engine.id, "not_selected", "the request names other engines"))
+        elif said is None:
+            why = engine.down_reason or "not connected yet"
+            if named is None:
+                left_out.append(skipped(engine.id, "unreached", why))
+            else:
+                lost.append(Outcome(engine.id, "failed", kind="connect", detail=why))
+        elif not said.offers(capability):
+            left_out.append(skipped(engine.id, "capability", f"does not advertise {capability}"))
+        elif said.gateway_id is not None and said.gateway_id in call.meta.path:
+            detail = f"its gateway ({said.gateway_id}) is already in the federation path"
+            left_out.append(skipped(engine.id, "loop", detail))
+        elif (misfit := fit(engine, said)) is not None:
+            misfits.append(misfit)
+            left_out.append(skipped(engine.id, "limit" if misfit.option is None else "option", misfit.detail))
+        else:
+            able.append(engine)
+    return Candidates(capability, tuple(able), tuple(left_out), tuple(lost), tuple(misfits))
+
+
+def check_route(call: Call, members: Members) -> None:
+    """Refuse what may not be forwarded at all (RCP §16). Raises BackendUnavailable (-32010).
+
+    Other than for `retrieve` there is no empty answer that would be true.
+    """
+    stop = loop_reason(call, members)
+    if stop is not None:
+        raise BackendUnavailable(f"no engine was asked: {stop[1]}", retryable=False)

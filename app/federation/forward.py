@@ -1,0 +1,195 @@
+"""Methods that go to one engine: the candidates are asked in order until one answers.
+
+It decides after which failures the next one may be asked, and how the answer tells of those that failed. It refuses to
+know methods: what an engine is sent, and whether its result is one, comes with the question.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from app.federation.adjustment import forwarded_meta
+from app.federation.call import LEAST_SECONDS, Call, time_left
+from app.federation.candidates import Candidates, check_route
+from app.federation.engine import Engine
+from app.federation.membership import Members
+from app.federation.outcome import (
+    Outcome,
+    cancelled,
+    degraded,
+    failed,
+    nobody_answered,
+    refused_by,
+    report,
+    skipped,
+    told,
+)
+from app.federation.witness import Witness
+from app.protocol.errors import (
+    BackendUnavailable,
+    CapabilityMissing,
+    DeadlineExceeded,
+    LegError,
+    NotInitialized,
+    RateLimited,
+    Unauthorized,
+    UnknownMethod,
+)
+from app.resilience.deadline import leg_seconds
+from app.settings.schema import GatewaySettings
+
+Result = dict[str, Any]
+
+NOT_SENT = frozenset({"connect", "tls", "overloaded"})
+"""Failures before a byte of the call was sent."""
+
+NOT_DONE = frozenset(
+    {
+        BackendUnavailable.code,
+        RateLimited.code,
+        NotInitialized.code,
+        CapabilityMissing.code,
+        UnknownMethod.code,
+        Unauthorized.code,
+    }
+)
+"""Codes with which an engine says that it did nothing, for reasons of its own: another engine may have none."""
+
+NEXT = frozenset({*NOT_DONE, DeadlineExceeded.code})
+"""Codes after which an idempotent call goes on to the next engine; any other refusal is about the call itself."""
+
+
+class Share(NamedTuple):
+    """What one engine is given of a call's time: its `_meta`, and until when (event-loop seconds) it may take."""
+
+    meta: Mapping[str, Any]
+    seconds: float
+    deadline: float
+    cut_by_caller: bool
+    """Whether the caller's deadline, not the engine's own timeout, is the end of it."""
+
+
+class Told(NamedTuple):
+    """What an engine answered, and how many requests that took."""
+
+    result: Result
+    attempts: int = 1
+    size: int = 0
+
+
+class Question(NamedTuple):
+    """One call as engines are asked it."""
+
+    ask: Callable[[Engine, Share], Awaitable[Told]]
+    """Asks one engine. Raises LegError, ProtocolViolation for a result that is none."""
+    idempotent: bool = True
+    """Whether another engine may be asked after this one may have done something."""
+
+
+def as_it_is(result: Result) -> Result:
+    """Any object is a result."""
+    return result
+
+
+def plain(
+    method: str,
+    params: Mapping[str, Any],
+    read: Callable[[Result], Result] = as_it_is,
+    *,
+    idempotent: bool = True,
+) -> Question:
+    """The question that sends every engine the same `params`; `read` checks and completes what it answers."""
+
+    async def ask(engine: Engine, share: Share) -> Told:
+        sent = {**params, "_meta": share.meta}
+        reply = await engine.call(method, sent, share.deadline, idempotent=idempotent)
+        return Told(read(reply.result), reply.attempts, reply.size)
+
+    return Question(ask, idempotent)
+
+
+async def forward(
+    call: Call,
+    candidates: Candidates,
+    members: Members,
+    settings: GatewaySettings,
+    witness: Witness,
+    question: Question,
+) -> Result:
+    """The result of the first candidate that answers, with the report of all engines in its `_meta`. Raises RcpError.
+
+    A refusal that is about the call itself is the answer, with the engine's own code. Nobody answered: -32010, or
+    -32014 if the caller's own deadline was the reason.
+    """
+    check_route(call, members)
+    if not candidates.engines:
+        raise candidates.nobody()
+    ended: list[Outcome] = []
+    cut = False
+    for place, engine in enumerate(candidates.engines):
+        if time_left(call) < LEAST_SECONDS:
+            cut = True
+            break
+        share = share_of(call, engine, members, settings)
+        cut = cut or share.cut_by_caller
+        outcome = await ask_one(engine, share, question, witness)
+        ended.append(outcome)
+        if outcome.result is not None:
+            return reported(outcome.result, members, [*candidates.lost, *ended], _left_over(candidates, place))
+        if not _may_go_on(outcome, question.idempotent):
+            break
+    if not ended:
+        raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    if ended[-1].kind == "refused" and ended[-1].code not in NEXT:
+        raise refused_by(ended[-1])
+    raise nobody_answered([*candidates.lost, *ended], out_of_time=cut)
+
+
+def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySettings) -> Share:
+    """What `engine` is given of the time that is left; strictly less than all of it (RCP §16)."""
+    own = engine.entry.timeout_ms / 1000
+    remaining = time_left(call)
+    seconds = leg_seconds(remaining, own, settings.retrieve.reserve_ms / 1000)
+    meta = {**forwarded_meta(call, members.identity), "deadlineMs": max(1, int(seconds * 1000))}
+    return Share(meta, seconds, call.deadline - remaining + seconds, seconds < own)
+
+
+async def ask_one(engine: Engine, share: Share, question: Question, witness: Witness) -> Outcome:
+    """What became of asking one engine; its result is in the outcome. Raises nothing but CancelledError."""
+    started = perf_counter()  # the loop's own clock may be no finer than a millisecond
+    try:
+        said = await question.ask(engine, share)
+        outcome = told(engine.id, said.result, perf_counter() - started, said.attempts, said.size)
+    except LegError as fault:
+        outcome = failed(engine.id, fault, perf_counter() - started)
+    except asyncio.CancelledError:
+        witness.leg(cancelled(engine.id, perf_counter() - started))
+        raise
+    witness.leg(outcome)
+    return outcome
+
+
+def reported(result: Mapping[str, Any], members: Members, ended: Sequence[Outcome], left: Sequence[Outcome]) -> Result:
+    """`result` with the report of every engine in its `_meta`, beside what the engine itself has put there."""
+    theirs = result.get("_meta")
+    meta = dict(theirs) if type(theirs) is dict else {}
+    meta.pop("degraded", None)
+    meta["x-gateway"] = {"id": members.identity, "engines": report([*ended, *left], of_hits=False)}
+    dropped = degraded(ended)
+    if dropped:
+        meta["degraded"] = dropped
+    return {**result, "_meta": meta}
+
+
+def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
+    """Everyone who was not asked, once the candidate at `place` has answered."""
+    behind = candidates.engines[place + 1 :]
+    return [*candidates.skipped, *(skipped(engine.id, "not_needed", "another one answered") for engine in behind)]
+
+
+def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
+    """Whether the next engine may be asked after this failure; never if the call may have been carried out already."""
+    if outcome.kind == "refused":
+        return outcome.code in (NEXT if idempotent else NOT_DONE)
+    return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
