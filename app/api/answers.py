@@ -12,10 +12,15 @@ from typing import Any
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.api.stream import EventStream
+from app.federation import indexing
 from app.federation.call import MethodCall, RetrieveCall
-from app.federation.catalog import catalog_entries, info
-from app.federation.membership import Members
+from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
+from app.federation.embedding import embed
+from app.federation.extension import extend
+from app.federation.membership import WRITING, Members
+from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
+from app.federation.transform import transform
 from app.federation.witness import Witness
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
@@ -32,14 +37,26 @@ StreamedAnswer = Callable[[Params, Caller, EventStream | None], Awaitable[Params
 FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
 """How the federation answers a method other than `retrieve`."""
 
-FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType({})
+FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
+    {
+        "embed": embed,
+        "embed/sparse": embed,
+        "embed/multi": embed,
+        "rerank": rerank,
+        "query/transform": transform,
+        "index/add": indexing.add,
+        "index/delete": indexing.delete,
+    }
+)
 """The methods that engines answer, and how; `retrieve` is a story of its own."""
 
 OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
-ANSWERED = frozenset({"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED})
-"""The methods that have series of their own in the metrics; the others are counted together."""
+ANSWERED = frozenset(
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, EVERY_EXTENSION}
+)
+"""The methods with series of their own in the metrics; vendors' methods share one, all others another."""
 
 
 class Answers:
@@ -62,9 +79,13 @@ class Answers:
     def of(self, method: str) -> Answer:
         """The answer to `method`. Raises UnknownMethod (-32004) and CapabilityMissing (-32003)."""
         answer = self._plain.get(method)
-        if answer is None:
-            raise _not_answered(method)
-        return answer
+        if answer is not None:
+            return answer
+        if gate_of(method) is None:
+            raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+        if not method.startswith("x-"):
+            raise CapabilityMissing(f"this gateway does not answer '{method}'")
+        return self._forwarding(method, extend)
 
     def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
         """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
@@ -72,7 +93,7 @@ class Answers:
         async def forwarded(params: Params, caller: Caller) -> Params:
             state = self._state
             members = state.membership.current()
-            _check_gate(method, members)
+            _check_gate(method, members, state.settings)
             call = MethodCall(params, *self._accepted(params, caller), method=method)
             return await answer(call, members, state.settings, state.witness)
 
@@ -136,19 +157,14 @@ class Answers:
         return f"<Answers to {len(self._plain)} methods>"
 
 
-def _check_gate(method: str, members: Members) -> None:
+def _check_gate(method: str, members: Members, settings: GatewaySettings) -> None:
     """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
     capability = gate_of(method)
     assert capability is not None, "what engines answer is gated"
     if capability in members.capabilities:
         return
+    if capability in WRITING and not settings.index.enabled:
+        raise CapabilityMissing(f"this gateway does not write: '{method}' is switched off")
     if members.engines and not members.offers:
         raise BackendUnavailable("no engine has been reached yet", retryable=True)
     raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")
-
-
-def _not_answered(method: str) -> UnknownMethod | CapabilityMissing:
-    capability = gate_of(method)
-    if capability is None:
-        return UnknownMethod(f"'{method[:100]}' is not a method of RCP")
-    return CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

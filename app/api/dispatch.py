@@ -13,6 +13,7 @@ from app.api.caller import Caller
 from app.api.cancel import InFlight
 from app.api.state import GatewayState
 from app.api.stream import EventStream
+from app.federation.catalog import EVERY_EXTENSION
 from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
@@ -22,7 +23,7 @@ from app.protocol.errors import (
     InvalidRequest,
     RcpError,
 )
-from app.protocol.messages import GATES, UNGATED
+from app.protocol.messages import GATES, UNGATED, gate_of
 from app.telemetry.logs import logger
 
 NOTIFICATIONS = "notifications/"
@@ -120,7 +121,7 @@ class Dispatcher:
                 self._in_flight.leave(running)
             took = perf_counter() - started
             state.metrics.requests_in_flight.dec()
-            state.metrics.request(request.method, outcome, took)
+            state.metrics.request(_known(request.method), outcome, took)
             if code is not None:
                 state.metrics.error(code)
             self._log.info(
@@ -169,4 +170,7 @@ def _check_shape(request: Request, path_method: str | None) -> None:
 
 
 def _known(method: str) -> str:
-    return method if method in METHODS else "other"
+    """The method as metrics and logs name it: names that callers invent are one, vendors' methods another."""
+    if method in METHODS:
+        return method
+    return "other" if gate_of(method) is None else EVERY_EXTENSION

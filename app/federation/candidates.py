@@ -24,13 +24,18 @@ from app.protocol.params import GatewayOptions
 
 
 class Misfit(NamedTuple):
-    """Why an engine cannot take this very call: an option it does not advertise, or more than it takes at once."""
+    """Why an engine cannot take this very call: an option it does not advertise, more than it takes, or what it is."""
 
     detail: str
     option: str | None = None
     """Named if nobody can: -32005."""
     field: str | None = None
     """Named if nobody can, and then it comes before any option: -32602."""
+
+    @property
+    def kind(self) -> str:
+        """The reason in the report."""
+        return "limit" if self.field is not None else "option" if self.option is not None else "unfit"
 
 
 Fit = Callable[[Engine, Advertisement], Misfit | None]
@@ -58,11 +63,10 @@ class Candidates(NamedTuple):
         for misfit in self.misfits:
             if misfit.field is not None:
                 return InvalidParams(misfit.detail, field=misfit.field, detail=reasons)
-        for misfit in self.misfits:
+        option = next((misfit.option for misfit in self.misfits if misfit.option is not None), None)
+        if option is not None:
             return OptionUnsupported(
-                f"no engine that may be asked supports '{misfit.option}' as requested",
-                option=misfit.option,
-                detail=reasons,
+                f"no engine that may be asked supports '{option}' as requested", option=option, detail=reasons
             )
         if self.lost:
             return nobody_answered(self.lost, out_of_time=False)
@@ -102,7 +106,7 @@ def candidates_for(
             left_out.append(skipped(engine.id, "loop", detail))
         elif (misfit := fit(engine, said)) is not None:
             misfits.append(misfit)
-            left_out.append(skipped(engine.id, "limit" if misfit.option is None else "option", misfit.detail))
+            left_out.append(skipped(engine.id, misfit.kind, misfit.detail))
         else:
             able.append(engine)
     return Candidates(capability, tuple(able), tuple(left_out), tuple(lost), tuple(misfits))

@@ -70,7 +70,8 @@ def merge(
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
     | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: they are ours, whatever engines can |
     | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
-    | `rerank`, `transform`, `graph`, `index`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
+    | `rerank`, `transform`, `graph`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
+    | `index` | only engines that may be written to count; flags: if any |
     | `x-*` | the first engine's value as it is |
     | anything else, and what is not `routable` | not advertised; `catalog/list` carries it |
 
@@ -92,7 +93,7 @@ def merge(
     for key in _ONE_ENGINES:
         merged[key] = next((_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)), None)
     for key, rules in _JOINED.items():
-        stated = [_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)]
+        stated = _stated(ranked, key)
         merged[key] = _joined(stated, rules) if stated else None
     advertised = {key: value for key, value in merged.items() if value is not None and key in routable}
     if EVERY_EXTENSION in routable:
@@ -192,6 +193,14 @@ def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
     """Who has shaken hands, by priority (highest first), then by id."""
     known = [(offer.priority, offer.id, offer.advertisement) for offer in offers if offer.advertisement is not None]
     return [(engine_id, said) for _, engine_id, said in sorted(known, key=lambda offer: (-offer[0], offer[1]))]
+
+
+def _stated(ranked: Sequence[Advertisement], key: str) -> list[Mapping[str, Any]]:
+    """What engines say of a capability. An index that states nothing may be written to; one that may not, is none."""
+    stated = [_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)]
+    if key != "index":
+        return stated
+    return [{"writable": True, **said} for said in stated if said.get("writable") is not False]
 
 
 def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> dict[str, Any]:

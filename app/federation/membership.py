@@ -8,11 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.federation.catalog import EngineOffer, excluded_fields, merge
+from app.federation.catalog import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
 
-ROUTABLE = frozenset({"retrieve", "filter", "citations", "catalog", "streaming", "log", "pagination", "session"})
+ROUTABLE = frozenset(
+    {"retrieve", "filter", "citations", "catalog", "streaming", "log", "pagination", "session"}
+    | {"embed", "sparseEmbed", "multiVector", "rerank", "transform", EVERY_EXTENSION}
+)
 """Capabilities that this gateway can route; no other is advertised."""
+
+WRITING = frozenset({"index"})
+"""Those that it routes only if told to."""
 
 
 class Engines(Protocol):
@@ -52,13 +58,19 @@ class Members:
 class Membership:
     """Hands out the current Members; `epoch` counts how often the advertisement was made anew."""
 
-    __slots__ = ("_current", "_engines", "_identity", "_max_k", "_session_seconds", "_version", "epoch")
+    __slots__ = ("_current", "_engines", "_identity", "_max_k", "_routable", "_session_seconds", "_version", "epoch")
 
-    def __init__(self, engines: Engines, identity: str, max_k: int, session_seconds: int = 1800) -> None:
-        """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`."""
+    def __init__(
+        self, engines: Engines, identity: str, max_k: int, session_seconds: int = 1800, *, writing: bool = False
+    ) -> None:
+        """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`.
+
+        `writing`: whether engines' indexes may be written to through us.
+        """
         self._engines = engines
         self._identity = identity
         self._max_k = max_k
+        self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._session_seconds = session_seconds
         self.epoch = 0
         self._version = -1
@@ -81,7 +93,7 @@ class Membership:
         )
         ours = {"fusion": ["rrf", "weighted", "convex"]}
         capabilities = merge(
-            offers, max_k=self._max_k, routable=ROUTABLE, ours=ours, session_seconds=self._session_seconds
+            offers, max_k=self._max_k, routable=self._routable, ours=ours, session_seconds=self._session_seconds
         )
         retrieve = capabilities.get("retrieve")
         return Members(

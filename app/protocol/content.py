@@ -33,6 +33,15 @@ def read_query(query: Any) -> frozenset[str]:
     return frozenset([read_block(block, f"query[{index}]") for index, block in enumerate(query)])
 
 
+def read_contents(contents: Any, path: str) -> frozenset[str]:
+    """The modalities of an array of blocks and strings, empty ones too. Raises InvalidParams (-32602) naming `path`."""
+    if type(contents) is not list:
+        _refuse(path, f"must be an array of strings and content blocks, not {json_type(contents)}")
+    blocks = [(index, block) for index, block in enumerate(contents) if type(block) is not str]
+    modalities = {read_block(block, f"{path}[{index}]") for index, block in blocks}
+    return frozenset(modalities) if len(blocks) == len(contents) else TEXT_ONLY | modalities
+
+
 def read_block(block: Any, path: str) -> str:
     """The modality of one block or bare string. Raises InvalidParams (-32602) that names `path`."""
     if type(block) is str:

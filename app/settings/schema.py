@@ -260,6 +260,13 @@ class FusionSettings(_Section):
     """How much the engines' confidences temper RRF; 0 is plain RRF."""
 
 
+class IndexSettings(_Section):
+    """Writing into engines' indexes (RCP §7.10, §7.11)."""
+
+    enabled: bool = False
+    """Whether `index/add` and `index/delete` are advertised and sent to engines; else they are -32003."""
+
+
 class FederationSettings(_Section):
     """Stacked gateways (RCP §16)."""
 
@@ -296,6 +303,7 @@ class GatewaySettings(_Section):
     retrieve: RetrieveSettings = Field(default_factory=RetrieveSettings)
     state: StateSettings = Field(default_factory=StateSettings)
     fusion: FusionSettings = Field(default_factory=FusionSettings)
+    index: IndexSettings = Field(default_factory=IndexSettings)
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)
     log: LogSettings = Field(default_factory=LogSettings)

@@ -33,7 +33,9 @@ async def test_capabilities_are_merged_as_one_server(engines: Any) -> None:
     assert not retrieve.get("snapshots")
     assert capabilities["filter"]["fields"] == {"lang": "keyword", "year": "int"}
     assert "citations" in capabilities
-    assert not {"embed", "x-acme", "mystery", "rerank"} & capabilities.keys()
+    assert capabilities["embed"] == FULL["embed"]
+    assert capabilities["x-acme"] == FULL["x-acme"]
+    assert not {"mystery", "rerank"} & capabilities.keys()
     assert info["_meta"]["conformance"] == "L1"
 
 

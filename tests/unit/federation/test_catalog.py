@@ -260,7 +260,7 @@ def test_methods_of_several_engines_are_joined() -> None:
     ]
     ours = merged(*offers, routable=LATER)
     assert ours["rerank"] == {"methods": ["llm", "colbert"], "maxCandidates": 10, "models": ["m"]}
-    assert ours["index"] == {"writable": True, "chunking": True}
+    assert ours["index"] == {"writable": True}
     assert ours["graph"] == {"ops": ["local", "drift"]}
     assert ours["feedback"] == {}
     assert "retrieve" not in ours

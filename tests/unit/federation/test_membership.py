@@ -52,21 +52,33 @@ def test_nobody_known_yet() -> None:
 
 
 def test_only_what_can_be_routed_is_advertised() -> None:
-    """Capabilities that this gateway cannot route yet are not advertised; fusion is what it does itself."""
+    """Capabilities that this gateway cannot route are not advertised; fusion is what it does itself."""
     capabilities = {
         "retrieve": {"maxK": 500, "modes": ["dense"], "fusion": ["weighted"]},
         "filter": {"fields": {"lang": "keyword"}},
         "citations": {},
-        "graph": {"ops": ["local"]},
+        "telepathy": {},
+        "index": {"writable": True},
         "streaming": {},
         "x-acme": {},
     }
     members = Membership(FakeEngines(FakeEngine("a", capabilities=capabilities)), "us", max_k=200).current()
     ours = {"catalog", "streaming", "log", "pagination", "session"}
-    assert members.capabilities.keys() == {"retrieve", "filter", "citations"} | ours
+    assert members.capabilities.keys() == {"retrieve", "filter", "citations", "x-acme"} | ours
     assert members.capabilities["session"] == {"dedup": True, "ttlSeconds": 1800}
     assert members.capabilities["retrieve"]["fusion"] == ["rrf", "weighted", "convex"]
     assert members.capabilities["retrieve"]["maxK"] == members.max_k == 200
+
+
+def test_an_index_is_offered_only_if_it_may_be_written_to() -> None:
+    """`index` needs the operator's word and a writable engine."""
+    readable = FakeEngine("r", capabilities={"index": {"writable": False, "chunking": True}})
+    writable = FakeEngine("w", capabilities={"index": {"writable": True, "contextual": True}})
+    both = FakeEngines(readable, writable)
+    assert "index" not in Membership(both, "us", max_k=200).current().capabilities
+    offered = Membership(both, "us", max_k=200, writing=True).current().capabilities["index"]
+    assert offered == {"writable": True, "contextual": True}
+    assert "index" not in Membership(FakeEngines(readable), "us", max_k=200, writing=True).current().capabilities
 
 
 def test_clashing_fields_are_kept_from_the_loser() -> None:

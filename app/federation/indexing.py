@@ -1,0 +1,204 @@
+"""`index/add` and `index/delete`: every document to the engine it belongs to, and the answers in the caller's order.
+
+It decides what is sent to whom, and whether that may be sent twice; nothing is written to another engine in
+place of the one that is meant. It refuses to know how an engine indexes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from app.federation.call import LEAST_SECONDS, MethodCall, time_left
+from app.federation.candidates import Candidates, Misfit, candidates_for, check_route
+from app.federation.engine import Engine
+from app.federation.forward import NEXT, Question, Result, ask_one, plain, reported, share_of
+from app.federation.membership import Members
+from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
+from app.federation.parts import side_by_side
+from app.federation.shelf import Shelf, public, shelf_of
+from app.federation.witness import Witness
+from app.protocol.capabilities import Advertisement
+from app.protocol.documents import (
+    Addition,
+    DocumentId,
+    added_ids,
+    deleted_count,
+    read_addition,
+    read_deletion,
+    read_idempotency_key,
+)
+from app.protocol.errors import DeadlineExceeded, ForeignError, OptionUnsupported, RcpError
+from app.protocol.params import GatewayOptions, read_gateway
+from app.settings.schema import GatewaySettings
+
+AT_ONCE = 32
+"""Engines that are written to at the same time."""
+
+
+class Load(NamedTuple):
+    """What one engine is sent of a call."""
+
+    engine: Engine
+    places: list[int]
+    """Where in the call its documents stand."""
+    items: list[Any]
+
+
+class Writing(NamedTuple):
+    """One call that writes, with all it needs."""
+
+    call: MethodCall
+    members: Members
+    settings: GatewaySettings
+    witness: Witness
+    candidates: Candidates
+
+
+async def add(call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
+    """Add documents, or replace those whose id is known (RCP §7.10). Raises RcpError.
+
+    What was sent is sent once more only if that does no more than once: every document of it has an id, or the call has
+    an idempotency key.
+    """
+    wish = read_addition(call.params)
+    key = read_idempotency_key(call.passed_on)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    writing = _writing(call, members, settings, witness, gateway)
+    loads = _loads_of(wish.documents, shelf_of(writing.candidates, members, gateway))
+    for load in loads:
+        _check_options(wish, load.engine)
+
+    def question(load: Load) -> Question:
+        def read(result: Result) -> Result:
+            return {**result, "ids": added_ids(result, len(load.items))}
+
+        again = key is not None or all("id" in document for document in load.items)
+        return plain(call.method, {**wish.rest, "documents": load.items}, read, idempotent=again)
+
+    written = await _write(writing, loads, question)
+    ids: list[DocumentId] = [""] * len(wish.documents)
+    for load, result in zip(loads, written.results, strict=True):
+        for place, known_as in zip(load.places, result["ids"], strict=True):
+            ids[place] = public(known_as, load.engine)
+    return _joined(writing, written, "chunks", {"ids": ids})
+
+
+async def delete(call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
+    """Delete documents by id (RCP §7.11); of several engines that share a namespace each is asked. Raises RcpError."""
+    wish = read_deletion(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    writing = _writing(call, members, settings, witness, gateway)
+    shelf = shelf_of(writing.candidates, members, gateway)
+    loads: dict[str, Load] = {}
+    for place, document_id in enumerate(wish.ids):
+        engines, known_as = shelf.of(document_id, f"ids[{place}]")
+        for engine in engines:
+            _put(loads, engine, place, known_as)
+    if not loads:
+        loads[""] = Load(shelf.only(), [], [])
+
+    def question(load: Load) -> Question:
+        def read(result: Result) -> Result:
+            return {**result, "deleted": deleted_count(result)}
+
+        return plain(call.method, {**wish.rest, "ids": load.items}, read)
+
+    written = await _write(writing, list(loads.values()), question)
+    return _joined(writing, written, "deleted", {})
+
+
+class Written(NamedTuple):
+    """What became of all loads: none has failed."""
+
+    outcomes: Sequence[Outcome]
+    results: Sequence[Result]
+
+
+def _writing(
+    call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness, gateway: GatewayOptions
+) -> Writing:
+    """Raises RcpError if nothing may be forwarded."""
+    check_route(call, members)
+    return Writing(call, members, settings, witness, candidates_for(call, members, "index", gateway, _writable))
+
+
+def _writable(engine: Engine, said: Advertisement) -> Misfit | None:
+    offer = said.capabilities["index"]
+    if type(offer) is dict and offer.get("writable") is False:
+        return Misfit("its index is not writable")
+    return None
+
+
+def _check_options(wish: Addition, engine: Engine) -> None:
+    """Raises OptionUnsupported (-32005) for what the engine that is meant does not advertise."""
+    offer = engine.advertisement.capabilities["index"] if engine.advertisement is not None else None
+    offer = offer if type(offer) is dict else {}
+    for option, wanted, flag in (("chunk", wish.chunk, "chunking"), ("contextual", wish.contextual, "contextual")):
+        if wanted and offer.get(flag) is not True:
+            raise OptionUnsupported(f"engine '{engine.id}' does not advertise index.{flag}", option=option)
+
+
+def _loads_of(documents: Sequence[dict[str, Any]], shelf: Shelf) -> list[Load]:
+    """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
+    loads: dict[str, Load] = {}
+    for place, document in enumerate(documents):
+        engines, known_as = shelf.of(document.get("id"), f"documents[{place}].id")
+        engine = engines[0] if len(engines) == 1 else shelf.only()
+        _put(loads, engine, place, document if known_as is None else {**document, "id": known_as})
+    return list(loads.values()) or [Load(shelf.only(), [], [])]
+
+
+def _put(loads: dict[str, Load], engine: Engine, place: int, item: Any) -> None:
+    load = loads.setdefault(engine.id, Load(engine, [], []))
+    load.places.append(place)
+    load.items.append(item)
+
+
+async def _write(writing: Writing, loads: Sequence[Load], question: Callable[[Load], Question]) -> Written:
+    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did."""
+    call = writing.call
+    if time_left(call) < LEAST_SECONDS:
+        raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    shares = [share_of(call, load.engine, writing.members, writing.settings) for load in loads]
+    outcomes = await side_by_side(
+        [
+            partial(ask_one, load.engine, share, question(load), writing.witness)
+            for load, share in zip(loads, shares, strict=True)
+        ],
+        AT_ONCE,
+    )
+    results = [dict(outcome.result) for outcome in outcomes if outcome.result is not None]
+    if len(results) < len(loads):
+        raise _failure(outcomes, out_of_time=any(share.cut_by_caller for share in shares))
+    return Written(outcomes, results)
+
+
+def _failure(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
+    """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
+    lost = [outcome for outcome in outcomes if outcome.result is None]
+    refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in NEXT), None)
+    error = nobody_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
+    done = {outcome.engine: outcome.result for outcome in outcomes if outcome.result is not None}
+    if not done:
+        return error
+    text = (
+        f"carried out in part: {', '.join(sorted(done))} did, {', '.join(outcome.engine for outcome in lost)} did not"
+    )
+    return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": False})
+
+
+def _joined(writing: Writing, written: Written, counted: str, fields: Mapping[str, Any]) -> Result:
+    """The results as one, with what was `counted` added up, and the report of every engine."""
+    results, candidates = written.results, writing.candidates
+    result = dict(results[0]) if len(results) == 1 else {}
+    counts = [count for result in results if type(count := result.get(counted)) is int]
+    if counts:
+        result[counted] = sum(counts)
+    asked = {outcome.engine for outcome in written.outcomes}
+    idle = [
+        skipped(engine.id, "not_needed", "nothing of this call is its own")
+        for engine in candidates.engines
+        if engine.id not in asked
+    ]
+    ended = [*candidates.lost, *written.outcomes]
+    return reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle])

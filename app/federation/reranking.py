@@ -1,0 +1,50 @@
+"""`rerank`: by the first engine whose methods and models fit and that takes so many passages.
+
+It decides who fits. It refuses to know how passages are judged.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.federation.call import MethodCall
+from app.federation.candidates import Misfit, candidates_for
+from app.federation.engine import Engine
+from app.federation.forward import Result, forward, plain
+from app.federation.membership import Members
+from app.federation.witness import Witness
+from app.protocol.capabilities import Advertisement
+from app.protocol.params import read_gateway
+from app.protocol.reranking import Reranking, completed, read_reranking
+from app.settings.schema import GatewaySettings
+
+
+async def rerank(call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
+    """Judge passages (RCP §7.6), with `scores`, `order` and `results` in the answer. Raises RcpError."""
+    wish = read_reranking(call.params)
+
+    def fit(engine: Engine, said: Advertisement) -> Misfit | None:
+        return lacks(wish, said.capabilities["rerank"])
+
+    candidates = candidates_for(call, members, "rerank", read_gateway(call.params.get("x-gateway")), fit)
+
+    def read(result: Result) -> Result:
+        return completed(result, len(wish.passages), wish.top_n)
+
+    return await forward(call, candidates, members, settings, witness, plain("rerank", wish.sent, read))
+
+
+def lacks(wish: Reranking, offer: Any) -> Misfit | None:
+    """What of the call an engine with this `rerank` capability cannot do."""
+    offer = offer if type(offer) is dict else {}
+    for name, wanted, listed in (("method", wish.method, "methods"), ("model", wish.model, "models")):
+        if wanted is not None and wanted not in _listed(offer, listed):
+            return Misfit(f"rerank {name} {wanted[:40]} is not advertised", option=name)
+    most = offer.get("maxCandidates")
+    if type(most) is int and 1 <= most < len(wish.passages):
+        return Misfit(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name)
+    return None
+
+
+def _listed(offer: Mapping[str, Any], key: str) -> list[Any]:
+    listed = offer.get(key)
+    return listed if type(listed) is list else []
