@@ -53,12 +53,14 @@ class HttpTransport:
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
 
-        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`.
+        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`. What is not
+        goes over a fresh connection: one that was kept may be dead without our knowing, and then it could not be told
+        whether the engine has read the request.
         """
         call_id = next(self._ids)
         request = self._request(call_id, method, params)
-        connection, attempts = self._pool.take(), 1
-        once_more = idempotent and connection is not None
+        connection, attempts = self._pool.take() if idempotent else None, 1
+        once_more = connection is not None
         while True:
             if connection is None:
                 connection = await self._pool.dial()

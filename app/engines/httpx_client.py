@@ -71,14 +71,15 @@ class HttpxTransport:
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
 
-        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`.
+        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`. What is not
+        goes over a fresh connection: one that was kept may be dead without our knowing.
         """
         call_id = next(self._ids)
         body = envelope.encode_call(call_id, method, params)
         target = self.endpoint.target(method)
         trail = Trail()
         try:
-            result, size = await self._in_task(target, body, call_id, trail)
+            result, size = await self._in_task(target, body, call_id, trail, fresh=not idempotent)
             return Reply(result, size=size)
         except Severed:
             if trail.dialled or not idempotent:
@@ -103,11 +104,13 @@ class HttpxTransport:
         if self._wire is not None:
             await self._retire(self._wire)
 
-    async def _in_task(self, target: str, body: bytes, call_id: int, trail: Trail) -> tuple[dict[str, Any], int]:
+    async def _in_task(
+        self, target: str, body: bytes, call_id: int, trail: Trail, *, fresh: bool = False
+    ) -> tuple[dict[str, Any], int]:
         """The exchange in a task that `close` can end too."""
         if self._closed:
             raise ConnectFailed("closed")
-        task = asyncio.get_running_loop().create_task(self._exchange(target, body, call_id, trail))
+        task = asyncio.get_running_loop().create_task(self._exchange(target, body, call_id, trail, fresh))
         self._calls.add(task)
         try:
             return await task
@@ -119,9 +122,11 @@ class HttpxTransport:
         finally:
             self._calls.discard(task)
 
-    async def _exchange(self, target: str, body: bytes, call_id: int, trail: Trail) -> tuple[dict[str, Any], int]:
+    async def _exchange(
+        self, target: str, body: bytes, call_id: int, trail: Trail, fresh: bool
+    ) -> tuple[dict[str, Any], int]:
         TRAIL.set(trail)
-        wire = await self._current_wire()
+        wire = self._wire_for_one() if fresh else await self._current_wire()
         url = f"{self.endpoint.origin}{target}"
         request = httpx2.Request("POST", url, headers=self._headers, content=body)
         wire.in_flight += 1
@@ -147,6 +152,12 @@ class HttpxTransport:
         if self._wire is None:
             self._wire = Wire(self._entry, self._settings, self._trust(), self._dialler, now)
         return self._wire
+
+    def _wire_for_one(self) -> Wire:
+        """A wire for one call, closed after it."""
+        wire = Wire(self._entry, self._settings, self._trust(), self._dialler, self._clock())
+        wire.retired = True
+        return wire
 
     async def _retire(self, wire: Wire) -> None:
         """No new calls on this wire; it is closed once nothing is under way on it."""

@@ -171,9 +171,25 @@ async def test_several_dead_connections_need_one_retry(listen: Listen, reach: Re
     assert (await transport.call("retrieve", {})).attempts == 2
 
 
+async def test_what_must_not_run_twice_gets_a_fresh_connection(listen: Listen, reach: Reach) -> None:
+    """A kept connection may be dead unknown to us, so a call that is not idempotent never goes over one."""
+    peer = await listen(_serves_one)
+    transport = reach(peer)
+    await transport.call("retrieve", {})
+    assert (await transport.call("index/add", {}, idempotent=False)).attempts == 1
+    assert len(peer.requests) == len(peer.lines) == 2
+
+
 async def test_no_retry_of_what_must_not_run_twice(listen: Listen, reach: Reach) -> None:
     """A call that is not idempotent is not sent again."""
-    peer = await listen(_serves_one)
+
+    async def script(line: Line) -> None:
+        if line.number == 1:
+            await _serves_one(line)
+        else:
+            await line.request()
+
+    peer = await listen(script)
     transport = reach(peer)
     await transport.call("retrieve", {})
     with pytest.raises(ProtocolViolation) as caught:
