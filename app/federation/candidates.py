@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.federation.call import Call
 from app.federation.engine import Engine
 from app.federation.membership import Members
-from app.federation.outcome import Outcome, nobody_answered, skipped
+from app.federation.outcome import Outcome, never_reached, nobody_answered, skipped
 from app.federation.request import asked_engines, loop_reason
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import (
@@ -98,7 +98,7 @@ def candidates_for(
             if named is None:
                 left_out.append(skipped(engine.id, "unreached", why))
             else:
-                lost.append(Outcome(engine.id, "failed", kind="connect", detail=why))
+                lost.append(never_reached(engine.id, why))
         elif not said.offers(capability):
             left_out.append(skipped(engine.id, "capability", f"does not advertise {capability}"))
         elif said.gateway_id is not None and said.gateway_id in call.meta.path:

@@ -106,7 +106,7 @@ class Journey:
         listener = self._listener if self._rounds == 1 else None
         fan_out = FanOut(plan.legs, self._witness.leg if listener is None else self._telling(plan, listener))
         lost = await fan_out.run()
-        outcomes = sorted(fan_out.outcomes, key=_engine_of)
+        outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:
             raise _lost(plan, lost)
         if self._call.params.options.index_version is not None:

@@ -124,6 +124,11 @@ def skipped(engine: str, reason: str, detail: str) -> Outcome:
     return Outcome(engine=engine, status="skipped", kind=reason, detail=detail)
 
 
+def never_reached(engine: str, why: str) -> Outcome:
+    """The outcome of an engine that the request names, and that could not be asked since nobody has reached it yet."""
+    return Outcome(engine=engine, status="failed", kind="unreached", detail=why)
+
+
 def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[str, Any]]:
     """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why.
 

@@ -20,7 +20,7 @@ from app.federation.call import RetrieveCall
 from app.federation.engine import Engine
 from app.federation.membership import Members
 from app.federation.options import demands_of
-from app.federation.outcome import MAX_HITS, Outcome, skipped
+from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.refusal import Refusal, nobody_can
 from app.federation.request import (
     asked_engines,
@@ -88,6 +88,8 @@ class Plan:
     """Hits that every engine is asked for, but for its own bounds."""
     varied: bool = False
     """Whether the gateway itself diversifies the fused list."""
+    lost: tuple[Outcome, ...] = ()
+    """Engines that the request names and that nobody has reached yet: they count as failed."""
 
 
 def plan_retrieve(
@@ -136,6 +138,7 @@ class _Planner:
         "_fusion",
         "_k",
         "_legs",
+        "_lost",
         "_members",
         "_meta",
         "_notes",
@@ -180,6 +183,7 @@ class _Planner:
         self._meta = forwarded_meta(call, members.identity)
         self._cut_by_caller = False
         self._legs: list[Leg] = []
+        self._lost: list[Outcome] = []
         self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
         self._notes: list[str] = method_note(self._fusion)
         self._refusals: list[Refusal] = []
@@ -189,7 +193,7 @@ class _Planner:
         for engine in self._members.engines:
             self._consider(engine)
         if not self._legs and not self._only_cycles() and not self._depth.whole:
-            raise nobody_can(self._call.params.filter, self._refusals, self._skipped)
+            raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
             self._check_plain_version()
         return Plan(
@@ -201,6 +205,7 @@ class _Planner:
             self._cut_by_caller,
             self._window,
             self._varied(),
+            tuple(self._lost),
         )
 
     def _consider(self, engine: Engine) -> None:
@@ -302,7 +307,10 @@ class _Planner:
             raise BackendUnavailable(
                 f"the required engine '{engine.id}' has not been reached yet: {why}", retryable=True, detail=why
             )
-        self._skip(engine, "unreached", why)
+        if self._asked_engines is None:
+            self._skip(engine, "unreached", why)
+        else:
+            self._lost.append(never_reached(engine.id, why))
 
     def _check_weights(self) -> None:
         known = self._members.ids() | INNER_LISTS if self._weights else frozenset()

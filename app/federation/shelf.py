@@ -82,14 +82,11 @@ def _target(candidates: Candidates, members: Members, name: str | None) -> Engin
             return engine
     if name not in members.ids():
         raise InvalidParams(f"'x-gateway.engine' names '{name}', which is not configured", field="x-gateway.engine")
-    why = next((left.detail for left in (*candidates.skipped, *candidates.lost) if left.engine == name), None)
-    if any(
-        left.engine == name and left.kind in ("unreached", "connect")
-        for left in (*candidates.skipped, *candidates.lost)
-    ):
-        raise BackendUnavailable(f"engine '{name}' has not been reached yet", retryable=True, detail=why)
+    left = next(outcome for outcome in (*candidates.skipped, *candidates.lost) if outcome.engine == name)
+    if left.kind == "unreached":
+        raise BackendUnavailable(f"engine '{name}' has not been reached yet", retryable=True, detail=left.detail)
     raise InvalidParams(
-        f"'x-gateway.engine' names '{name}', which cannot be written to ({why}); one of "
+        f"'x-gateway.engine' names '{name}', which cannot be written to ({left.detail}); one of "
         f"{', '.join(choices(candidates.engines))} can",
         field="x-gateway.engine",
     )

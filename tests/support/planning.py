@@ -34,7 +34,7 @@ def refused(members: Members, **call: Any) -> RcpError:
 
 def reasons(plan: Plan) -> dict[str, str | None]:
     """Engine id -> why it is not asked."""
-    return {outcome.engine: outcome.kind for outcome in plan.skipped}
+    return {outcome.engine: outcome.kind for outcome in (*plan.skipped, *plan.lost)}
 
 
 def asked(plan: Plan) -> list[str]:

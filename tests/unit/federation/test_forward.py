@@ -248,10 +248,10 @@ async def test_a_call_may_name_its_engines() -> None:
     result = await asked(first, second, down, names=["d", "b"])
     assert result["x"] == 2
     assert result["_meta"]["degraded"] == ["d"]
-    assert told(result) == {"a": "not_selected", "b": "ok", "d": "connect"}
+    assert told(result) == {"a": "not_selected", "b": "ok", "d": "unreached"}
     error = await error_of(first, down, names=["d"])
     assert isinstance(error, BackendUnavailable)
-    assert "d: connect" in error.data["detail"]
+    assert "d: unreached" in error.data["detail"]
     error = await error_of(first, names=["zz"])
     assert isinstance(error, InvalidParams)
     assert error.data["field"] == "x-gateway.engines"

@@ -48,6 +48,23 @@ async def ask(*engines: FakeEngine, **call: Any) -> Any:
     return await answer(members_of(*engines), call_of(now=now(), **call))
 
 
+async def test_a_named_engine_that_was_never_reached_counts_as_failed() -> None:
+    """Who asks for an engine by name is told that it is missing: degraded, a note, and alone an error."""
+    down = FakeEngine("b", reached=False, down_reason="connect: refused")
+    named = {"engines": ["a", "b"]}
+    result = await ask(FakeEngine("a"), down, x_gateway=named)
+    assert result["_meta"]["degraded"] == ["b"]
+    assert [(engine["id"], engine["status"]) for engine in result["_meta"]["x-gateway"]["engines"]] == [
+        ("a", "ok"),
+        ("b", "failed"),
+    ]
+    assert result["usage"]["notes"] == ["b: unreached after 0 ms (0 attempts): connect: refused"]
+    assert "degraded" not in (await ask(FakeEngine("a"), down))["_meta"]
+    with pytest.raises(BackendUnavailable) as error:
+        await ask(FakeEngine("a"), down, x_gateway={"engines": ["b"]})
+    assert error.value.data["retryable"] is True
+
+
 def after(seconds: float, then: Any) -> Any:
     """A script that waits so long."""
 
