@@ -341,4 +341,4 @@ class _Planner:
     def _only_cycles(self) -> bool:
         """Whether nobody is asked because whoever could be would close a cycle: an empty success (decision 3)."""
         reasons = {outcome.kind for outcome in self._skipped}
-        return "loop" in reasons and not reasons & {"option", "filter", "unreached"}
+        return "loop" in reasons and not self._lost and not reasons & {"option", "filter", "unreached"}

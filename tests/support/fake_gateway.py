@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx2
 
+from app.api.answers import ANSWERED
 from app.api.caller import Caller
-from app.api.dispatch import METHODS, Dispatcher
+from app.api.dispatch import Dispatcher
 from app.api.state import GatewayState, Readiness
 from app.federation.membership import Membership
 from app.federation.witness import Witness
@@ -26,14 +27,14 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
     """The state of a gateway over this set of engines (fake or not)."""
     read = GatewaySettings.model_validate(settings or {})
     metrics = Metrics("1.2.3")
-    metrics.declare_methods(METHODS)
+    metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
     return GatewayState(
         version="1.2.3",
         settings=read,
         engines=engines,
-        membership=Membership(engines, "us-1234", read.retrieve.max_k),
+        membership=Membership(engines, "us-1234", read.retrieve.max_k, writing=read.index.enabled),
         witness=Witness(metrics),
         metrics=metrics,
         readiness=Readiness(engines),

@@ -44,8 +44,9 @@ def test_every_reason_to_leave_an_engine_out() -> None:
         "gateway": "loop",
         "unnamed": "not_selected",
     }
-    details = {outcome.engine: outcome.detail for outcome in plan.skipped}
+    details = {outcome.engine: outcome.detail for outcome in (*plan.skipped, *plan.lost)}
     assert details["newcomer"] == "connect: refused"
+    assert [(outcome.engine, outcome.status) for outcome in plan.lost] == [("newcomer", "failed")]
     assert details["nofilter"] == "filter field 'lang' is not advertised"
     assert details["sparse"] == "mode dense is not advertised"
     assert plan.notes == ("gateway: not asked: its gateway (above) is already in the federation path",)

@@ -106,7 +106,7 @@ def test_everybody_is_asked_or_skipped_exactly_once(
         assert refusal.code in (-32003, -32005, -32010, -32602)
         assert refusal.message
         return
-    stood = asked(plan) + [outcome.engine for outcome in plan.skipped]
+    stood = asked(plan) + [outcome.engine for outcome in (*plan.skipped, *plan.lost)]
     assert len(stood) == len(set(stood))
     assert set(stood) == names
     assert all(outcome.status == "skipped" and outcome.kind and outcome.detail for outcome in plan.skipped)
