@@ -23,6 +23,9 @@ from app.settings.schema import GatewaySettings
 AT_ONCE = 8
 """Parts of one batch that are under way at the same time."""
 
+MAX_PARTS = 128
+"""Parts that one batch may be sent in: one small request must not become any number of calls."""
+
 
 async def embed(call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
     """Embed by the first engine that advertises it, or by one of the same space in its place. Raises RcpError.
@@ -37,7 +40,7 @@ async def embed(call: MethodCall, members: Members, settings: GatewaySettings, w
     def fit(engine: Engine, said: Advertisement) -> Misfit | None:
         if said is not first and not _same_space(said, first, capability):
             return Misfit("its embedding space is another one")
-        return _lacks(wish, _offer(said, capability))
+        return _lacks(wish, _offer(said, capability)) or _too_many(wish, _offer(said, capability))
 
     candidates = candidates_for(call, members, capability, gateway, fit)
     return await forward(call, candidates, members, settings, witness, _question(call.method, capability, wish))
@@ -97,6 +100,13 @@ def _lacks(wish: Embedding, offer: Mapping[str, Any]) -> Misfit | None:
     if missing:
         return Misfit(f"inputs of modality {', '.join(sorted(missing))} are not advertised", option="inputs")
     return None
+
+
+def _too_many(wish: Embedding, offer: Mapping[str, Any]) -> Misfit | None:
+    limit = _limit(offer)
+    if limit is None or len(wish.inputs) <= limit * MAX_PARTS:
+        return None
+    return Misfit(f"at most {limit * MAX_PARTS} inputs are taken at once, not {len(wish.inputs)}", field=wish.name)
 
 
 def _limit(offer: Mapping[str, Any]) -> int | None:

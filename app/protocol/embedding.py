@@ -29,6 +29,8 @@ class Embedding(NamedTuple):
     """One well-formed call."""
 
     inputs: Sequence[Any]
+    name: str
+    """What the caller calls them."""
     modalities: frozenset[str]
     encoding: str | None
     """None, or `json`: as arrays of numbers, which everybody can."""
@@ -50,7 +52,11 @@ def read_embedding(params: Mapping[str, Any]) -> Embedding:
     read_choice(params, "kind", ("query", "document"))
     encoding = read_text(params, "encoding")
     return Embedding(
-        given, modalities, None if encoding == PLAIN_ENCODING else encoding, forwardable(params, "inputs", "texts")
+        given,
+        name,
+        modalities,
+        None if encoding == PLAIN_ENCODING else encoding,
+        forwardable(params, "inputs", "texts"),
     )
 
 

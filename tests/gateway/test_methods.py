@@ -312,3 +312,15 @@ async def test_what_is_served_is_what_conformance_counts(engines: Any) -> None:
         assert (await gateway.result("info"))["_meta"]["conformance"] == "L2"
     async with running([entry("judge", judge)]) as gateway:
         assert (await gateway.result("info"))["_meta"]["conformance"] == "L0"
+
+
+async def test_a_refusal_tells_no_secret(engines: Any) -> None:
+    """An engine that quotes its own credentials in what it refuses does not make us pass them on (B102)."""
+    engine = await engines(capabilities=RERANKS)
+    engine.answers["rerank"] = RpcFault(-32602, "no s3cret-token", {"field": "s3cret-token"})
+    registry = [entry("e", engine, headers={"Authorization": "Bearer s3cret-token"})]
+    async with running(registry) as gateway:
+        error = await gateway.error("rerank", PASSAGES)
+    assert error["code"] == -32602
+    assert error["data"]["field"] == "***"
+    assert "s3cret-token" not in f"{error}"

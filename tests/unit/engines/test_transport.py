@@ -124,6 +124,22 @@ def test_wait_is_kept_if_it_is_one(sent: Any, kept: int | None) -> None:
     assert fault.retry_after_ms == kept
 
 
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        ({"field": "passages", "secret": 1}, {"field": "passages"}),
+        ({"option": "method", "field": 7}, {"option": "method"}),
+        ({"field": "line\n" + "x" * 1000}, {"field": "line " + "x" * 294 + "…"}),
+        ({"field": ["x"]}, None),
+        (["field"], None),
+        (None, None),
+    ],
+)
+def test_what_a_refusal_names_is_kept(data: Any, kept: Any) -> None:
+    """The field or option that an engine names, made fit for a note; nothing else of its data."""
+    assert leg_error_of({"code": -32602, "message": "no", "data": data}).culprit == kept
+
+
 def test_message_is_made_fit_for_a_note() -> None:
     """A foreign message is cleaned and cut, and one that is no string is left out."""
     assert leg_error_of({"code": -32602, "message": {"a": 1}}).message == "-32602"

@@ -151,6 +151,17 @@ async def test_many_parts_do_not_storm_an_engine() -> None:
     assert most == 8
 
 
+async def test_a_batch_in_too_many_parts_is_refused() -> None:
+    """One call never becomes more than 128: -32602 with the field; an engine of the space that takes more is asked."""
+    small, large = embedder("a", offer={"batchLimit": 1}), embedder("b", offer={"batchLimit": 2})
+    error = await error_of("embed", {"texts": ["x"] * 129}, small)
+    assert isinstance(error, InvalidParams)
+    assert error.data["field"] == "texts"
+    assert "128" in error.message
+    assert len((await asked("embed", {"texts": ["x"] * 128}, small))["vectors"]) == 128
+    assert told(await asked("embed", {"texts": ["x"] * 129}, small, large)) == {"a": "limit", "b": "ok"}
+
+
 async def test_a_part_that_fails_fails_the_engine_and_ends_the_others() -> None:
     """There is no half a batch: the whole goes to the next engine of the space, and nothing is left running."""
 

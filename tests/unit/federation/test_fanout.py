@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.federation.fanout import FanOut
-from app.federation.outcome import Outcome
+from app.federation.outcome import Outcome, told
 from app.federation.plan import Leg
 from app.protocol.errors import BadStatus, ConnectFailed, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeEngine, hits, never
@@ -242,3 +242,25 @@ def test_outcomes_do_not_depend_on_the_order_of_arrival(order: tuple[int, int, i
         ("e1", "failed", "connect", []),
         ("e2", "ok", None, []),
     ]
+
+
+async def test_any_method_can_be_fanned_out() -> None:
+    """Engines are asked with the method that is given, and its results are read as that method's."""
+    engines = [FakeEngine("a", {"nodes": [1]}), FakeEngine("b", {"nodes": [2]})]
+    fan_out = FanOut(legs_of(*engines), lambda outcome: None, method="graph", read=told)
+    assert await fan_out.run() is None
+    assert [engine.methods for engine in engines] == [["graph"], ["graph"]]
+    assert [engine.idempotent for engine in engines] == [[True], [True]]
+    assert [outcome.result for outcome in fan_out.outcomes] == [{"nodes": [1]}, {"nodes": [2]}]
+
+
+async def test_what_must_not_run_twice_is_not_begun() -> None:
+    """Only `call` can promise that a request is sent once."""
+
+    class Eager(FakeEngine):
+        def begin(self, method: str, params: Mapping[str, Any]) -> None:
+            raise AssertionError("begun")
+
+    engine = Eager("a", {})
+    await FanOut(legs_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
+    assert engine.idempotent == [False]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.content import MAX_BLOCKS, read_block, read_query
+from app.protocol.content import MAX_BLOCKS, read_block, read_contents, read_query
 from app.protocol.errors import InvalidParams
 
 IMAGE = {"type": "image", "mimeType": "image/png", "data": "aGk="}
@@ -76,6 +76,19 @@ def test_missing_query_says_what_is_required() -> None:
     """Without a query the message says that one is required and of which kinds it may be."""
     with pytest.raises(InvalidParams, match="'query' is required: a non-empty string, a content block, or an array"):
         read_query(None)
+
+
+def test_contents_are_strings_and_blocks() -> None:
+    """Inputs and passages may be empty strings, and no passages at all; the modalities are those of all of them."""
+    assert read_contents([], "inputs") == frozenset()
+    assert read_contents(["", "x"], "inputs") == {"text"}
+    assert read_contents([IMAGE, TEXT], "inputs") == {"image", "text"}
+    assert read_contents([IMAGE, ""], "inputs") == {"image", "text"}
+    assert read_contents([IMAGE], "inputs") == {"image"}
+    for value, field in (("x", "inputs"), ({"0": "x"}, "inputs"), (["x", 7], "inputs[1]"), ([{}], "inputs[0].type")):
+        with pytest.raises(InvalidParams) as caught:
+            read_contents(value, "inputs")
+        assert caught.value.data == {"field": field}
 
 
 def test_block_is_read_anywhere() -> None:
