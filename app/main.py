@@ -1,9 +1,10 @@
 """The composition root: builds everything, starts it, stops it in reverse. Knows all rooms, is known by none.
 
 It decides in which order a gateway starts and stops, and how uvicorn is set up. It refuses to know what a request is.
-`serve` is what the command line calls; `create_app` is what each worker calls.
+`serve` and `serve_stdio` are what the command line calls; `create_app` is what each worker calls.
 """
 
+import asyncio
 import gc
 import os
 import signal
@@ -15,15 +16,18 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.admin import admin
 from app.api.answers import ANSWERED
 from app.api.dispatch import Dispatcher
+from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.state import GatewayState, Readiness
+from app.api.stdio import StdioDoor
 from app.api.wire import DoorProtocol
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
@@ -32,6 +36,7 @@ from app.federation.pages import Pages
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.source import LoadedRegistry, load_registry, load_settings
@@ -144,6 +149,8 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     server = settings.server
     listener = _listen(server.host if host is None else host, server.port if port is None else port)
     count = server.workers if workers is None else workers
+    if count > 1 and server.handshake == "required":
+        raise SettingsError("--workers", (Fault("server.handshake", "'required' needs one worker", "leave it out"),))
     options = uvicorn.Config(
         "app.main:create_app",
         factory=True,
@@ -171,6 +178,42 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_metrics
         _Workers(options, sockets=[listener]).run()
     return 0
+
+
+def serve_stdio(registry: Path, config: Path | None) -> int:
+    """Serve one caller over stdin and stdout until it leaves, or SIGTERM or SIGINT comes; the exit code.
+
+    From here on nothing but protocol can reach the caller: what is printed by mistake goes to stderr. Raises
+    SettingsError for a bad file.
+    """
+    settings = load_settings(config, os.environ)
+    loaded = load_registry(registry, os.environ)
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    start_log(settings.log)
+    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_pipe(build_state(loaded, settings), 0, answers))
+    return 0
+
+
+async def _serve_pipe(state: GatewayState, questions: int, answers: int) -> None:
+    """Serve the caller at the other end of two file descriptors."""
+    calm_the_collector()
+
+    async def settled() -> None:
+        await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
+
+    door = StdioDoor(state, Pipe(questions).read, Pipe(answers).write, settled)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, door.stop)
+    state.engines.start()
+    logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
+    try:
+        await door.serve()
+    finally:
+        await state.engines.close()
+        logs.logger().info("stopped")
 
 
 class _Workers(Multiprocess):

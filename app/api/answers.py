@@ -11,7 +11,7 @@ from typing import Any
 
 from app.api.caller import Caller
 from app.api.state import GatewayState
-from app.api.stream import EventStream
+from app.api.stream import Told
 from app.federation import indexing
 from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
@@ -31,7 +31,7 @@ Params = dict[str, Any]
 Answer = Callable[[Params, Caller], Awaitable[Params]]
 """(params, caller) -> result. Raises RcpError."""
 
-StreamedAnswer = Callable[[Params, Caller, EventStream | None], Awaitable[Params]]
+StreamedAnswer = Callable[[Params, Caller, Told | None], Awaitable[Params]]
 """The same, telling a stream how it comes along."""
 
 FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
@@ -144,7 +144,7 @@ class Answers:
     async def _catalog(self, params: Params, caller: Caller) -> Params:
         return {"engines": catalog_entries(self._state.membership.current().offers)}
 
-    async def _retrieve(self, params: Params, caller: Caller, stream: EventStream | None = None) -> Params:
+    async def _retrieve(self, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         state = self._state
         members = state.membership.current()
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):

@@ -12,4 +12,8 @@ class Caller(NamedTuple):
     request_id: str
     """Names the request in the log and, over HTTP, in the answer's `X-Request-ID`."""
     session: str | None = None
-    """Within which its requests can be called off; None: they cannot be."""
+    """Within which its requests can be called off; None: they cannot be. Over HTTP as it was sent, so not trusted."""
+    engine: str | None = None
+    """The one engine it speaks to through this gateway; None: the whole federation."""
+    address: str = ""
+    """Where it connects from, without the port; empty where there is no such thing."""

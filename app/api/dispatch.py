@@ -1,7 +1,7 @@
 """One message or many -> their responses: framing, the gating order of RCP §12, and the outcome of each request.
 
-Order: malformed (-32600), not RCP (-32004), not offered (-32003), then the params (-32602) and the options (-32005).
-It refuses to know HTTP; the doors hand it bytes and get bytes back.
+Order: malformed (-32600), no handshake where one is needed (-32001), not RCP (-32004), not offered (-32003), then the
+params (-32602) and the options (-32005). It refuses to know HTTP; the doors hand it bytes and get bytes back.
 """
 
 import asyncio
@@ -11,8 +11,9 @@ from typing import Any
 from app.api.answers import Answers
 from app.api.caller import Caller
 from app.api.cancel import InFlight
+from app.api.handshake import Handshake, http_handshake
 from app.api.state import GatewayState
-from app.api.stream import EventStream
+from app.api.stream import Told
 from app.federation.catalog import EVERY_EXTENSION
 from app.protocol import envelope
 from app.protocol.envelope import Request
@@ -36,8 +37,10 @@ METHODS = frozenset(UNGATED | GATES.keys())
 class Dispatcher:
     """Answers messages, one or many, on behalf of one gateway."""
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, handshake: Handshake | None = None) -> None:
+        """`handshake`: what the door in front demands, by default what the settings demand over HTTP."""
         self._state = state
+        self._handshake = handshake or http_handshake(state.settings)
         self._log = logger()
         self._in_flight = InFlight()
         self._answers = Answers(state)
@@ -47,7 +50,7 @@ class Dispatcher:
         message: Any,
         caller: Caller,
         path_method: str | None,
-        stream: EventStream | None = None,
+        stream: Told | None = None,
     ) -> bytes | None:
         """The response to one parsed message, or None for a notification.
 
@@ -63,7 +66,7 @@ class Dispatcher:
             _check_shape(request, path_method)
         except InvalidRequest as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
-        if stream is not None and not self._tells_progress(request):
+        if stream is not None and not self._tells_progress(request, stream):
             stream = None
         return await self.respond(request, caller, stream)
 
@@ -84,7 +87,7 @@ class Dispatcher:
         bodies = [answer for answer in answers if answer is not None]
         return b"[" + b",".join(bodies) + b"]" if bodies else None
 
-    async def respond(self, request: Request, caller: Caller, stream: EventStream | None = None) -> bytes:
+    async def respond(self, request: Request, caller: Caller, stream: Told | None = None) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         state = self._state
@@ -95,11 +98,15 @@ class Dispatcher:
         session = caller.session
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
+            if self._handshake is not None:
+                await self._handshake.before(request.method, caller)
             if stream is None:
                 result = await self._answers.of(request.method)(request.params, caller)
             else:
                 result = await self._answers.streamed[request.method](request.params, caller, stream)
                 stream.open()
+            if self._handshake is not None:
+                await self._handshake.after(request.method, caller, result)
             body = envelope.success(request.id, result)
             failed = result.get("_meta", {}).get("degraded")
             outcome = "degraded" if "degraded" in result.get("_meta", ()) else "ok"
@@ -135,10 +142,14 @@ class Dispatcher:
             )
         return body
 
+    def knows(self, engine_id: str) -> bool:
+        """Whether there is an engine of this id to speak to by itself."""
+        return any(engine.id == engine_id for engine in self._state.engines.engines)
+
     def refused(
-        self, fault: RcpError, request_id: str, status: int, message_id: str | int | float | None = None
+        self, fault: RcpError, request_id: str, status: int | None, message_id: str | int | float | None = None
     ) -> bytes:
-        """The response to what never became a request; it is counted and logged like one. `status` is HTTP's."""
+        """The response to what never became a request; it is counted and logged like one. `status`: HTTP's."""
         self._state.metrics.error(fault.code)
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
@@ -149,10 +160,12 @@ class Dispatcher:
         if session is not None and message_id is not None:
             self._in_flight.cancel(session, message_id)
 
-    def _tells_progress(self, request: Request) -> bool:
+    def _tells_progress(self, request: Request, stream: Told) -> bool:
         """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""
         meta = request.params.get("_meta")
-        return request.method in self._answers.streamed and type(meta) is dict and meta.get("progressToken") is not None
+        if request.method not in self._answers.streamed or type(meta) is not dict:
+            return False
+        return meta.get("progressToken") is not None or (stream.logs_alone and meta.get("logLevel") is not None)
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"

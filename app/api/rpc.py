@@ -1,4 +1,4 @@
-"""POST /rcp and /rcp/{method}: body -> message -> dispatch -> JSON or events. Raw ASGI, since this is the hot path.
+"""POST /rcp/{method} and /engines/{id}/rcp/{method}: body -> message -> dispatch -> JSON or events; raw ASGI.
 
 It decides which HTTP status an answer has (RCP §5.2), whether it is one body with its length or a stream, and that a
 caller that hangs up cancels its request. It refuses to know methods; other paths are left to the application behind.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
+from app.api.place import BASE, Place, place_of
 from app.api.stream import EventStream, Send
 from app.protocol import envelope, sse
 from app.protocol.errors import BackendUnavailable, InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
@@ -23,7 +24,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BASE = "/rcp"
 WATCH_AFTER = 0.05
 """Seconds until a request that is still under way is watched for its caller hanging up; most are answered before."""
 
@@ -60,8 +60,8 @@ class RpcDoor:
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope.get("path", "")
-        if scope["type"] != "http" or not (path == BASE or path.startswith(BASE + "/")):
+        place = place_of(scope["path"], self._dispatcher.knows) if scope["type"] == "http" else None
+        if place is None:
             await self._app(scope, receive, send)
             return
         head = self._read_headers(scope["headers"])
@@ -75,8 +75,12 @@ class RpcDoor:
                 await self._refuse(send, 415, InvalidRequest("compressed request bodies are not accepted"), request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
+            elif place.engine is not None and not self._dispatcher.knows(place.engine):
+                await self._refuse(send, 404, NotFound(f"no engine '{place.engine[:128]}' is behind here"), request_id)
             else:
-                await self._serve(path[len(BASE) + 1 :], head, receive, send)
+                client = scope.get("client")
+                caller = Caller(request_id, head.session, place.engine, client[0] if client else "")
+                await self._serve(place, head, caller, receive, send)
         except HungUp:
             return
         except asyncio.CancelledError:
@@ -86,7 +90,7 @@ class RpcDoor:
                 await self._refuse(send, 503, fault, request_id)
             raise
 
-    async def _serve(self, path_method: str, head: Head, receive: Receive, send: Send) -> None:
+    async def _serve(self, place: Place, head: Head, caller: Caller, receive: Receive, send: Send) -> None:
         body = await self._read_body(receive)
         request_id = head.request_id
         if body is None:
@@ -97,32 +101,32 @@ class RpcDoor:
         except ParseError as fault:
             await self._refuse(send, 400, fault, request_id)
             return
-        named = path_method or None
+        named = place.method or None
         if type(message) is dict and "method" in message:
             if head.accept and sse.accepted(head.accept):
-                await self._serve_events(message, head, named, receive, send)
+                await self._serve_events(message, caller, named, receive, send)
                 return
-            work = self._dispatcher.message(message, Caller(request_id, head.session), named)
+            work = self._dispatcher.message(message, caller, named)
             await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         elif type(message) is list and message:
-            work = self._dispatcher.batch(message, Caller(request_id, head.session), named)
+            work = self._dispatcher.batch(message, caller, named)
             await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
         else:
             await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
 
     async def _serve_events(
-        self, message: dict[str, Any], head: Head, path_method: str | None, receive: Receive, send: Send
+        self, message: dict[str, Any], caller: Caller, path_method: str | None, receive: Receive, send: Send
     ) -> None:
         """One message of a caller that takes events: a stream if there is something to tell, else a plain answer."""
         watch = _Watch(receive)
-        stream = EventStream(send, head.request_id, self._settings, watch.hang_up)
-        work = self._dispatcher.message(message, Caller(head.request_id, head.session), path_method, stream)
+        stream = EventStream(send, caller.request_id, self._settings, watch.hang_up)
+        work = self._dispatcher.message(message, caller, path_method, stream)
         try:
             answer = await _unless_hung_up(work, watch)
             if stream.opened and answer is not None:
                 await stream.finish(answer)
             else:
-                await _send_answer(send, 200, answer, head.request_id)
+                await _send_answer(send, 200, answer, caller.request_id)
         finally:
             await stream.end()
 
@@ -181,7 +185,7 @@ class RpcDoor:
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
-    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}")
+    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}, and at /engines/{id}/rcp")
     await _send_answer(send, 404, envelope.failure(None, fault), "")
 
 

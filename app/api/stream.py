@@ -6,8 +6,9 @@ given up. It refuses to know what is told.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
+from app.federation.progress import Listener
 from app.protocol import envelope, sse
 from app.settings.schema import ServerSettings
 from app.telemetry.logs import logger
@@ -20,6 +21,15 @@ RESPONSE = "response"
 """The kind of the last frame; the others are of the kind of their `stage`."""
 
 
+class Told(Listener, Protocol):
+    """A caller's ear, as its door has it."""
+
+    @property
+    def logs_alone(self) -> bool:
+        """Whether it hears lines for its log also if it did not ask for progress."""
+        ...
+
+
 class EventStream:
     """The stream of one request. Nothing is sent before `open`; `end` must always be called.
 
@@ -27,6 +37,9 @@ class EventStream:
     """
 
     __slots__ = ("_hang_up", "_lines", "_request_id", "_send", "_sending", "_settings", "_waiting", "_wake", "_writer")
+
+    logs_alone: ClassVar[bool] = False
+    """Without progress there is a plain answer, which has no place for them."""
 
     def __init__(self, send: Send, request_id: str, settings: ServerSettings, hang_up: Callable[[], None]) -> None:
         self._send = send
@@ -51,12 +64,7 @@ class EventStream:
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Let the caller know (RCP §9); a progress that it has not read when the next of its stage comes is dropped."""
-        try:
-            message = envelope.encode_notification(PROGRESS, progress)
-        except TypeError:  # a hit nests deeper than can be written: the response will cut it off there
-            bare = {key: value for key, value in progress.items() if key != "partial"}
-            message = envelope.encode_notification(PROGRESS, bare)
-        self._add(progress["stage"], sse.frame(message))
+        self._add(progress["stage"], sse.frame(progress_message(progress)))
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Send a line for the caller's log (RCP §17.1); each is of a kind of its own, so that none replaces another."""
@@ -128,3 +136,12 @@ class EventStream:
     def __repr__(self) -> str:
         state = "not opened" if self._writer is None else "ended" if self._writer.done() else "open"
         return f"<EventStream {self._request_id} {state}, {len(self._waiting)} frames waiting>"
+
+
+def progress_message(progress: Mapping[str, Any]) -> bytes:
+    """The notification that tells it (RCP §9)."""
+    try:
+        return envelope.encode_notification(PROGRESS, progress)
+    except TypeError:  # a hit nests deeper than can be written: the response will cut it off there
+        bare = {key: value for key, value in progress.items() if key != "partial"}
+        return envelope.encode_notification(PROGRESS, bare)

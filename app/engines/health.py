@@ -33,12 +33,21 @@ class HealthLoop:
         self._report = report
         self._jitter = jitter
         self._watches: dict[str, asyncio.Task[None]] = {}
+        self._unseen: set[str] = set()
+        self._all_seen = asyncio.Event()
 
     def watch(self, engine: RemoteEngine) -> None:
         """Start looking after `engine` at once."""
         watch = asyncio.create_task(self._look_after(engine), name=f"health:{engine.id}")
         watch.add_done_callback(_tell_of_fault)
         self._watches[engine.id] = watch
+        self._unseen.add(engine.id)
+
+    async def seen(self) -> None:
+        """Wait until every engine has been looked at once, however that ended."""
+        while self._unseen:
+            self._all_seen.clear()
+            await self._all_seen.wait()
 
     async def stop(self) -> None:
         """End every watch and wait until it has ended."""
@@ -53,6 +62,8 @@ class HealthLoop:
         pause = first
         while True:
             fault = await self._look(engine)
+            self._unseen.discard(engine.id)
+            self._all_seen.set()
             up = fault is None
             if up is not known_up:
                 known_up = up

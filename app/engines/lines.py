@@ -5,9 +5,12 @@ stderr is kept and logged. Refuses to know processes, and what the lines mean to
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.protocol import envelope
+from app.protocol.errors import ParseError
 
 HEAD_BYTES: Final = 4096
 """Kept from the start of a line that is too long, to find whose answer it is."""
@@ -35,6 +38,13 @@ class Oversized:
     """A line above the limit, its bytes gone. `number`: the call it answers, NOBODY for a notification, else None."""
 
     number: int | None
+    head: bytes = field(default=b"", compare=False, repr=False)
+    """How it began."""
+
+    @property
+    def id(self) -> str | int | float | None:
+        """The `id` of the message it began, if that was to be seen."""
+        return envelope.recover_id({"id": id_in_head(self.head)})
 
 
 class LineSplitter:
@@ -88,14 +98,14 @@ class LineSplitter:
         number = number_in_head(self._head)
         self._reported = number is not None
         if self._reported:
-            lines.append(Oversized(number))
+            lines.append(Oversized(number, self._head))
 
     def _end_line(self, lines: list[bytes | bytearray | Oversized]) -> None:
         if self._head is None:
             lines.append(self._held)
             self._held = bytearray()
         elif not self._reported:
-            lines.append(Oversized(number_in_tail(self._tail)))
+            lines.append(Oversized(number_in_tail(self._tail), self._head))
         self._head, self._tail, self._reported = None, b"", False
 
     def __repr__(self) -> str:
@@ -106,21 +116,39 @@ class LineSplitter:
 
 def number_in_head(head: bytes) -> int | None:
     """The top-level `id` that a JSON object beginning with `head` shows; NOBODY if it shows a `method`; else None."""
-    depth = 0
-    key = previous = b""
-    for token in _TOKEN.findall(head):
-        if token == b'"':  # a string that is cut off: what follows lies inside it
-            return None
-        if depth == 1 and token == b":":
-            key = previous
-            if key == b'"method"':
-                return NOBODY
-        elif depth == 1 and previous == b":" and key == b'"id"':
-            number = _NUMBER.fullmatch(token)
+    for key, value in _members_of(head):
+        if key == b'"method"':
+            return NOBODY
+        if key == b'"id"' and value:
+            number = _NUMBER.fullmatch(value)
             return int(number[1]) if number else NOBODY
+    return None
+
+
+def id_in_head(head: bytes) -> Any:
+    """The top-level `id`, whatever it is, that a JSON object beginning with `head` shows; None if it shows none."""
+    for key, value in _members_of(head):
+        if key == b'"id"' and value:
+            try:
+                return envelope.loads(value)
+            except ParseError:
+                return None
+    return None
+
+
+def _members_of(head: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(key, first token of its value) of the object that begins so; the value is empty where `head` ends before it."""
+    depth = 0
+    previous = b""
+    tokens = _TOKEN.findall(head)
+    for place, token in enumerate(tokens, 1):
+        if token == b'"':  # a string that is cut off: what follows lies inside it
+            return
+        if depth == 1 and token == b":":
+            value = tokens[place] if place < len(tokens) else b""
+            yield previous, b"" if value == b'"' else value
         depth += (token in (b"{", b"[")) - (token in (b"}", b"]"))
         previous = token
-    return None
 
 
 def number_in_tail(tail: bytes) -> int | None:

@@ -5,6 +5,7 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from app.engines.engine import RemoteEngine
 from app.engines.health import HealthLoop, Report
@@ -39,6 +40,12 @@ class EngineSet:
         """Connect in the background; engines join whenever they come up."""
         for engine in self.engines:
             self._health.watch(engine)
+
+    async def settled(self, seconds: float) -> None:
+        """Wait until every engine has been up or had its chance to be, at most for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._health.seen()
 
     async def close(self) -> None:
         """Stop watching, then close every engine."""

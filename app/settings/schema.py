@@ -55,6 +55,22 @@ def _header_value(value: str) -> str:
     return value
 
 
+def _address(url: str, example: str) -> str:
+    """`url`, if somebody may be reached there. Raises ValueError, which never quotes the URL: it may hold keys."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its text may quote the URL, and with it a password
+        usable = False
+    if not usable:
+        raise ValueError(f"must be an http:// or https:// URL with a host, such as {example}")
+    if "@" in parts.netloc:
+        raise ValueError("must not carry credentials; put them in 'headers' with ${ENV_NAME}")
+    if "#" in url or re.search(r"[^\x21-\x7e]", url):
+        raise ValueError("must have neither a fragment nor spaces, and be ASCII (percent-encode what is not)")
+    return url
+
+
 EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
 Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
@@ -123,20 +139,7 @@ class EngineEntry(_Registry):
     @field_validator("url")
     @classmethod
     def _http_url(cls, url: str | None) -> str | None:
-        if url is None:
-            return url
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # its text may quote the URL, and with it a password
-            usable = False
-        if not usable:
-            raise ValueError("must be an http:// or https:// URL with a host, such as http://127.0.0.1:8000/rcp")
-        if "@" in parts.netloc:
-            raise ValueError("must not carry credentials; put them in 'headers' with ${ENV_NAME}")
-        if "#" in url or re.search(r"[^\x21-\x7e]", url):
-            raise ValueError("must have neither a fragment nor spaces, and be ASCII (percent-encode what is not)")
-        return url
+        return url if url is None else _address(url, "http://127.0.0.1:8000/rcp")
 
     @field_validator("command")
     @classmethod
@@ -205,8 +208,14 @@ class ServerSettings(_Section):
     workers: int = Field(default=1, ge=1, le=256)
     """Processes behind one address. They share `/metrics` and nothing else: each has its own connections, bounds and
     view of the engines, and knows only its own cursors, sessions and requests that can be cancelled."""
+    public_url: str | None = Field(default=None, max_length=2048)
+    """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints."""
+    handshake: Literal["optional", "required"] = "optional"
+    """`optional`: every HTTP request counts as initialized. `required`: -32001 until the caller has initialized."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     """A larger request is answered 413 with -32013."""
+    max_line_bytes: int = Field(default=16_777_216, ge=1024)
+    """Over stdio: a longer line is answered with -32013."""
     max_batch: int = Field(default=50, ge=1, le=10_000)
     """Members of one JSON-RPC batch; more are refused with -32602."""
     keep_alive_seconds: int = Field(default=75, ge=1)
@@ -215,6 +224,25 @@ class ServerSettings(_Section):
     """Without a frame for so long, an event stream carries a comment, so that nobody in between ends it."""
     send_timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
     """A caller that makes no room for the next frame of its event stream for so long is cut off."""
+
+    @field_validator("public_url")
+    @classmethod
+    def _reachable(cls, url: str | None) -> str | None:
+        if url is None:
+            return url
+        if "?" in url or "@" in url:
+            raise ValueError("must have neither a query nor credentials, for it is shown to every caller")
+        return _address(url, "https://rcp.example").rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_process_knows_a_session(self) -> "ServerSettings":
+        if self.handshake == "required" and self.workers > 1:
+            raise Misplaced(
+                "'required' needs 'workers: 1', since workers do not share sessions; serve several gateways behind a "
+                "load balancer that pins callers",
+                "handshake",
+            )
+        return self
 
 
 class RetrieveSettings(_Section):

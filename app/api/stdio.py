@@ -1,0 +1,159 @@
+"""RCP over a pipe (RCP §5.1): a JSON-RPC message a line in both directions, answered as answers come.
+
+It decides where a message ends, how many are under way at once, and what becomes of them when the caller leaves or the
+gateway is told to stop: each is answered exactly once. It refuses to know methods, and what the pipe really is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from secrets import token_hex
+from typing import Any
+
+from app.api.caller import Caller
+from app.api.dispatch import Dispatcher
+from app.api.handshake import Handshake, OneSession
+from app.api.outbox import LineEar, Outbox, Write
+from app.api.state import GatewayState
+from app.engines.lines import LineSplitter, Oversized
+from app.protocol import envelope
+from app.protocol.errors import BackendUnavailable, ParseError, PayloadTooLarge
+
+MAX_UNDER_WAY = 256
+"""Lines that are answered at once; the next are read when one has been."""
+
+LAST_WORDS = 1.0
+"""Seconds that a caller has to read the last answers once the gateway was told to stop."""
+
+SESSION = "stdio"
+
+Read = Callable[[], Awaitable[bytes]]
+"""The next bytes, none at the end. Raises OSError."""
+
+
+class StdioDoor:
+    """One caller at the other end of a pipe. `settled` ends when the engines have had their chance to be reached."""
+
+    def __init__(self, state: GatewayState, read: Read, write: Write, settled: Callable[[], Awaitable[None]]) -> None:
+        self._dispatcher = Dispatcher(state, Handshake(OneSession(self.leave)))
+        self._limit = state.settings.server.max_line_bytes
+        self._splitter = LineSplitter(self._limit)
+        self._read = read
+        self._settle = settled
+        self._room = asyncio.Event()
+        self._outbox = Outbox(write, self._room.set)
+        self._ear = LineEar(self._outbox)
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
+        self._settled: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def serve(self) -> None:
+        """Until the caller leaves (the end of its input, or `shutdown`), what is under way included, or `stop`."""
+        loop = asyncio.get_running_loop()
+        self._settled = loop.create_task(self._until_settled())
+        self._reading = loop.create_task(self._take_lines())
+        writing = loop.create_task(self._outbox.run())
+        writing.add_done_callback(self._written)
+        parts = (self._settled, self._reading, writing)
+        try:
+            await asyncio.wait([self._reading])
+            while self._under_way:
+                await asyncio.wait(self._under_way)
+            self._outbox.close()
+            await asyncio.wait([writing], timeout=LAST_WORDS if self._stopping else None)
+        finally:
+            for part in parts:
+                part.cancel()
+            ends = await asyncio.gather(*parts, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception) and not isinstance(end, OSError):
+                raise end  # a fault of ours; an OSError is a caller that is gone
+
+    def leave(self) -> None:
+        """No further line is read; what is under way is still answered."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def stop(self) -> None:
+        """End at once: what is under way is answered with -32010."""
+        self._stopping = True
+        self.leave()
+        for task in self._under_way:
+            task.cancel()
+
+    async def _until_settled(self) -> None:
+        await self._settle()
+
+    async def _take_lines(self) -> None:
+        """Read the pipe to its end, no faster than the caller reads."""
+        with suppress(OSError):
+            while chunk := await self._read():
+                for line in self._splitter.feed(chunk):
+                    await self._take(line)
+        for line in self._splitter.rest():
+            await self._take(line)
+
+    async def _take(self, line: bytes | bytearray | Oversized) -> None:
+        """Begin to answer one line, as soon as there is room for it."""
+        while len(self._under_way) >= MAX_UNDER_WAY or self._outbox.full:
+            self._room.clear()
+            await self._room.wait()
+        request_id = next(self._request_ids)
+        if isinstance(line, Oversized):
+            fault = PayloadTooLarge(f"a line may be at most {self._limit} bytes long", field="body")
+            self._outbox.put(self._dispatcher.refused(fault, request_id, None, line.id))
+        elif line.strip():
+            try:
+                message = envelope.read_body(bytes(line))
+            except ParseError as fault:
+                self._outbox.put(self._dispatcher.refused(fault, request_id, None))
+            else:
+                task = asyncio.get_running_loop().create_task(self._answer(message, Caller(request_id, SESSION)))
+                self._under_way.add(task)
+                task.add_done_callback(self._answered)
+
+    async def _answer(self, message: Any, caller: Caller) -> None:
+        """One message, or a batch, from beginning to end."""
+        try:
+            if self._settled is not None and not self._settled.done() and _needs_engines(message):
+                await asyncio.shield(self._settled)
+            if type(message) is list:
+                answer = await self._dispatcher.batch(message, caller, None)
+            else:
+                answer = await self._dispatcher.message(message, caller, None, self._ear)
+        except asyncio.CancelledError:
+            answer = _last_words(message)
+        if answer is not None:
+            self._outbox.put(answer)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._room.set()
+
+    def _written(self, writing: asyncio.Task[None]) -> None:
+        """Nothing can be written any more: done, or nobody is there to read it."""
+        if not writing.cancelled() and writing.exception() is not None:
+            self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopping" if self._stopping else "reading" if self._reading else "not begun"
+        return f"<StdioDoor {state}, {len(self._under_way)} under way, {self._outbox!r}, {self._splitter!r}>"
+
+
+def _needs_engines(message: Any) -> bool:
+    """Whether the answer depends on which engines there are; a ping must not wait for any."""
+    return type(message) is not dict or message.get("method") not in ("ping", "shutdown")
+
+
+def _last_words(message: Any) -> bytes | None:
+    """What is answered to requests that the gateway no longer can answer."""
+    fault = BackendUnavailable("the gateway is shutting down", retryable=True)
+    if type(message) is list:
+        answers = [answer for member in message if (answer := _last_words(member)) is not None]
+        return b"[" + b",".join(answers) + b"]" if answers else None
+    if type(message) is dict and "id" not in message and "jsonrpc" in message:
+        return None
+    return envelope.failure(envelope.recover_id(message), fault)
