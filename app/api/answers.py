@@ -24,7 +24,7 @@ from app.federation.transform import transform
 from app.federation.witness import Witness
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
-from app.protocol.params import read_meta, read_retrieve
+from app.protocol.params import CallMeta, read_meta, read_retrieve
 from app.settings.schema import GatewaySettings
 
 Params = dict[str, Any]
@@ -49,6 +49,9 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
     }
 )
 """The methods that engines answer, and how; `retrieve` is a story of its own."""
+
+Accepted = tuple[CallMeta, float, float, str, int, Params]
+"""What a Call says besides its params and its method, in the order of its fields."""
 
 OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
@@ -94,12 +97,12 @@ class Answers:
             state = self._state
             members = state.membership.current()
             _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self._accepted(params, caller), method=method)
+            call = MethodCall(params, *self.accepted(params, caller), method=method)
             return await answer(call, members, state.settings, state.witness)
 
         return forwarded
 
-    def _accepted(self, params: Params, caller: Caller) -> tuple[Any, float, float, str, int, Params]:
+    def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
         settings = self._state.settings
         started = asyncio.get_running_loop().time()
@@ -111,14 +114,7 @@ class Answers:
         return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:
-        theirs = params.get("protocolVersion")
-        if theirs is None:
-            theirs = PROTOCOL_VERSION
-        if type(theirs) is not int:
-            raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
-        if theirs < 1:
-            raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
-        return self._described(min(theirs, PROTOCOL_VERSION))
+        return self._described(negotiated(params))
 
     async def _info(self, params: Params, caller: Caller) -> Params:
         return self._described(PROTOCOL_VERSION)
@@ -142,19 +138,32 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
-        return {"engines": catalog_entries(self._state.membership.current().offers)}
+        state = self._state
+        return {"engines": catalog_entries(state.membership.current().offers, state.settings.server.public_url)}
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         state = self._state
         members = state.membership.current()
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
-        accepted = self._accepted(params, caller)
+        accepted = self.accepted(params, caller)
         call = RetrieveCall(read_retrieve(params), *accepted)
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self._plain)} methods>"
+
+
+def negotiated(params: Params) -> int:
+    """The version that both sides speak (RCP §7.1). Raises InvalidParams, VersionMismatch (-32002) if there is none."""
+    theirs = params.get("protocolVersion")
+    if theirs is None:
+        theirs = PROTOCOL_VERSION
+    if type(theirs) is not int:
+        raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
+    if theirs < 1:
+        raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
+    return min(theirs, PROTOCOL_VERSION)
 
 
 def _check_gate(method: str, members: Members, settings: GatewaySettings) -> None:

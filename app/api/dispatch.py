@@ -8,6 +8,7 @@ import asyncio
 from time import perf_counter
 from typing import Any
 
+from app.api.alone import EngineAnswers
 from app.api.answers import Answers
 from app.api.caller import Caller
 from app.api.cancel import InFlight
@@ -44,6 +45,7 @@ class Dispatcher:
         self._log = logger()
         self._in_flight = InFlight()
         self._answers = Answers(state)
+        self._alone = EngineAnswers(state, self._answers.accepted)
 
     async def message(
         self,
@@ -66,7 +68,7 @@ class Dispatcher:
             _check_shape(request, path_method)
         except InvalidRequest as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
-        if stream is not None and not self._tells_progress(request, stream):
+        if stream is not None and not self._tells_progress(request, caller, stream):
             stream = None
         return await self.respond(request, caller, stream)
 
@@ -100,7 +102,9 @@ class Dispatcher:
         try:
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
-            if stream is None:
+            if caller.engine is not None:
+                result = await self._alone.answer(request.method, request.params, caller, stream)
+            elif stream is None:
                 result = await self._answers.of(request.method)(request.params, caller)
             else:
                 result = await self._answers.streamed[request.method](request.params, caller, stream)
@@ -160,10 +164,11 @@ class Dispatcher:
         if session is not None and message_id is not None:
             self._in_flight.cancel(session, message_id)
 
-    def _tells_progress(self, request: Request, stream: Told) -> bool:
+    def _tells_progress(self, request: Request, caller: Caller, stream: Told) -> bool:
         """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""
         meta = request.params.get("_meta")
-        if request.method not in self._answers.streamed or type(meta) is not dict:
+        can_say = request.method in self._answers.streamed if caller.engine is None else request.method not in UNGATED
+        if not can_say or type(meta) is not dict:
             return False
         return meta.get("progressToken") is not None or (stream.logs_alone and meta.get("logLevel") is not None)
 

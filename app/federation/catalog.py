@@ -116,12 +116,18 @@ def conformance(capabilities: Mapping[str, Any]) -> str | None:
     return "L2" if BEYOND_RETRIEVAL & capabilities.keys() and DELIVERY & capabilities.keys() else "L1"
 
 
-def catalog_entries(offers: Sequence[EngineOffer]) -> list[dict[str, Any]]:
-    """`engines` of `catalog/list` (RCP §7.13): every engine that has shaken hands once, with all it said it can do."""
-    return [
-        {"id": engine_id, "server": dict(advertisement.server), "capabilities": advertisement.capabilities}
-        for engine_id, advertisement in _ranked(offers)
-    ]
+def catalog_entries(offers: Sequence[EngineOffer], public_url: str | None = None) -> list[dict[str, Any]]:
+    """`engines` of `catalog/list` (RCP §7.13): every engine that has shaken hands once, with all it said it can do.
+
+    If callers reach us at `public_url`, each has the endpoint at which it can be spoken to by itself.
+    """
+    entries: list[dict[str, Any]] = []
+    for engine_id, said in _ranked(offers):
+        entry = {"id": engine_id, "server": dict(said.server), "capabilities": said.capabilities}
+        if public_url is not None:
+            entry["endpoint"] = {"transport": "http", "url": f"{public_url}/engines/{engine_id}/rcp"}
+        entries.append(entry)
+    return entries
 
 
 def info(

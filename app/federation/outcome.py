@@ -174,6 +174,13 @@ def refused_by(outcome: Outcome) -> RcpError:
     return ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome]))
 
 
+def failed_alone(outcome: Outcome) -> RcpError:
+    """The error of a request that was one engine's alone: that failure's own code."""
+    verb = "refused" if outcome.kind == "refused" else "failed"
+    message = f"engine '{outcome.engine}' {verb}: {outcome.detail}"
+    return ForeignError(_code_of(outcome), message, **(outcome.refusal or {}), **_error_data([outcome]))
+
+
 def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
     """The error when every engine that was asked failed (RCP §16.2): never an empty success.
 

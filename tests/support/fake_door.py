@@ -26,6 +26,9 @@ class FakeDispatcher:
         self.asked: list[tuple[str, Any, str, str | None]] = []
         self.ended: list[str] = []
 
+    def knows(self, engine_id: str) -> bool:
+        return engine_id == "docs"
+
     async def message(self, message: Any, caller: Caller, path_method: str | None, stream: Any = None) -> bytes | None:
         return await self._asked("message", message, caller.request_id, path_method)
 

@@ -339,6 +339,9 @@ class Script:
         self.ended.append("answered")
         return answer
 
+    def knows(self, engine_id: str) -> bool:
+        return False
+
     def door(self, **settings: Any) -> Any:
         return RpcDoor(self.message, self, ServerSettings.model_validate(settings))  # type: ignore[arg-type]
 

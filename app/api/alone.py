@@ -1,0 +1,108 @@
+"""Method name -> answer at the endpoint of one engine, `/engines/{id}/rcp`: the engine as it is, through this gateway.
+
+It decides what of the engine's advertisement holds here, and when the engine is said to be down. It refuses to know
+framing, and how an engine is asked.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.api.answers import Accepted, Params, negotiated
+from app.api.caller import Caller
+from app.api.state import GatewayState
+from app.api.stream import Told
+from app.engines.engine import RemoteEngine
+from app.federation.alone import ask_alone
+from app.federation.call import MethodCall
+from app.federation.catalog import info
+from app.protocol.capabilities import Advertisement
+from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
+from app.protocol.messages import PROTOCOL_VERSION, gate_of
+
+NOT_RELAYED = frozenset({"log"})
+"""Capabilities of an engine that do not reach through: it has no way to write to our caller's log."""
+
+
+class EngineAnswers:
+    """The answers of every engine of one gateway, each by itself."""
+
+    def __init__(self, state: GatewayState, accepted: Callable[[Params, Caller], Accepted]) -> None:
+        """`accepted` tells what every call is, whatever its method."""
+        self._state = state
+        self._accepted = accepted
+
+    def engine(self, engine_id: str) -> RemoteEngine:
+        """The engine of this id. Raises NotFound (-32015)."""
+        for engine in self._state.engines.engines:
+            if engine.id == engine_id:
+                return engine
+        raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
+
+    async def answer(self, method: str, params: Params, caller: Caller, stream: Told | None = None) -> Params:
+        """The result of `method` at the engine that the caller speaks to. Raises RcpError."""
+        engine = self.engine(caller.engine or "")
+        if method == "initialize":
+            return self._initialize(engine, params)
+        if method == "info":
+            return self._described(engine, PROTOCOL_VERSION)
+        if method == "ping":
+            return _pong(engine, params)
+        if method == "shutdown":
+            return {}  # the caller's session, if it has one; never the engine
+        self._check_gate(method, engine)
+        call = MethodCall(params, *self._accepted(params, caller), method=method)
+        if stream is not None:
+            stream.open()
+        state = self._state
+        return await ask_alone(call, engine, state.membership.current(), state.settings, state.witness)
+
+    def _initialize(self, engine: RemoteEngine, params: Params) -> Params:
+        """As a server that is not there cannot be initialized, so whoever picks one by who answers goes on."""
+        version = negotiated(params)
+        if not engine.up:
+            raise _down(engine)
+        return self._described(engine, version)
+
+    def _described(self, engine: RemoteEngine, version: int) -> Params:
+        said = _known(engine)
+        gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
+        return info(
+            protocol_version=version,
+            name=said.server["name"],
+            version=said.server["version"],
+            capabilities=self._capabilities(said),
+            gateway=gateway,
+        )
+
+    def _check_gate(self, method: str, engine: RemoteEngine) -> None:
+        """Raises UnknownMethod (-32004), CapabilityMissing (-32003)."""
+        capability = gate_of(method)
+        if capability is None:
+            raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+        if capability not in self._capabilities(_known(engine)):
+            raise CapabilityMissing(f"engine '{engine.id}' does not offer '{capability[:100]}' here")
+
+    def _capabilities(self, said: Advertisement) -> Mapping[str, Any]:
+        """Its own advertisement without what the gateway does not let through."""
+        return {key: value for key, value in said.capabilities.items() if said.offers(key) and key not in NOT_RELAYED}
+
+    def __repr__(self) -> str:
+        return f"<EngineAnswers of {len(self._state.engines.engines)} engines>"
+
+
+def _pong(engine: RemoteEngine, params: Params) -> Params:
+    if not engine.up:
+        raise _down(engine)
+    nonce = params.get("nonce")
+    return {} if nonce is None else {"nonce": nonce}
+
+
+def _known(engine: RemoteEngine) -> Advertisement:
+    """What it last advertised. Raises BackendUnavailable (-32010) before its first handshake."""
+    if engine.advertisement is None:
+        raise _down(engine)
+    return engine.advertisement
+
+
+def _down(engine: RemoteEngine) -> BackendUnavailable:
+    return BackendUnavailable(f"engine '{engine.id}' is down", retryable=True, detail=engine.down_reason)

@@ -1,0 +1,42 @@
+"""One engine asked by itself, for callers that chose it: its own params, result, scores and order, nothing fused.
+
+It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), and what its failure is
+called. It refuses to know methods, and to change what the engine answers.
+"""
+
+from app.federation.call import LEAST_SECONDS, MethodCall, time_left
+from app.federation.candidates import check_route
+from app.federation.engine import Engine
+from app.federation.forward import Result, ask_one, plain, reported, share_of
+from app.federation.membership import Members
+from app.federation.outcome import failed_alone
+from app.federation.witness import Witness
+from app.protocol.errors import BackendUnavailable, DeadlineExceeded
+from app.settings.schema import GatewaySettings
+
+READING = frozenset(
+    {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "memory/recall", "query/transform", "rerank"}
+    | {"retrieve"}
+)
+"""Methods that change nothing, so that asking twice is as good as once."""
+
+
+async def ask_alone(
+    call: MethodCall, engine: Engine, members: Members, settings: GatewaySettings, witness: Witness
+) -> Result:
+    """What `engine` answers, with the gateway's report beside it in `_meta`.
+
+    Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (too much at once) or -32010.
+    """
+    check_route(call, members)
+    said = engine.advertisement
+    if said is not None and said.gateway_id is not None and said.gateway_id in call.meta.path:
+        raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
+    if time_left(call) < LEAST_SECONDS:
+        raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
+    params = {key: value for key, value in call.params.items() if key != "_meta"}
+    question = plain(call.method, params, idempotent=call.method in READING)
+    outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
+    if outcome.result is None:
+        raise failed_alone(outcome)
+    return reported(outcome.result, members, [outcome], ())
