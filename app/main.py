@@ -29,6 +29,7 @@ from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.state import GatewayState, Readiness
 from app.api.stdio import StdioDoor
 from app.api.wire import DoorProtocol
+from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
@@ -65,8 +66,19 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
     def child_line(engine_id: str, line: str) -> None:
         log.info("engine_stderr", engine=engine_id, line=line)
 
-    engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line)
     metrics = Metrics(VERSION)
+
+    def engine_moved(move: Move) -> None:
+        if move.kind == "joined":
+            metrics.declare_engines([move.engine], LEG_KINDS)
+            log.info("engine_joined", engine=move.engine, gateway=move.gateway)
+        elif move.kind == "left":
+            metrics.forget_engine(move.engine)
+            log.info("engine_left", engine=move.engine, gateway=move.gateway)
+        else:
+            log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
+
+    engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line, engine_moved)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)

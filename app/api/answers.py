@@ -138,8 +138,9 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
-        state = self._state
-        return {"engines": catalog_entries(state.membership.current().offers, state.settings.server.public_url)}
+        members = self._state.membership.current()
+        discovered = frozenset().union(*members.groups.values())
+        return {"engines": catalog_entries(members.offers, self._state.settings.server.public_url, discovered)}
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         state = self._state

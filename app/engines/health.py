@@ -5,7 +5,7 @@ One engine that hangs delays no other. It decides when to look again; what it se
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from app.engines.engine import RemoteEngine
 from app.protocol.errors import LegError, LegFault
@@ -28,9 +28,12 @@ class HealthLoop:
         settings: EnginesSettings,
         report: Report,
         jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),
+        follow: Callable[[RemoteEngine], Awaitable[None]] | None = None,
     ) -> None:
+        """`follow` is awaited after each check that found an engine well."""
         self._settings = settings
         self._report = report
+        self._follow = follow
         self._jitter = jitter
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._unseen: set[str] = set()
@@ -42,6 +45,12 @@ class HealthLoop:
         watch.add_done_callback(_tell_of_fault)
         self._watches[engine.id] = watch
         self._unseen.add(engine.id)
+
+    def unwatch(self, engine_id: str) -> None:
+        """Look after it no longer."""
+        self._watches.pop(engine_id).cancel()
+        self._unseen.discard(engine_id)
+        self._all_seen.set()
 
     async def seen(self) -> None:
         """Wait until every engine has been looked at once, however that ended."""
@@ -82,6 +91,8 @@ class HealthLoop:
         budget = engine.entry.timeout_ms / 1000
         try:
             await engine.check(asyncio.get_running_loop().time() + budget)
+            if self._follow is not None:
+                await self._follow(engine)
         except LegError as fault:
             return fault
         except Exception as fault:  # noqa: BLE001 - the edge of a check: a fault of ours must not end the watch

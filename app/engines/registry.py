@@ -4,14 +4,17 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
 from app.engines.health import HealthLoop, Report
 from app.engines.http import HttpTransport
+from app.engines.remainder import Remainder
 from app.engines.stdio import StdioTransport
 from app.engines.transport import Transport
+from app.engines.wary import WaryResolver
 from app.protocol.capabilities import Advertisement
 from app.settings.schema import EngineEntry, EnginesSettings
 
@@ -19,27 +22,68 @@ LineLog = Callable[[str, str], None]
 """Told (engine id, line) for each line an engine's child process writes to its stderr."""
 
 
-class EngineSet:
-    """The engines of one registry, by priority (highest first) and id.
+LEAVE_PAUSE = 0.05
+"""Seconds between two looks at whether an engine that left still has calls under way."""
 
-    `version` grows whenever an advertisement changed, so that what is derived from them can be kept until then.
+
+class EngineSet:
+    """The engines of one registry and those that joined through its gateways, by priority (highest first) and id.
+
+    `version` grows whenever an advertisement changed, or who is asked, so that what is derived from them can be kept
+    until then. `moved` hears of engines that join and leave.
     """
 
     def __init__(
-        self, entries: Sequence[EngineEntry], settings: EnginesSettings, report: Report, line_log: LineLog
+        self,
+        entries: Sequence[EngineEntry],
+        settings: EnginesSettings,
+        report: Report,
+        line_log: LineLog,
+        moved: Callable[[Move], None] = lambda move: None,
     ) -> None:
         self.version = 0
-        ordered = sorted((entry for entry in entries if entry.enabled), key=lambda entry: (-entry.priority, entry.id))
-        self.engines: tuple[RemoteEngine, ...] = tuple(
-            RemoteEngine(entry, open_transport(entry, settings, line_log), self._changed) for entry in ordered
+        self._settings = settings
+        self.engines: tuple[RemoteEngine, ...] = _ordered(
+            RemoteEngine(entry, open_transport(entry, settings, line_log), self._changed)
+            for entry in entries
+            if entry.enabled
         )
         self.disabled: tuple[str, ...] = tuple(sorted(entry.id for entry in entries if not entry.enabled))
-        self._health = HealthLoop(settings, report)
+        self._discovery = Discovery(self, moved)
+        self._health = HealthLoop(settings, report, follow=self._follow)
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
+        """Whom requests are asked of: everybody, but for gateways whose engines are asked directly."""
+        return self._discovery.asked()
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """Gateway -> its engines that are asked directly."""
+        return self._discovery.groups()
 
     def start(self) -> None:
         """Connect in the background; engines join whenever they come up."""
         for engine in self.engines:
             self._health.watch(engine)
+
+    def join(self, entry: EngineEntry) -> None:
+        """One more engine, which another gateway named; it is connected to in the background."""
+        engine = RemoteEngine(entry, open_wary_transport(entry, self._settings), self._changed)
+        self.engines = _ordered((*self.engines, engine))
+        self.version += 1
+        self._health.watch(engine)
+
+    def leave(self, engine_id: str) -> None:
+        """It is not asked any more from here on, and closed once its calls have ended."""
+        engine = next(engine for engine in self.engines if engine.id == engine_id)
+        self.engines = tuple(other for other in self.engines if other is not engine)
+        self.version += 1
+        self._health.unwatch(engine_id)
+        leaving = asyncio.get_running_loop().create_task(_let_go(engine), name=f"leave:{engine_id}")
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     async def settled(self, seconds: float) -> None:
         """Wait until every engine has been up or had its chance to be, at most for so long."""
@@ -50,7 +94,13 @@ class EngineSet:
     async def close(self) -> None:
         """Stop watching, then close every engine."""
         await self._health.stop()
-        await asyncio.gather(*(engine.close() for engine in self.engines))
+        for leaving in self._leaving:
+            leaving.cancel()
+        await asyncio.gather(*self._leaving, *(engine.close() for engine in self.engines), return_exceptions=True)
+
+    async def _follow(self, engine: RemoteEngine) -> None:
+        if engine.entry.discover and await self._discovery.follow(engine):
+            self.version += 1
 
     def _changed(self, engine: RemoteEngine) -> None:
         self.version += 1
@@ -58,6 +108,27 @@ class EngineSet:
     def __repr__(self) -> str:
         up = sum(engine.up for engine in self.engines)
         return f"<EngineSet {up}/{len(self.engines)} up, version {self.version}>"
+
+
+def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
+    return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
+
+
+async def _let_go(engine: RemoteEngine) -> None:
+    """Close it when nothing is under way any more, at the latest when no call can be."""
+    try:
+        async with asyncio.timeout(engine.entry.timeout_ms / 1000):
+            while engine.gate.in_flight or engine.gate.waiting:  # noqa: ASYNC110 - a gate tells nobody that it is empty
+                await asyncio.sleep(LEAVE_PAUSE)
+    except TimeoutError:
+        pass
+    finally:
+        await engine.close()
+
+
+def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
+    """The transport to an engine that somebody else named."""
+    return HttpTransport(entry, settings, resolver=WaryResolver())
 
 
 def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: LineLog) -> Transport:

@@ -10,6 +10,7 @@ from app.federation.engine import Engine
 from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.membership import Members
 from app.federation.outcome import failed_alone
+from app.federation.request import closes_cycle
 from app.federation.witness import Witness
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
 from app.settings.schema import GatewaySettings
@@ -30,7 +31,7 @@ async def ask_alone(
     """
     check_route(call, members)
     said = engine.advertisement
-    if said is not None and said.gateway_id is not None and said.gateway_id in call.meta.path:
+    if said is not None and closes_cycle(said, call, members):
         raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)

@@ -11,7 +11,7 @@ from app.federation.call import Call
 from app.federation.engine import Engine
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, never_reached, nobody_answered, skipped
-from app.federation.request import asked_engines, loop_reason
+from app.federation.request import asked_engines, closes_cycle, loop_reason
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import (
     BackendUnavailable,
@@ -101,7 +101,7 @@ def candidates_for(
                 lost.append(never_reached(engine.id, why))
         elif not said.offers(capability):
             left_out.append(skipped(engine.id, "capability", f"does not advertise {capability}"))
-        elif said.gateway_id is not None and said.gateway_id in call.meta.path:
+        elif closes_cycle(said, call, members):
             detail = f"its gateway ({said.gateway_id}) is already in the federation path"
             left_out.append(skipped(engine.id, "loop", detail))
         elif (misfit := fit(engine, said)) is not None:

@@ -4,7 +4,7 @@ Pure, and independent of the order of the registry: engines speak by priority (h
 It refuses to know health: what is configured and last known counts (decision 2), and only what this build can route.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -116,16 +116,21 @@ def conformance(capabilities: Mapping[str, Any]) -> str | None:
     return "L2" if BEYOND_RETRIEVAL & capabilities.keys() and DELIVERY & capabilities.keys() else "L1"
 
 
-def catalog_entries(offers: Sequence[EngineOffer], public_url: str | None = None) -> list[dict[str, Any]]:
+def catalog_entries(
+    offers: Sequence[EngineOffer], public_url: str | None = None, discovered: Container[str] = ()
+) -> list[dict[str, Any]]:
     """`engines` of `catalog/list` (RCP §7.13): every engine that has shaken hands once, with all it said it can do.
 
-    If callers reach us at `public_url`, each has the endpoint at which it can be spoken to by itself.
+    If callers reach us at `public_url`, each has the endpoint at which it can be spoken to by itself. Those that we
+    discovered ourselves are marked, so that gateways that discover each other come to an end.
     """
     entries: list[dict[str, Any]] = []
     for engine_id, said in _ranked(offers):
-        entry = {"id": engine_id, "server": dict(said.server), "capabilities": said.capabilities}
+        entry: dict[str, Any] = {"id": engine_id, "server": dict(said.server), "capabilities": said.capabilities}
         if public_url is not None:
             entry["endpoint"] = {"transport": "http", "url": f"{public_url}/engines/{engine_id}/rcp"}
+        if engine_id in discovered:
+            entry["x-gateway"] = {"discovered": True}
         entries.append(entry)
     return entries
 

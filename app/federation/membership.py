@@ -28,7 +28,12 @@ class Engines(Protocol):
     def version(self) -> int: ...
 
     @property
-    def engines(self) -> Sequence[Engine]: ...
+    def asked(self) -> Sequence[Engine]: ...
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """Gateway -> those of its engines that are asked directly."""
+        ...
 
     @property
     def disabled(self) -> Sequence[str]: ...
@@ -49,6 +54,8 @@ class Members:
     """Largest `k` served: `retrieve.maxK` of the advertisement, or the setting while nobody advertises one."""
     excluded_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Engine id -> filter fields it must not be asked for, since its type for them lost."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Gateway -> its engines that are asked directly. Its name stands for them, also where it is not asked itself."""
 
     def ids(self) -> frozenset[str]:
         """Every id of the registry, disabled ones included."""
@@ -85,7 +92,7 @@ class Membership:
     def _compute(self) -> Members:
         self._version = self._engines.version
         self.epoch += 1
-        engines = tuple(self._engines.engines)
+        engines = tuple(self._engines.asked)
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement)
             for engine in engines
@@ -104,6 +111,7 @@ class Membership:
             offers=offers,
             max_k=retrieve["maxK"] if retrieve else self._max_k,
             excluded_fields=excluded_fields(offers),
+            groups=self._engines.groups,
         )
 
     def __repr__(self) -> str:

@@ -24,6 +24,8 @@ from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.refusal import Refusal, nobody_can
 from app.federation.request import (
     asked_engines,
+    closes_cycle,
+    engine_weights,
     fusion_options,
     loop_reason,
     method_note,
@@ -177,7 +179,7 @@ class _Planner:
         session_id = params.options.session_id
         self._session = None if session_id is None else scoped(members.identity, session_id)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
-        self._weights: Mapping[str, float] = self._fusion.get("weights") or {}
+        self._weights = engine_weights(self._fusion, members)
         self._asked_engines = asked_engines(params.gateway, members)
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
         self._meta = forwarded_meta(call, members.identity)
@@ -220,7 +222,7 @@ class _Planner:
             self._skip_unreached(engine)
         elif advertisement.retrieve is None:
             self._skip(engine, "capability", "does not advertise retrieve")
-        elif advertisement.gateway_id is not None and advertisement.gateway_id in self._call.meta.path:
+        elif closes_cycle(advertisement, self._call, self._members):
             detail = f"its gateway ({advertisement.gateway_id}) is already in the federation path"
             self._skip(engine, "loop", detail)
             self._notes.append(f"{engine.id}: not asked: {detail}")
@@ -313,7 +315,7 @@ class _Planner:
             self._lost.append(never_reached(engine.id, why))
 
     def _check_weights(self) -> None:
-        known = self._members.ids() | INNER_LISTS if self._weights else frozenset()
+        known = self._members.ids() | INNER_LISTS | self._members.groups.keys() if self._weights else frozenset()
         for name in self._weights:
             if name not in known:
                 raise InvalidParams(

@@ -11,6 +11,7 @@ from app.federation.call import Call
 from app.federation.membership import Members
 from app.federation.snapshot import versions_in
 from app.fusion.ranked import FusionOptions
+from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, InvalidParams
 from app.protocol.params import FUSION_METHODS, GatewayOptions, RetrieveParams
 from app.settings.schema import FusionSettings, RetrieveSettings
@@ -44,13 +45,27 @@ def asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] |
     names = gateway.engines
     if names is None:
         return None
-    known = members.ids()
+    known, groups = members.ids(), members.groups
     for name in names:
-        if name not in known:
+        if name not in known and name not in groups:
             raise InvalidParams(
                 f"'x-gateway.engines' names '{name}', which is not configured", field="x-gateway.engines"
             )
-    return frozenset(names)
+    return frozenset(names).union(*(groups.get(name, ()) for name in names))
+
+
+def engine_weights(fusion: Mapping[str, Any], members: Members) -> Mapping[str, float]:
+    """The request's own weights; that of a gateway holds for its engines which are asked directly."""
+    weights: Mapping[str, float] = fusion.get("weights") or {}
+    if not weights or not members.groups:
+        return weights
+    spread = {child: weight for name, weight in weights.items() for child in members.groups.get(name, ())}
+    return {**spread, **weights}
+
+
+def closes_cycle(said: Advertisement, call: Call, members: Members) -> bool:
+    """Whether whoever said this is a gateway that the request has come through, or ourselves (RCP §16)."""
+    return said.gateway_id is not None and (said.gateway_id in call.meta.path or said.gateway_id == members.identity)
 
 
 def method_note(fusion: Mapping[str, Any]) -> list[str]:

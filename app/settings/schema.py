@@ -55,6 +55,12 @@ def _header_value(value: str) -> str:
     return value
 
 
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*)(?::\d{1,5})?", text):
+        raise ValueError("must be a host, or host:port, without scheme and path")
+    return text.lower()
+
+
 def _address(url: str, example: str) -> str:
     """`url`, if somebody may be reached there. Raises ValueError, which never quotes the URL: it may hold keys."""
     try:
@@ -73,6 +79,7 @@ def _address(url: str, example: str) -> str:
 
 EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
 Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
+Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_header_value)]
 
@@ -135,6 +142,10 @@ class EngineEntry(_Registry):
     """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
     """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all."""
+    discover: bool = False
+    """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly."""
+    discover_hosts: list[Host] = Field(default_factory=list)
+    """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
 
     @field_validator("url")
     @classmethod
@@ -173,6 +184,12 @@ class EngineEntry(_Registry):
             raise Misplaced("a stdio engine has no headers", "headers")
         if self.tls and not (self.url or "").startswith("https://"):
             raise Misplaced("needs an https:// URL", "tls")
+        return self
+
+    @model_validator(mode="after")
+    def _hosts_are_for_discovery(self) -> "EngineEntry":
+        if self.discover_hosts and not self.discover:
+            raise Misplaced("is of no use without 'discover'", "discoverHosts")
         return self
 
     @property

@@ -17,6 +17,7 @@ REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
 OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+DROP_REASONS = ("malformed", "excess")
 OTHER = "other"
 
 EngineState = tuple[str, bool, int]
@@ -39,9 +40,16 @@ class _Outcomes:
             self._children[key] = (self._counter.labels(first, second), self._histogram.labels(first, second))
 
     def observe(self, first: str, second: str, seconds: float) -> None:
-        count, duration = self._children[(first, second)]
-        count.inc()
-        duration.observe(seconds)
+        children = self._children.get((first, second))
+        if children is not None:  # else an engine that has left since
+            children[0].inc()
+            children[1].observe(seconds)
+
+    def forget(self, first: str) -> None:
+        for key in [key for key in self._children if key[0] == first]:
+            del self._children[key]
+            self._counter.remove(*key)
+            self._histogram.remove(*key)
 
     def __repr__(self) -> str:
         return f"<_Outcomes {len(self._children)} pairs of labels>"
@@ -157,8 +165,16 @@ class Metrics:
         for engine in engines:
             for outcome in ("ok", "cancelled", *kinds):
                 self._legs.declare(engine, outcome)
-            for reason in ("malformed", "excess"):
+            for reason in DROP_REASONS:
                 self._dropped.labels(engine, reason)
+
+    def forget_engine(self, engine: str) -> None:
+        """Let its series end. With several workers they stay, for what other workers count must not be lost."""
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            return
+        self._legs.forget(engine)
+        for reason in DROP_REASONS:
+            self._dropped.remove(engine, reason)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Let `read` be asked for the engines' state at each scrape."""

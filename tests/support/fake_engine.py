@@ -176,7 +176,12 @@ class FakeEngines:
     def __init__(self, *engines: FakeEngine, disabled: Sequence[str] = ()) -> None:
         self.engines: Sequence[FakeEngine] = engines
         self.disabled = disabled
+        self.groups: dict[str, Sequence[str]] = {}
         self.version = 0
+
+    @property
+    def asked(self) -> Sequence[FakeEngine]:
+        return self.engines
 
 
 def members_of(

@@ -128,7 +128,13 @@ class Reader:
 
 @asynccontextmanager
 async def asking(
-    port: int, message: Any, *, receive_buffer: int | None = None, limit: int = 2**24, **headers: str
+    port: int,
+    message: Any,
+    *,
+    receive_buffer: int | None = None,
+    limit: int = 2**24,
+    path: str = "/rcp",
+    **headers: str,
 ) -> AsyncIterator[Reader]:
     """One request on a connection of its own; `headers` with underscores for dashes.
 
@@ -140,7 +146,7 @@ async def asking(
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
-    writer.write(_request(message, {"accept": EVENTS, **headers}))
+    writer.write(_request(message, {"accept": EVENTS, **headers}, path))
     try:
         yield Reader(reader, writer)
     finally:
@@ -149,9 +155,9 @@ async def asking(
             await writer.wait_closed()
 
 
-def _request(message: Any, headers: Mapping[str, str]) -> bytes:
+def _request(message: Any, headers: Mapping[str, str], path: str) -> bytes:
     body = json.dumps(message).encode()
-    lines = ["POST /rcp HTTP/1.1", "host: gateway", f"content-length: {len(body)}"]
+    lines = [f"POST {path} HTTP/1.1", "host: gateway", f"content-length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 

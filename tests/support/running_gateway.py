@@ -23,9 +23,10 @@ Json = dict[str, Any]
 class RunningGateway:
     """One gateway under test."""
 
-    def __init__(self, state: GatewayState, client: httpx2.AsyncClient) -> None:
+    def __init__(self, state: GatewayState, client: httpx2.AsyncClient, url: str = "http://gateway") -> None:
         self.state = state
         self.client = client
+        self.url = url
         self._ids = 0
 
     async def post(self, body: Any, path: str = "/rcp", headers: Mapping[str, str] | None = None) -> httpx2.Response:
@@ -33,27 +34,29 @@ class RunningGateway:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.client.post(path, content=content, headers=dict(headers or {}))
 
-    async def call(self, method: str, params: Json | None = None) -> Json:
-        """The whole JSON-RPC response to one request."""
+    async def call(
+        self, method: str, params: Json | None = None, *, base: str = "/rcp", headers: Mapping[str, str] | None = None
+    ) -> Json:
+        """The whole JSON-RPC response to one request at the endpoint `base`."""
         self._ids += 1
         call_id = self._ids
         message = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params or {}}
-        response = await self.post(message, f"/rcp/{method}")
+        response = await self.post(message, f"{base}/{method}", headers)
         assert response.status_code == 200, response.text
         answer: Json = response.json()
         assert answer["id"] == call_id
         return answer
 
-    async def result(self, method: str, params: Json | None = None) -> Json:
+    async def result(self, method: str, params: Json | None = None, **where: Any) -> Json:
         """The result of one request that must succeed."""
-        answer = await self.call(method, params)
+        answer = await self.call(method, params, **where)
         assert "result" in answer, answer
         result: Json = answer["result"]
         return result
 
-    async def error(self, method: str, params: Json | None = None) -> Json:
+    async def error(self, method: str, params: Json | None = None, **where: Any) -> Json:
         """The error of one request that must fail."""
-        answer = await self.call(method, params)
+        answer = await self.call(method, params, **where)
         assert "error" in answer, answer
         error: Json = answer["error"]
         return error
@@ -67,6 +70,11 @@ class RunningGateway:
         value = self.state.metrics.registry.get_sample_value(name, labels)
         assert value is not None, f"no series {name} {labels}"
         return value
+
+
+def http_client(url: str) -> httpx2.AsyncClient:
+    """A client of a gateway that listens."""
+    return httpx2.AsyncClient(base_url=url, trust_env=False)
 
 
 def entry(id: str, engine: ScriptedEngine | str, **more: Any) -> Json:

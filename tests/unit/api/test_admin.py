@@ -18,7 +18,8 @@ class Engines:
     """A set of engines over fake wires, as the state holds it."""
 
     def __init__(self, *engines: RemoteEngine) -> None:
-        self.engines: Sequence[RemoteEngine] = engines
+        self.engines = self.asked = engines
+        self.groups: dict[str, Sequence[str]] = {}
         self.disabled: Sequence[str] = ()
         self.version = 0
 
