@@ -15,6 +15,7 @@ from app.engines.engine import RemoteEngine
 from app.federation.alone import ask_alone
 from app.federation.call import MethodCall
 from app.federation.catalog import info
+from app.federation.membership import WRITING
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
@@ -84,7 +85,8 @@ class EngineAnswers:
 
     def _capabilities(self, said: Advertisement) -> Mapping[str, Any]:
         """Its own advertisement without what the gateway does not let through."""
-        return {key: value for key, value in said.capabilities.items() if said.offers(key) and key not in NOT_RELAYED}
+        hidden = NOT_RELAYED if self._state.settings.index.enabled else NOT_RELAYED | WRITING
+        return {key: value for key, value in said.capabilities.items() if said.offers(key) and key not in hidden}
 
     def __repr__(self) -> str:
         return f"<EngineAnswers of {len(self._state.engines.engines)} engines>"

@@ -12,14 +12,15 @@ from app.federation.membership import Members
 from app.federation.outcome import failed_alone
 from app.federation.request import closes_cycle
 from app.federation.witness import Witness
+from app.protocol.documents import read_idempotency_key
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
 from app.settings.schema import GatewaySettings
 
-READING = frozenset(
-    {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "memory/recall", "query/transform", "rerank"}
-    | {"retrieve"}
+REPEATABLE = frozenset(
+    {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "index/delete", "memory/recall"}
+    | {"query/transform", "rerank", "retrieve"}
 )
-"""Methods that change nothing, so that asking twice is as good as once."""
+"""Methods that asked twice do no more than once; any other is one only under an idempotency key."""
 
 
 async def ask_alone(
@@ -36,7 +37,8 @@ async def ask_alone(
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
     params = {key: value for key, value in call.params.items() if key != "_meta"}
-    question = plain(call.method, params, idempotent=call.method in READING)
+    repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
+    question = plain(call.method, params, idempotent=repeatable)
     outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
     if outcome.result is None:
         raise failed_alone(outcome)

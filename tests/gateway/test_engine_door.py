@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.conftest import Starter
 from tests.support.listening_gateway import asking, listening, question
 from tests.support.running_gateway import Json, entry, running, until
-from tests.support.scripted_engine import RpcFault, ScriptedEngine, hang, hit
+from tests.support.scripted_engine import Bytes, RpcFault, ScriptedEngine, hang, hit
 
 DOCS = {"base": "/engines/docs/rcp"}
 CAPABILITIES: Json = {
@@ -66,6 +66,25 @@ async def test_every_method_it_advertises_is_passed(engines: Starter) -> None:
             assert (await gateway.error(method, **DOCS))["code"] == code
         assert await gateway.metric("rcp_gateway_legs_total", engine="docs", outcome="ok") == 2
     assert docs.requests("x-acme/rank")[0].params["any"] == "thing"
+
+
+async def test_writing_is_passed_only_where_it_is_allowed(engines: Starter) -> None:
+    """`index` is there only with `index.enabled`; an addition is sent once, a deletion may be sent twice."""
+    docs = await engines(capabilities={"retrieve": {}, "index": {"writable": True}})
+    docs.answers |= {"index/add": {"ids": ["a"]}, "index/delete": {"deleted": 1}}
+    add = {"documents": [{"text": "t"}]}
+    async with running([entry("docs", docs)]) as gateway:
+        assert "index" not in (await gateway.result("info", **DOCS))["capabilities"]
+        assert (await gateway.error("index/add", add, **DOCS))["code"] == -32003
+    assert docs.requests("index/add") == []
+    async with running([entry("docs", docs)], {"index": {"enabled": True}}) as gateway:
+        assert (await gateway.result("info", **DOCS))["capabilities"]["index"] == {"writable": True}
+        assert (await gateway.result("index/add", add, **DOCS))["ids"] == ["a"]
+        docs.answers |= {"index/add": Bytes(b""), "index/delete": Bytes(b"")}
+        for method, params, times in (("index/add", add, 2), ("index/delete", {"ids": ["a"]}, 2)):
+            await gateway.retrieve()  # leaves an open connection
+            assert (await gateway.error(method, params, **DOCS))["code"] == -32010
+            assert len(docs.requests(method)) == times, method
 
 
 async def test_deadline_and_path_hold(engines: Starter) -> None:
