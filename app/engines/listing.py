@@ -87,6 +87,8 @@ def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
 
     The gateway's headers and TLS go to its own origin (scheme, host and port) and to no other.
     """
+    if any(step in ("", ".", "..") for step in engine_id.split("/")):
+        raise ValueError("its id is none that a path can hold")
     wishes = gateway.model_dump(exclude=set(OWN))
     entry = EngineEntry.model_validate({**wishes, "id": f"{gateway.id}/{engine_id}", "url": url})
     at = Endpoint.of(url)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.conftest import Starter
+from tests.support.mounted_gateway import mounted
 from tests.support.running_gateway import entry, until
 from tests.support.scripted_engine import hang
 from tests.support.stdio_caller import PATIENCE, PROJECT, StdioCaller, calling, command
@@ -45,6 +46,18 @@ async def test_an_engine_that_is_not_there_does_not_keep_it(engines: Starter, tm
         report = (await caller.message())["result"]["_meta"]["x-gateway"]["engines"]
         assert {engine["id"]: engine["status"] for engine in report} == {"docs": "ok", "gone": "skipped"}
         assert (await caller.end())[0] == 0
+
+
+async def test_engines_of_a_gateway_are_there_at_once(engines: Starter, tmp_path: Path) -> None:
+    """`initialize` waits for engines that join through a gateway as well."""
+    async with mounted([entry("docs", await engines())], {"server": {"id": "inner"}}) as inner:
+        argv = command(tmp_path, [entry("in", f"{inner.url}/rcp", discover=True, timeoutMs=20_000)])
+        async with calling(argv) as caller:
+            await hello(caller)
+            caller.ask(1, "retrieve", query="q")
+            report = (await caller.message())["result"]["_meta"]["x-gateway"]["engines"]
+            assert [(engine["id"], engine["status"]) for engine in report] == [("in/docs", "ok")]
+            assert (await caller.end())[0] == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

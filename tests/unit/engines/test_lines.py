@@ -98,6 +98,27 @@ def test_the_owner_by_the_head(head: bytes, number: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{', 7),
+        (b'{"method":"ping","id":"a\\u0062","params":{', "ab"),
+        (b'{"id":1.5,"params":{', 1.5),
+        (b'{"params":{"id":3},"id":"x",', "x"),
+        (b'{"params":{"id":3', None),
+        (b'{"id":{"id":3},"x":"', None),
+        (b'{"id":"cut', None),
+        (b'{"id":', None),
+        (b'[{"id":7,', None),
+        (b'{"id":true,"x', None),
+        (b"", None),
+    ],
+)
+def test_the_id_by_the_head(head: bytes, found: object) -> None:
+    """The id of a message that is too long is what its head shows at the top, as it is, or nothing."""
+    assert Oversized(None, head).id == found
+
+
+@pytest.mark.parametrize(
     ("tail", "number"),
     [
         (b'x"}]},"id":7}', 7),

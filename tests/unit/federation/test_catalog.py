@@ -322,6 +322,15 @@ def test_catalog_lists_engines_with_all_they_say() -> None:
     dumps(entries)
 
 
+def test_the_catalog_tells_where_engines_are() -> None:
+    """Where callers reach us each entry has its endpoint; what we only discovered is marked."""
+    listed = catalog_entries([offer("team/b", {}), offer("a", {})], "https://rcp.example", {"a"})
+    assert [(entry["endpoint"], entry.get("x-gateway")) for entry in listed] == [
+        ({"transport": "http", "url": "https://rcp.example/engines/a/rcp"}, {"discovered": True}),
+        ({"transport": "http", "url": "https://rcp.example/engines/team/b/rcp"}, None),
+    ]
+
+
 def test_info_is_the_result_of_a_handshake() -> None:
     """info has version, identity, capabilities and the level they prove, and no level where none is proved."""
     gateway = {"id": "gw-1", "epoch": 2}

@@ -350,3 +350,22 @@ def test_blend_comes_from_request_then_settings() -> None:
     asked_for = plan_retrieve(call, members, NOW, RetrieveSettings(), blend)
     assert (asked_for.fusion.method, asked_for.fusion.rrf_k, asked_for.fusion.confidence_weight) == ("convex", 9, 0)
     assert asked_for.fusion.identity == "uri"
+
+
+# Engines that joined through a gateway
+
+
+def test_nobody_asks_itself() -> None:
+    """An engine that turns out to be this gateway is not asked."""
+    plan = planned(members_of(FakeEngine("mirror", gateway_id="us"), FakeEngine("other", gateway_id="them")))
+    assert (asked(plan), reasons(plan)) == (["other"], {"mirror": "loop"})
+
+
+def test_the_name_of_a_gateway_stands_for_its_engines() -> None:
+    """Named or weighed, a gateway means its engines; a weight of their own goes first."""
+    members = members_of(FakeEngine("g/a"), FakeEngine("g/b"), FakeEngine("x"), groups={"g": ("g/a", "g/b")})
+    plan = planned(members, x_gateway={"engines": ["g"]}, fusion={"weights": {"g": 3, "g/b": 5}})
+    assert {leg.engine.id: leg.weight for leg in plan.legs} == {"g/a": 3, "g/b": 5}
+    assert reasons(plan) == {"x": "not_selected"}
+    assert refused(members, fusion={"weights": {"h": 1}}).code == -32602
+    assert refused(members, x_gateway={"engines": ["h"]}).code == -32602

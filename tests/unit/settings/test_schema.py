@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.faults import Fault
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name
 from app.settings.verdict import faults_of
 
 
@@ -113,3 +113,54 @@ def test_keys_in_files() -> None:
     """The registry is written in camelCase, the settings in snake_case."""
     assert file_name(EngineEntry, "timeout_ms") == "timeoutMs"
     assert file_name(GatewaySettings, "server") == "server"
+
+
+@pytest.mark.parametrize("host", ["e.example", "E.example:8080", "10.0.0.1", "[::1]", "[::1]:9", "fd00::1"])
+def test_hosts_for_discovery(host: str) -> None:
+    """A host, or host and port, in small letters."""
+    entry = EngineEntry.model_validate(_http(discover=True, discoverHosts=[host]))
+    assert entry.discover_hosts == [host.lower()]
+
+
+@pytest.mark.parametrize(
+    "host", ["", "http://e.example", "e.example/x", "*.example", "a b", "user@e", "e:port", "e:1:2"]
+)
+def test_what_is_no_host(host: str) -> None:
+    """A scheme, a path, a pattern or credentials are refused, with the way to write it."""
+    (told,) = _faults(_http(discover=True, discoverHosts=[host]))
+    assert told.startswith("engines[0].discoverHosts[0]: ")
+
+
+def test_hosts_without_discovery_are_a_mistake() -> None:
+    """`discoverHosts` alone would do nothing."""
+    assert _faults(_http(discoverHosts=["e.example"])) == [
+        "engines[0].discoverHosts: is of no use without 'discover'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"), [("https://rcp.example/", "https://rcp.example"), ("http://h:1/a/", "http://h:1/a")]
+)
+def test_public_urls(url: str, kept: str) -> None:
+    """Where callers reach the gateway, without the last slash."""
+    assert ServerSettings(public_url=url).public_url == kept
+
+
+@pytest.mark.parametrize(
+    "url", ["rcp.example", "ftp://h", "https://", "https://h?key=SECRET", "https://u:SECRET@h", "http://h/#x"]
+)
+def test_what_is_no_public_url(url: str) -> None:
+    """It must be an address, and hold nothing that is not for every caller."""
+    with pytest.raises(ValidationError) as error:
+        GatewaySettings.model_validate({"server": {"public_url": url}})
+    (fault,) = faults_of(error.value, GatewaySettings)
+    assert fault.path == "server.public_url"
+    assert "SECRET" not in str(fault)
+
+
+def test_sessions_need_one_worker() -> None:
+    """A handshake that another worker knows nothing of would be no handshake."""
+    with pytest.raises(ValidationError) as error:
+        GatewaySettings.model_validate({"server": {"handshake": "required", "workers": 2}})
+    (fault,) = faults_of(error.value, GatewaySettings)
+    assert (fault.path, "workers: 1" in fault.message) == ("server.handshake", True)

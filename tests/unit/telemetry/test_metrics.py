@@ -145,3 +145,24 @@ def test_several_workers_expose_one_whole(metrics: Metrics, monkeypatch: pytest.
     whole = metrics.scraped()
     assert whole is not metrics.registry
     assert whole.get_sample_value("rcp_gateway_engine_up", {"engine": "docs"}) == 1
+
+
+def test_an_engine_that_left_has_no_series(metrics: Metrics) -> None:
+    """The series of an engine end with it; a call of it that ends later is counted nowhere, and the others stay."""
+    metrics.leg("docs", "ok", 0.1)
+    metrics.dropped("docs", "excess", 2)
+    metrics.forget_engine("docs")
+    metrics.leg("docs", "ok", 0.1)
+    assert all(labels.get("engine") != "docs" for _, labels in series(metrics))
+    assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
+    metrics.declare_engines(["docs"], LEG_KINDS)
+    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0
+
+
+def test_of_several_workers_none_lets_series_end(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What other workers counted of an engine must not be lost."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    metrics.forget_engine("docs")
+    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0
