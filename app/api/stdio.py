@@ -20,8 +20,8 @@ from app.engines.lines import LineSplitter, Oversized
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, ParseError, PayloadTooLarge
 
-MAX_UNDER_WAY = 256
-"""Lines that are answered at once; the next are read when one has been."""
+MAX_UNDER_WAY = 128
+"""Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
 
 LAST_WORDS = 1.0
 """Seconds that a caller has to read the last answers once the gateway was told to stop."""
