@@ -159,10 +159,10 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     os.environ[REGISTRY_VARIABLE] = str(registry)
     os.environ[CONFIG_VARIABLE] = str(config or "")
     server = settings.server
-    listener = _listen(server.host if host is None else host, server.port if port is None else port)
     count = server.workers if workers is None else workers
     if count > 1 and server.handshake == "required":
         raise SettingsError("--workers", (Fault("server.handshake", "'required' needs one worker", "leave it out"),))
+    listener = _listen(server.host if host is None else host, server.port if port is None else port)
     options = uvicorn.Config(
         "app.main:create_app",
         factory=True,

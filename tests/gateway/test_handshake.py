@@ -1,15 +1,14 @@
 """`server.handshake: required`: who has a session over HTTP, what is refused without one, and when it is over."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.main import CONFIG_VARIABLE, REGISTRY_VARIABLE, serve
+from app.settings.faults import SettingsError
 from tests.gateway.conftest import Starter
 from tests.support.running_gateway import Json, RunningGateway, entry, running
-from tests.support.stdio_caller import PROJECT
 
 REQUIRED: Json = {"server": {"handshake": "required"}}
 
@@ -145,12 +144,12 @@ async def test_the_handshake_is_optional_by_default(engines: Starter) -> None:
         assert code(await gateway.call("retrieve", {"query": "q"}, headers={"RCP-Session": "mine"})) is None
 
 
-def test_more_workers_than_one_are_refused(tmp_path: Path) -> None:
+def test_more_workers_than_one_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--workers` cannot undo what the file rules out: a session is known to one worker only."""
-    (tmp_path / "rcp.json").write_text('{"engines": []}')
-    (tmp_path / "gateway.yaml").write_text("server: {handshake: required}")
-    files = ["--registry", str(tmp_path / "rcp.json"), "--config", str(tmp_path / "gateway.yaml")]
-    argv = [sys.executable, "-m", "app", "serve", *files, "--port", "0", "--workers", "2"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=PROJECT, timeout=40, check=False)
-    assert done.returncode == 1
-    assert "server.handshake: 'required' needs one worker" in done.stderr
+    for name in (REGISTRY_VARIABLE, CONFIG_VARIABLE):
+        monkeypatch.setenv(name, "put back afterwards")
+    registry, config = tmp_path / "rcp.json", tmp_path / "gateway.yaml"
+    registry.write_text('{"engines": []}')
+    config.write_text("server: {handshake: required}")
+    with pytest.raises(SettingsError, match="'required' needs one worker"):
+        serve(registry, config, None, 0, 2)
