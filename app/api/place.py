@@ -3,8 +3,11 @@
 Ids and methods may both hold slashes, so which engines there are decides where one ends. It refuses to know HTTP.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+
+from app.protocol.messages import GATES, UNGATED
 
 BASE = "/rcp"
 ENGINES = "/engines/"
@@ -19,8 +22,17 @@ class Place(NamedTuple):
     """What stands behind `/rcp/`, empty if nothing does."""
 
 
+_USUAL: Mapping[str, Place] = MappingProxyType(
+    {BASE: Place(None, ""), **{f"{BASE}/{method}": Place(None, method) for method in UNGATED | GATES.keys()}}
+)
+"""What nearly every request names, made once."""
+
+
 def place_of(path: str, known: Callable[[str], bool]) -> Place | None:
     """The place of `path`; None if RCP is not spoken there. An engine that nobody knows is named all the same."""
+    usual = _USUAL.get(path)
+    if usual is not None:
+        return usual
     if path.startswith(BASE):
         behind = path[len(BASE) :]
         return Place(None, behind[1:]) if not behind or behind[0] == "/" else None
