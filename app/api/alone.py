@@ -14,7 +14,6 @@ from app.api.stream import Told
 from app.engines.engine import RemoteEngine
 from app.federation.alone import ask_alone
 from app.federation.call import MethodCall
-from app.federation.catalog import info
 from app.federation.membership import WRITING
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
@@ -67,13 +66,13 @@ class EngineAnswers:
     def _described(self, engine: RemoteEngine, version: int) -> Params:
         said = _known(engine)
         gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
-        return info(
-            protocol_version=version,
-            name=said.server["name"],
-            version=said.server["version"],
-            capabilities=self._capabilities(said),
-            gateway=gateway,
-        )
+        claim = {} if said.conformance is None else {"conformance": said.conformance}
+        return {
+            "protocolVersion": version,
+            "server": dict(said.server),
+            "capabilities": self._capabilities(said),
+            "_meta": {**claim, "x-gateway": gateway},
+        }
 
     def _check_gate(self, method: str, engine: RemoteEngine) -> None:
         """Raises UnknownMethod (-32004), CapabilityMissing (-32003)."""

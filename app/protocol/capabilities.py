@@ -39,6 +39,8 @@ class Advertisement:
     """As the engine sent them, unknown keys included."""
     gateway_id: str | None = None
     """Its identity in `_meta.federation.path` if the engine is itself a gateway."""
+    conformance: str | None = None
+    """The level it claims for itself (RCP §14)."""
     retrieve: RetrieveOffer | None = None
     filter_fields: Mapping[str, str | None] = field(default_factory=dict)
     """Filterable field -> its type, or None where the engine lists names only."""
@@ -63,7 +65,9 @@ def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
     name = server.get("name") if type(server) is dict else None
     server_version = server.get("version") if type(server) is dict else None
     meta = result.get("_meta")
-    gateway = meta.get("x-gateway") if type(meta) is dict else None
+    meta = meta if type(meta) is dict else {}
+    level = meta.get("conformance")
+    gateway = meta.get("x-gateway")
     gateway_id = gateway.get("id") if type(gateway) is dict else None
     filters = capabilities.get("filter")
     filters = filters if type(filters) is dict else {}
@@ -75,6 +79,7 @@ def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
         },
         capabilities=capabilities,
         gateway_id=gateway_id if type(gateway_id) is str else None,
+        conformance=level if type(level) is str else None,
         retrieve=_read_retrieve(capabilities.get("retrieve")),
         filter_fields=_read_fields(filters.get("fields")),
         filter_operators=_strings(operators) if type(operators) is list else None,
