@@ -21,8 +21,9 @@ ROWS = (
 )
 """A room imports only from rows below its own; rooms of one row do not know each other."""
 
-APART = {"demo": {"demo"}}
-"""Rooms outside the rows, and what of ours they may import: the demo's engines do not know the gateway."""
+APART = {"demo": {"demo"}, "conformance": {"conformance"}}
+"""Rooms outside the rows, and what of ours they may import: neither the demo's engines nor the checks of other servers
+know the gateway."""
 
 LAUNCHERS = {"__main__", "commands"}
 """The only rooms that may import a room outside the rows."""
@@ -33,7 +34,7 @@ LIBRARIES = {
     "uvicorn": {"main", "api/wire"},
     "uvloop": {"main"},
     "httptools": {"engines"},
-    "httpx2": {"engines", "commands"},
+    "httpx2": {"engines", "commands", "conformance/http"},
     "httpcore2": {"engines"},
     "anyio": {"engines"},
     "tenacity": {"resilience"},
@@ -58,8 +59,15 @@ LIBRARIES = {
 PURE = ("protocol/", "fusion/", "federation/plan", "federation/outcome", "resilience/deadline", "resilience/breaker")
 IMPURE = {"asyncio", "time", "random", "logging", "structlog", "prometheus_client", "secrets", "threading"}
 
-EDGES = {"federation/fanout", "engines/health", "api/dispatch", "commands/failure", "__main__"}
-"""Where whatever went wrong is caught: a leg, a request, a command."""
+EDGES = {
+    "federation/fanout",
+    "engines/health",
+    "api/dispatch",
+    "commands/failure",
+    "conformance/examination",
+    "__main__",
+}
+"""Where whatever went wrong is caught: a leg, a request, a command, a check."""
 
 DRAWN = {"protocol/errors"}
 """Modules whose docstring draws a picture and may be longer than six lines."""
@@ -270,6 +278,7 @@ def test_rules_bite() -> None:
     assert may_import("federation", "protocol")
     assert may_import("commands", "demo")
     assert may_import("commands", "main")
+    assert may_import("commands", "conformance")
     for room, other in (
         ("engines", "fusion"),
         ("fusion", "engines"),
@@ -278,5 +287,7 @@ def test_rules_bite() -> None:
         ("main", "commands"),
         ("main", "demo"),
         ("demo", "protocol"),
+        ("conformance", "protocol"),
+        ("engines", "conformance"),
     ):
         assert not may_import(room, other), (room, other)

@@ -1,0 +1,126 @@
+"""One server put through all checks, one after the other: every check ends in a verdict, whatever the server does.
+
+It decides how long a check may take and when a server counts as gone. It is an edge: whatever a check stumbles over
+becomes its failure, since the server has sent it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from app.conformance import (
+    delivery,
+    filters,
+    framing,
+    gating,
+    handshake,
+    hits,
+    lifetime,
+    methods,
+    options,
+    proof,
+    vectors,
+)
+from app.conformance.peer import Peer, PeerGone
+from app.conformance.subject import Subject, Wishes
+from app.conformance.verdict import Check, Departure, Finding, Moot, Report, Tolerated, Verdict
+
+ROOMS = (handshake, framing, gating, hits, options, filters, delivery, vectors, methods, lifetime)
+CHECKS: tuple[Check, ...] = tuple(check for room in ROOMS for check in room.suite.checks)
+"""All of them, in the order in which they are run."""
+
+PATIENCE = 3
+"""After so many checks in a row that got no answer the server is not asked any more."""
+
+NEEDED = "handshake."
+"""Checks that are always run: all others stand on the session that they begin."""
+
+
+class Examination:
+    """One server under examination."""
+
+    def __init__(
+        self, peer: Peer, wishes: Wishes, *, timeout: float = 10.0, strict: bool = False, only: Sequence[str] = ()
+    ) -> None:
+        """`timeout`: seconds for one check. `only`: ids, or their beginnings, of the checks wanted; none: all."""
+        self.subject = Subject(peer, wishes)
+        self._timeout = timeout
+        self._strict = strict
+        self._only = tuple(only)
+        self._mute = 0
+        self.checks = [
+            check
+            for check in CHECKS
+            if check.over in (None, peer.kind) and (self._wanted(check) or check.id.startswith(NEEDED))
+        ]
+
+    async def run(self, heard: Callable[[Finding], None] = lambda _: None) -> Report:
+        """Ask everything; `heard` is told each finding as it comes."""
+        findings: list[Finding] = []
+        for check in self.checks:
+            finding = await self._judge(check)
+            if self._wanted(check) or finding.verdict is Verdict.FAIL:
+                findings.append(finding)
+                heard(finding)
+        await self.subject.peer.close()
+        subject, whole = self.subject, not self._only
+        if whole:
+            findings.append(proof.judged(subject.claimed, findings, subject.capabilities))
+            heard(findings[-1])
+        server = subject.described.get("server")
+        return Report(
+            server=server if isinstance(server, dict) else {},
+            claimed=subject.claimed if isinstance(subject.claimed, str) else None,
+            proved=proof.proved(findings, subject.capabilities) if whole else None,
+            findings=tuple(findings),
+        )
+
+    def _wanted(self, check: Check) -> bool:
+        return not self._only or check.id.startswith(self._only)
+
+    async def _judge(self, check: Check) -> Finding:
+        """One check, if there is something to check."""
+        subject = self.subject
+        if self._mute >= PATIENCE:
+            return Finding(check, Verdict.FAIL, f"not asked: the last {PATIENCE} checks got no answer")
+        lacking = [name for name in check.needs if not subject.offers(name)]
+        if lacking:
+            return Finding(check, Verdict.SKIP, f"not advertised: {', '.join(lacking)}")
+        return await self._run(check)
+
+    async def _run(self, check: Check) -> Finding:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await check.run(self.subject)
+        except Moot as moot:
+            finding = Finding(check, Verdict.SKIP, str(moot))
+        except Tolerated as departure:
+            verdict = Verdict.FAIL if self._strict else Verdict.SKIP
+            finding = Finding(check, verdict, str(departure), tolerated=not self._strict)
+        except Departure as departure:
+            finding = Finding(check, Verdict.FAIL, str(departure))
+        except TimeoutError:
+            return await self._lost(check, f"no answer within {self._timeout:g} seconds")
+        except PeerGone as gone:
+            return await self._lost(check, str(gone))
+        except Exception as fault:  # noqa: BLE001 - the edge of a check: what the server sent was not foreseen
+            told = f"the answer cannot be made sense of ({type(fault).__name__}: {fault})"
+            finding = Finding(check, Verdict.FAIL, told)
+        else:
+            finding = Finding(check, Verdict.PASS)
+        self._mute = 0
+        return finding
+
+    async def _lost(self, check: Check, why: str) -> Finding:
+        """The server did not answer: that is a failure, and the next check begins anew."""
+        self._mute += 1
+        try:
+            async with asyncio.timeout(self._timeout):
+                if await self.subject.peer.renew() and self.subject.described:
+                    await handshake.shake_hands(self.subject)
+        except (TimeoutError, PeerGone, Departure) as fault:
+            why = f"{why}; started again, it does not shake hands either ({fault or 'no answer'})"
+        return Finding(check, Verdict.FAIL, why)
+
+    def __repr__(self) -> str:
+        state = f", mute for {self._mute} checks" if self._mute else ""
+        return f"<Examination of {self.subject.peer!r}, {len(self.checks)} checks{state}>"

@@ -1,0 +1,178 @@
+"""A server as our child process: one line of JSON a message, in and out (RCP §5.1).
+
+It decides how the process is started and ended, and which line answers what: one message is under way at a time, so
+the next line that is no notification does. It refuses to know what the lines say.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from app.conformance.peer import PeerGone
+from app.conformance.reply import Json, Reply
+
+MAX_LINE = 64 * 1024 * 1024
+LAST_WORDS = 2_000
+"""Bytes kept of what the process writes to stderr, to tell why it ended."""
+
+GRACE = 2.0
+"""Seconds that a process has to end once its input has ended, before it is killed."""
+
+
+class StdioPeer:
+    """A server that `command` starts."""
+
+    kind: Literal["http", "stdio"] = "stdio"
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = tuple(command)
+        self.noise: list[str] = []
+        """Lines on stdout that are no JSON-RPC."""
+        self._process: Process | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._words = b""
+        self._sentinels = 0
+        self._notifications: list[Json] = []
+
+    async def send(self, body: bytes, method: str, events: bool = False) -> Reply:
+        """Write the line and read the next one that is no notification."""
+        await self._write(body)
+        return await self.next()
+
+    async def next(self) -> Reply:
+        """Read the next answer to what has been sent already. Raises PeerGone."""
+        message, told = await self._next()
+        return Reply(json.dumps(message).encode(), notifications=tuple(told))
+
+    async def tell(self, body: bytes, method: str) -> Reply:
+        """Write the line and a ping behind it; whatever comes before the ping's answer was said to `body`."""
+        self._sentinels += 1
+        sentinel = f"after-{self._sentinels}"
+        ping = json.dumps({"jsonrpc": "2.0", "id": sentinel, "method": "ping", "params": {}}).encode()
+        await self._write(body + b"\n" + ping)
+        said: list[Any] = []
+        while True:
+            message, _ = await self._next()
+            if isinstance(message, dict) and message.get("id") == sentinel:
+                return Reply(json.dumps(said[0] if len(said) == 1 else said).encode() if said else b"")
+            said.append(message)
+
+    def join_session(self, token: str) -> None:
+        """Nothing to do: the process is the session."""
+
+    async def renew(self) -> bool:
+        """End the process and start another one."""
+        await self.close()
+        await self._started()
+        return True
+
+    def unasked(self) -> list[Json]:
+        """Notifications of this and earlier processes."""
+        return self._notifications
+
+    async def end_of_input(self) -> int | None:
+        """Close the server's input; its exit code, or None if it is still there after the grace."""
+        process = await self._started()
+        assert process.stdin is not None
+        process.stdin.close()
+        return await self.ended()
+
+    async def ended(self) -> int | None:
+        """Its exit code once it has ended by itself, or None if it is still there after the grace."""
+        process = await self._started()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                return await process.wait()
+        return None
+
+    async def close(self) -> None:
+        """End the process with all that it has started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+    async def _started(self) -> Process:
+        if self._process is None:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=MAX_LINE, start_new_session=True
+                )
+            except OSError as fault:
+                raise PeerGone(f"'{self.command[0]}' cannot be started: {fault.strerror}") from None
+            self._words = b""
+            self._listener = asyncio.create_task(self._listen(self._process), name="conformance-stderr")
+        return self._process
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stderr is not None
+        while piece := await process.stderr.read(4096):
+            self._words = (self._words + piece)[-LAST_WORDS:]
+
+    async def _write(self, line: bytes) -> None:
+        process = await self._started()
+        assert process.stdin is not None
+        process.stdin.write(line + b"\n")
+        with suppress(ConnectionError):  # the end of its output tells more
+            await process.stdin.drain()
+
+    async def _next(self) -> tuple[Any, list[Json]]:
+        """The next message that is no notification, and the notifications before it."""
+        process = await self._started()
+        assert process.stdout is not None
+        told: list[Json] = []
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:
+                raise PeerGone(f"a line of its output is longer than {MAX_LINE} bytes") from None
+            if not line:
+                raise PeerGone(await self._end_told(process))
+            message = self._read(line)
+            if isinstance(message, dict) and "method" in message:
+                told.append(message)
+                self._notifications.append(message)
+            elif message is not None:
+                return message, told
+
+    def _read(self, line: bytes) -> Any:
+        """The message in a line, None if it is blank or noise."""
+        if not line.strip():
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict | list):
+            self.noise.append(line[:200].decode("utf-8", "replace").strip())
+            return None
+        return message
+
+    async def _end_told(self, process: Process) -> str:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await process.wait()
+                if self._listener is not None:
+                    await asyncio.shield(self._listener)
+        how = "closed its output" if process.returncode is None else f"ended with status {process.returncode}"
+        last = self._words.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"the server {how}" + (f"; its last words: {last}" if last else "")
+
+    def __repr__(self) -> str:
+        pid = "not running" if self._process is None else f"pid {self._process.pid}"
+        return f"StdioPeer({self.command[0]}, {pid}, {len(self.noise)} lines of noise)"

@@ -1,0 +1,34 @@
+"""The list of all checks, in the order in which a server is asked: what comes first may be needed by what follows.
+
+A check is a function with a decorator; the first line of its docstring is the sentence that people read.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from app.conformance.subject import Subject
+from app.conformance.verdict import Check, Level
+
+Body = Callable[[Subject], Awaitable[None]]
+
+
+class Suite:
+    """Checks about one subject matter; each room file has one."""
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+
+    def check(
+        self, id: str, level: Level, section: str, *needs: str, over: Literal["http", "stdio"] | None = None
+    ) -> Callable[[Body], Body]:
+        """Add the decorated function. `needs`: capabilities without which there is nothing to check."""
+
+        def added(body: Body) -> Body:
+            sentence = " ".join((body.__doc__ or "").split())
+            self.checks.append(Check(id, level, section, sentence, body, needs, over))
+            return body
+
+        return added
+
+    def __repr__(self) -> str:
+        return f"<Suite {len(self.checks)} checks>"
