@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.SKIP: "yellow"}
+CLAIM = "claim.level"
+"""The check that all others are made for; it is not there if only some of them were run."""
+
 NOT_ASKED = "not asked: "
 """How the reason of a check begins that was given up with the server."""
 
@@ -83,7 +86,9 @@ def _conclusion(report: Report) -> str:
         for verdict, word in ((Verdict.PASS, "passed"), (Verdict.FAIL, "failed"), (Verdict.SKIP, "skipped"))
     )
     claimed = one_line(report.claimed or "no level", 40)
-    return f"{name}: {counts}; claims {claimed}, proved {report.proved or 'none'}"
+    judged = any(finding.check.id == CLAIM for finding in report.findings)
+    proved = f", proved {report.proved or 'none'}" if judged else "; no level is judged by a part of the checks"
+    return f"{name}: {counts}; claims {claimed}{proved}"
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Examination:
                 heard(finding)
         await self.subject.peer.close()
         subject, whole = self.subject, not self._only
+        proved = proof.proved(findings, subject.capabilities) if whole else None
         if whole:
             findings.append(proof.judged(subject.claimed, findings, subject.capabilities))
             heard(findings[-1])
@@ -70,7 +71,7 @@ class Examination:
         return Report(
             server=server if isinstance(server, dict) else {},
             claimed=subject.claimed if isinstance(subject.claimed, str) else None,
-            proved=proof.proved(findings, subject.capabilities) if whole else None,
+            proved=proved,
             findings=tuple(findings),
         )
 

@@ -99,15 +99,13 @@ async def snapshots(subject: Subject) -> None:
 
 @_check("options.no-such-snapshot", "L1", "7.7", "retrieve")
 async def no_such_snapshot(subject: Subject) -> None:
-    """A snapshot that there is not is -32010, or -32005 where there are none; never another one silently."""
+    """A snapshot that there is not is -32010, or -32602 for what can be none; never another one silently."""
     asked = {"query": subject.wishes.query, "k": 3, "indexVersion": "no-such-snapshot-7f3a"}
     response = (await subject.ask("retrieve", asked)).response()
     if "result" in response:
         seen = "a snapshot that there is not was asked for, and the present one served"
         raise (Departure if subject.offer("retrieve").get("snapshots") else Tolerated)(seen)
-    code = response["error"].get("code")
-    if code not in (BACKEND_UNAVAILABLE, OPTION_UNSUPPORTED):
-        raise Departure(f"a snapshot that there is not was refused with {told(response['error'])} instead of -32010")
+    await subject.refusal("retrieve", asked, BACKEND_UNAVAILABLE, OPTION_UNSUPPORTED, INVALID_PARAMS)
 
 
 @_check("options.unknown-fields", "L0", "4.4", "retrieve")

@@ -1,0 +1,53 @@
+"""The conformance checks against real servers: the published SDK over HTTP and stdio, and this gateway over HTTP."""
+
+from app.conformance.http import HttpPeer
+from app.conformance.stdio import StdioPeer
+from tests.support.examined import examined, failed, passed, skipped
+from tests.support.listening_gateway import listening
+from tests.support.model_process import OVER_STDIO, model_over_http
+from tests.support.running_gateway import entry
+
+SDK_DEPARTURES = {
+    "framing.null-id",
+    "framing.bad-id",
+    "framing.version",
+    "framing.positional",
+    "framing.no-json",
+    "framing.path",
+    "options.null",
+    "stream.refusal",
+}
+"""What servers on the SDK do differently: tolerated, and failures if strict."""
+
+
+async def test_the_sdk_passes_over_http() -> None:
+    """A server on the published SDK that claims L2 proves it."""
+    with model_over_http() as url:
+        report = await examined(url, strict=False)
+        assert failed(report) == {}
+        assert (report.claimed, report.proved) == ("L2", "L2")
+        assert len(passed(report)) > 100
+        again = await examined(url, strict=True)
+    assert failed(again).keys() - {"claim.level"} == SDK_DEPARTURES
+    assert "somebody else has initialized" in skipped(again)["handshake.version"]
+
+
+async def test_the_sdk_passes_over_stdio() -> None:
+    """The same over stdio, where the handshake is required and the process ends as it should."""
+    report = await examined(StdioPeer(OVER_STDIO), strict=False)
+    assert failed(report) == {}
+    assert report.proved == "L2"
+    assert {"handshake.required", "stdio.clean-output", "stdio.end-of-input", "stdio.shutdown"} <= passed(report)
+    assert "stream.progress" in skipped(report)
+
+
+async def test_the_gateway_proves_what_it_claims() -> None:
+    """In front of two such engines, the gateway passes strictly, at the level that it claims."""
+    with model_over_http() as one, model_over_http() as two:
+        async with listening([entry("one", one), entry("two", two)]) as (_, port):
+            report = await examined(HttpPeer(f"http://127.0.0.1:{port}/rcp", {}))
+    assert failed(report) == {}
+    assert report.claimed == report.proved
+    assert report.claimed in ("L1", "L2")
+    wanted = {"framing.path", "framing.compact", "batch.malformed", "stream.progress", "pages.no-gaps", "filter.or"}
+    assert wanted <= passed(report)
