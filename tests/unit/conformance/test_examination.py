@@ -12,6 +12,7 @@ from app.conformance.stdio import StdioPeer
 from app.conformance.subject import Wishes
 from app.conformance.verdict import Verdict
 from tests.support.breakable_server import BreakableServer
+from tests.support.broken_lines import LINE_BREAKS, STDIO_BREAKS
 from tests.support.examined import examined, failed, passed, skipped
 from tests.support.model_process import PROGRAM
 from tests.support.raw_peer import RawPeer
@@ -96,14 +97,6 @@ async def test_a_stdio_server_that_hangs_once_is_started_again() -> None:
     assert "catalog.list" in passed(report)
 
 
-STDIO_BREAKS = {
-    "handshake.required": ("sys.argv", "server._initialized = True"),
-    "stdio.clean-output": ("sys.argv", "print('starting up', flush=True)"),
-    "stdio.end-of-input": ("serve", "server.serve_stdio(); import time; time.sleep(30)"),
-    "stdio.shutdown": ("serve", "server.serve_stdio(); sys.exit(3)"),
-}
-
-
 @pytest.mark.parametrize("check", STDIO_BREAKS)
 async def test_breaks_of_a_child_process_are_caught(check: str) -> None:
     """No handshake wanted, words on stdout, and an end that never comes or comes with a status."""
@@ -121,15 +114,8 @@ async def test_breaks_of_a_child_process_are_caught(check: str) -> None:
     assert found.keys() == {check}
 
 
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        ("stdio.blank-lines", "if not line.strip(): sys.exit(1)"),
-        ("stdio.pipelined", "sys.stdin.readline() if 'pipelined' in line else None"),
-        ("stdio.cancel", "print(server.handle_line(line), flush=True) if 'to-be-cancelled' in line else None"),
-    ],
-)
-async def test_breaks_of_lines_are_caught(check: str, change: str) -> None:
+@pytest.mark.parametrize("check", LINE_BREAKS)
+async def test_breaks_of_lines_are_caught(check: str) -> None:
     """Ended by a blank line, every other message lost, and a cancelled request answered twice."""
     peer = script(f"""
         import sys
@@ -137,7 +123,7 @@ async def test_breaks_of_lines_are_caught(check: str, change: str) -> None:
         import model_server
         server = model_server.build()
         for line in iter(sys.stdin.readline, ""):
-            {change}
+            {LINE_BREAKS[check]}
             answer = server.handle_line(line) if line.strip() else ""
             if answer:
                 print(answer, flush=True)
