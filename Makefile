@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench chaos clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: $(STAMP) ## let ruff put the code in order
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
 	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
+
+chaos: $(STAMP) ## make engines sick in every way for 10,000 requests, and see that no answer suffers (some minutes); ARGS="--seed 7" repeats a run
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean: ## remove what install and the tools created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

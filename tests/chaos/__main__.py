@@ -1,0 +1,48 @@
+"""Chaos for as long as wanted: `python -m tests.chaos --requests 10000 --seed 7`. Exit code 1 if an invariant broke."""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.scenario import Broken, Chaos
+
+
+def main() -> int:
+    """Run it and tell what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, help="how many to ask (10000)")
+    parser.add_argument("--each", type=int, default=60, help="how many of them in one episode (60)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of all chance")
+    parser.add_argument("--quiet", action="store_true", help="do not tell each episode")
+    wishes = parser.parse_args()
+    print(f"seed {wishes.seed}", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rcp-chaos-") as place:
+        chaos = Chaos(wishes.seed, Path(place), lambda line: None if wishes.quiet else print(line, flush=True))
+        try:
+            asyncio.run(chaos.run(wishes.requests, wishes.each))
+        except Broken as broken:
+            print(f"broken: {broken}\nagain with: python -m tests.chaos --seed {wishes.seed}", file=sys.stderr)
+            return 1
+        finally:
+            outcome = chaos.outcome
+            print(f"{outcome.requests} requests in {outcome.episodes} episodes, {time.monotonic() - began:.0f} s")
+    before, after = outcome.before, outcome.after
+    assert before is not None
+    assert after is not None
+    print(f"slowest answer {outcome.slowest:.2f} s, slowest return of an engine {outcome.back:.2f} s")
+    print(
+        f"memory {before.rss >> 20} -> {after.rss >> 20} MiB, descriptors {before.descriptors} -> {after.descriptors}"
+    )
+    print(
+        "answers without an engine for its fault: " + ", ".join(f"{k} {v}" for k, v in sorted(outcome.missed.items()))
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Two gateways behind nginx are restarted one after the other, at 50 requests a second, and not one is lost.
+
+The test plays the orchestrator: it looks at /readyz and tells the balancer whom to send requests to.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings.schema import ServerSettings
+from tests.chaos.caller import Caller
+from tests.chaos.gateway_process import GatewayProcess, start_gateway
+from tests.chaos.scenario import question
+from tests.chaos.sick_engine import SickEngine
+
+Json = dict[str, Any]
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+RATE = 50
+PATIENCE = 60.0
+DRAIN_SECONDS = 3.0
+
+pytestmark = [
+    pytest.mark.skipif(NGINX is None, reason="needs nginx"),
+    pytest.mark.skipif("drain_seconds" not in ServerSettings.model_fields, reason="needs a gateway that drains"),
+]
+
+CONFIGURATION = """
+{user}
+worker_processes 1;
+daemon off;
+pid {place}/nginx.pid;
+error_log {place}/nginx.log warn;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    client_body_temp_path {place}/body;
+    proxy_temp_path {place}/proxy;
+    fastcgi_temp_path {place}/fastcgi;
+    uwsgi_temp_path {place}/uwsgi;
+    scgi_temp_path {place}/scgi;
+    upstream gateways {{
+        {servers}
+        keepalive 16;
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://gateways;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_next_upstream off;
+        }}
+    }}
+}}
+"""
+
+
+class Balancer:
+    """nginx in front of some ports; it sends no request a second time, so that whatever a gateway loses is lost."""
+
+    def __init__(self, place: Path, ports: list[int]) -> None:
+        self.port = free_port()
+        self._place = place
+        self._ports = ports
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> "Balancer":
+        assert NGINX is not None
+        self._write(self._ports)
+        self._process = subprocess.Popen([NGINX, "-p", str(self._place), "-c", str(self._place / "nginx.conf")])
+        await until(lambda: listens(self.port))
+        return self
+
+    async def send_only_to(self, *ports: int) -> None:
+        """Send requests to these gateways from now on, in the manner of nginx: new workers take over gracefully."""
+        assert self._process is not None
+        before = self._workers()
+        self._write(list(ports))
+        self._process.send_signal(1)
+        await until(lambda: bool(self._workers() - before))
+
+    async def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            await asyncio.to_thread(self._process.wait, 10)
+
+    def _workers(self) -> set[int]:
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        return {int(child) for child in children.split()}
+
+    def _write(self, ports: list[int]) -> None:
+        servers = "\n        ".join(
+            f"server 127.0.0.1:{port}{'' if port in ports else ' down'} max_fails=0;" for port in self._ports
+        )
+        user = "user root root;" if os.geteuid() == 0 else ""
+        text = CONFIGURATION.format(user=user, place=self._place, servers=servers, port=self.port)
+        (self._place / "nginx.conf").write_text(text, encoding="utf-8")
+
+
+class Load:
+    """Requests at a steady rate, whether earlier ones were answered or not; each is counted with what it got."""
+
+    def __init__(self, port: int) -> None:
+        self.answered = 0
+        self.lost: list[str] = []
+        self._port = port
+        self._idle: list[Caller] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Load":
+        self._task = asyncio.create_task(self._drive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await asyncio.gather(*self._under_way)
+        for caller in self._idle:
+            await caller.hang_up()
+
+    async def _drive(self) -> None:
+        due = time.monotonic()
+        while True:
+            request = asyncio.create_task(self._ask())
+            self._under_way.add(request)
+            request.add_done_callback(self._under_way.discard)
+            due += 1 / RATE
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _ask(self) -> None:
+        caller = self._idle.pop() if self._idle else Caller(self._port)
+        try:
+            answer = await caller.ask(question())
+        except (OSError, EOFError, TimeoutError, ValueError, KeyError) as fault:
+            self.lost.append(repr(fault))
+            return
+        if answer.status != 200 or not answer.response.get("result", {}).get("hits"):
+            self.lost.append(f"HTTP {answer.status} {answer.response}")
+        self.answered += 1
+        self._idle.append(caller)
+
+
+@asynccontextmanager
+async def engines() -> AsyncIterator[list[Json]]:
+    """The registry entries of two engines that are well."""
+    pair = [await SickEngine(name, [f"{name}-{rank}" for rank in range(20)], random.Random(1)).start() for name in "ab"]
+    try:
+        yield [{"id": engine.name, "url": engine.url} for engine in pair]
+    finally:
+        for engine in pair:
+            await engine.stop()
+
+
+async def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
+    """One after the other each gateway is told to end, is left alone once it says that it is not ready, serves until
+    then, ends with 0, and comes back; every request on the way is answered."""
+    settings: dict[str, Json] = {"server": {"drain_seconds": DRAIN_SECONDS}}
+    gateways: list[GatewayProcess] = []
+    async with engines() as entries:
+        try:
+            for name in ("one", "two"):
+                gateways.append(await start_gateway(tmp_path, entries, settings, name=name))
+            for gateway in gateways:
+                await until(lambda port=gateway.port: ready(port) == 200)  # type: ignore[misc]
+            ports = [gateway.port for gateway in gateways]
+            balancer = await Balancer(tmp_path, ports).start()
+            try:
+                async with Load(balancer.port) as load:
+                    await asyncio.sleep(0.5)
+                    for place, name in enumerate(("one", "two")):
+                        gateways[place] = await restarted(gateways[place], balancer, ports, tmp_path, entries, name)
+                    await asyncio.sleep(0.5)
+            finally:
+                await balancer.stop()
+            assert load.lost == []
+            assert load.answered >= RATE * 2 * DRAIN_SECONDS / 2
+        finally:
+            for gateway in gateways:
+                if gateway.process.poll() is None:
+                    gateway.process.kill()
+                    gateway.process.wait()
+
+
+async def restarted(
+    gateway: GatewayProcess, balancer: Balancer, ports: list[int], place: Path, entries: list[Json], name: str
+) -> GatewayProcess:
+    """The gateway after a restart on its port, out of and back behind the balancer."""
+    gateway.process.terminate()
+    await until(lambda: ready(gateway.port) == 503)
+    await balancer.send_only_to(*(port for port in ports if port != gateway.port))
+    assert await asyncio.to_thread(gateway.process.wait, PATIENCE) == 0
+    settings: dict[str, Json] = {"server": {"drain_seconds": DRAIN_SECONDS}}
+    again = await start_gateway(place, entries, settings, port=gateway.port, name=name)
+    await until(lambda: ready(again.port) == 200)
+    await balancer.send_only_to(*ports)
+    return again
+
+
+def ready(port: int) -> int:
+    """The status of /readyz, 0 if nobody answers."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as probe:
+        probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
+        return int(probe.recv(64).split(b" ")[1])
+    return 0
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+async def until(condition: Any) -> None:
+    """Wait until `condition` holds, looked at in a thread: it may wait for a socket."""
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.02)
