@@ -34,7 +34,8 @@ def main() -> int:
     before, after = outcome.before, outcome.after
     assert before is not None
     assert after is not None
-    print(f"slowest answer {outcome.slowest:.2f} s, slowest return of an engine {outcome.back:.2f} s")
+    print(f"slowest answer {outcome.slowest:.2f} s, slowest return of an engine {outcome.back:.2f} s", end=", ")
+    print(f"{outcome.excused} answers spoilt by a busy machine")
     print(
         f"memory {before.rss >> 20} -> {after.rss >> 20} MiB, descriptors {before.descriptors} -> {after.descriptors}"
     )

@@ -4,21 +4,23 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from tests.chaos.machine import Machine
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request got: HTTP's status, the response, seconds as the caller measured, and how its own loop fared."""
+    """What one request got: HTTP's status, the response, and seconds as the caller measured."""
 
     status: int
     response: Json
     seconds: float
-    stall: float
-    """The longest time for which this process itself came to nothing meanwhile."""
+    lost: float
+    """Seconds for which the machine kept this process or the gateway from running meanwhile."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Caller:
     _writer: asyncio.StreamWriter | None = None
     _asked: int = 0
 
-    async def ask(self, params: Json, stalls: "Stalls | None" = None) -> Answer:
+    async def ask(self, params: Json, machine: Machine | None = None) -> Answer:
         """One `retrieve`. Raises OSError, IncompleteReadError or TimeoutError if it got no answer."""
         self._asked += 1
         message_id = f"{id(self):x}-{self._asked}"
@@ -55,7 +57,7 @@ class Caller:
         response = json.loads(content)
         assert response["id"] == message_id, f"{message_id} was answered with {response['id']}"
         seconds = time.perf_counter() - started
-        return Answer(int(head.split(" ")[1]), response, seconds, stalls.since(started) if stalls else 0.0)
+        return Answer(int(head.split(" ")[1]), response, seconds, machine.lost_since(started) if machine else 0.0)
 
     async def hang_up(self) -> None:
         """Close its connection."""
@@ -64,34 +66,3 @@ class Caller:
             with suppress(OSError):
                 await self._writer.wait_closed()
             self._reader = self._writer = None
-
-
-@dataclass
-class Stalls:
-    """Notes when this process's own loop came late: what it measures then says nothing about the gateway."""
-
-    _seen: list[tuple[float, float]] = field(default_factory=list)
-    _task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Stalls":
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    def since(self, moment: float) -> float:
-        """The longest delay, in seconds, that ended after `moment`."""
-        self._seen = self._seen[-500:]
-        return max((late for ended, late in self._seen if ended >= moment), default=0.0)
-
-    async def _watch(self) -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.02)
-            now = time.perf_counter()
-            if now - before > 0.1:
-                self._seen.append((now, now - before))

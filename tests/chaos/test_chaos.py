@@ -1,12 +1,16 @@
 """A short run of chaos in the suite; `make chaos` runs it for longer, with a seed of its own."""
 
+import asyncio
 import random
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.caller import Answer
 from tests.chaos.faults import FAULTS
-from tests.chaos.scenario import CALLERS, Broken, Chaos, episodes
+from tests.chaos.machine import Machine
+from tests.chaos.scenario import CALLERS, Broken, Chaos, Episode, episodes
 from tests.chaos.sick_engine import SickEngine, hit
 
 SEED = 5
@@ -52,9 +56,6 @@ class TestTheJudge:
 
     def judged(self, chaos: Chaos, **changes: object) -> None:
         """One answer in an episode in which the first engine hangs."""
-        from tests.chaos.caller import Answer
-        from tests.chaos.scenario import Episode
-
         names = [engine.name for engine in chaos._engines]
         served = changes.get("served", names[1:])
         report = [{"id": name, "status": "ok" if name in served else "failed"} for name in names]  # type: ignore[operator]
@@ -64,8 +65,8 @@ class TestTheJudge:
             "_meta": {"x-gateway": {"engines": report}},
         }
         response = changes.get("response", {"result": result})
-        stall = float(str(changes.get("stall", 0)))
-        answer = Answer(int(str(changes.get("status", 200))), response, float(str(changes.get("seconds", 0))), stall)  # type: ignore[arg-type]
+        lost = float(str(changes.get("lost", 0)))
+        answer = Answer(int(str(changes.get("status", 200))), response, float(str(changes.get("seconds", 0))), lost)  # type: ignore[arg-type]
         chaos._judge(answer, Episode({names[0]: "hang"}, 1))
 
     def test_a_right_answer_is_right(self, chaos: Chaos) -> None:
@@ -91,12 +92,28 @@ class TestTheJudge:
         with pytest.raises(Broken, match=words):
             self.judged(chaos, **changes)
 
-    def test_a_stall_of_our_own_is_no_fault_of_the_gateway(self, chaos: Chaos) -> None:
-        """A well engine that is missed while this process stood still is counted, and bounded at the end."""
+    def test_a_busy_machine_is_no_fault_of_the_gateway(self, chaos: Chaos) -> None:
+        """A well engine that is missed while the machine had no time for us is counted, and bounded at the end."""
         served = [engine.name for engine in chaos._engines[2:]]
         chaos._expected[frozenset(served)] = ["b"]
-        self.judged(chaos, served=served, stall=0.5)
-        assert chaos.outcome.excused == 1
+        self.judged(chaos, served=served, lost=0.5)
+        self.judged(chaos, status=503, lost=0.5)
+        self.judged(chaos, took=2700, lost=0.5)
+        assert chaos.outcome.excused == 3
+        with pytest.raises(Broken, match="came"):
+            self.judged(chaos, hits=["a"], lost=0.5)
+
+
+async def test_what_the_machine_takes_is_seen() -> None:
+    """A loop that comes late has lost that time; before it, nothing was lost."""
+    async with Machine() as machine:
+        await asyncio.sleep(0.05)
+        began = time.perf_counter()
+        time.sleep(0.3)
+        await asyncio.sleep(0.05)
+        assert machine.lost_since(began) > 0.25
+        assert machine.lost_since(time.perf_counter()) == 0
+        assert repr(machine).endswith("for 1 processes>")
 
 
 def test_engines_say_how_they_are() -> None:
