@@ -29,6 +29,8 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/loca
 RATE = 50
 PATIENCE = 60.0
 DRAIN_SECONDS = 2.0
+SETTINGS: dict[str, Json] = {"server": {"drain_seconds": DRAIN_SECONDS}}
+NAMES = ("one", "two")
 
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="needs nginx"),
@@ -170,12 +172,11 @@ async def engines() -> AsyncIterator[list[Json]]:
 async def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
     """One after the other each gateway is told to end, is left alone once it says that it is not ready, serves until
     then, ends with 0, and comes back; every request on the way is answered."""
-    settings: dict[str, Json] = {"server": {"drain_seconds": DRAIN_SECONDS}}
     gateways: list[GatewayProcess] = []
     async with engines() as entries:
         try:
-            for name in ("one", "two"):
-                gateways.append(await start_gateway(tmp_path, entries, settings, name=name))
+            starting = (start_gateway(tmp_path, entries, SETTINGS, name=name) for name in NAMES)
+            gateways += await asyncio.gather(*starting)
             for gateway in gateways:
                 await until(lambda port=gateway.port: ready(port) == 200)  # type: ignore[misc]
             ports = [gateway.port for gateway in gateways]
@@ -183,7 +184,7 @@ async def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
             try:
                 async with Load(balancer.port) as load:
                     await asyncio.sleep(0.5)
-                    for place, name in enumerate(("one", "two")):
+                    for place, name in enumerate(NAMES):
                         gateways[place] = await restarted(gateways[place], balancer, ports, tmp_path, entries, name)
                     await asyncio.sleep(0.5)
             finally:
@@ -205,8 +206,7 @@ async def restarted(
     await until(lambda: ready(gateway.port) == 503)
     await balancer.send_only_to(*(port for port in ports if port != gateway.port))
     assert await asyncio.to_thread(gateway.process.wait, PATIENCE) == 0
-    settings: dict[str, Json] = {"server": {"drain_seconds": DRAIN_SECONDS}}
-    again = await start_gateway(place, entries, settings, port=gateway.port, name=name)
+    again = await start_gateway(place, entries, SETTINGS, port=gateway.port, name=name)
     await until(lambda: ready(again.port) == 200)
     await balancer.send_only_to(*ports)
     return again

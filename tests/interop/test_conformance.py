@@ -1,7 +1,14 @@
 """The conformance checks against real servers: the published SDK over HTTP and stdio, and this gateway over HTTP."""
 
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
 from app.conformance.http import HttpPeer
 from app.conformance.stdio import StdioPeer
+from app.settings.schema import ServerSettings
 from tests.support.examined import examined, failed, passed, skipped
 from tests.support.listening_gateway import listening
 from tests.support.model_process import OVER_STDIO, model_over_http
@@ -51,3 +58,31 @@ async def test_the_gateway_proves_what_it_claims() -> None:
     assert report.claimed in ("L1", "L2")
     wanted = {"framing.path", "framing.compact", "batch.malformed", "stream.progress", "pages.no-gaps", "filter.or"}
     assert wanted <= passed(report)
+
+
+DOORS = pytest.mark.skipif("handshake" not in ServerSettings.model_fields, reason="needs the doors over stdio")
+"""Those tests that come to life with the doors they are about."""
+
+
+@DOORS
+async def test_the_gateway_proves_it_where_a_handshake_is_required() -> None:
+    """The same where a session must begin with `initialize`: -32001 before it, -32600 for a second one."""
+    with model_over_http() as one, model_over_http() as two:
+        settings = {"server": {"handshake": "required"}}
+        async with listening([entry("one", one), entry("two", two)], settings) as (_, port):
+            report = await examined(f"http://127.0.0.1:{port}/rcp")
+    assert failed(report) == {}
+    assert report.claimed == report.proved
+    assert {"handshake.required", "handshake.version", "handshake.again"} <= passed(report)
+
+
+@DOORS
+async def test_the_gateway_proves_it_over_stdio(tmp_path: Path) -> None:
+    """The same as a child process: clean output, requests sent at once, and an end in good order."""
+    with model_over_http() as one, model_over_http() as two:
+        registry = tmp_path / "rcp.json"
+        registry.write_text(json.dumps({"engines": [entry("one", one), entry("two", two)]}), encoding="utf-8")
+        report = await examined(StdioPeer([sys.executable, "-m", "app", "stdio", "--registry", str(registry)]))
+    assert failed(report) == {}
+    assert report.claimed == report.proved
+    assert {"stdio.pipelined", "stdio.cancel", "stdio.end-of-input", "stream.progress"} <= passed(report)
