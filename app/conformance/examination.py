@@ -56,15 +56,22 @@ class Examination:
     async def run(self, heard: Callable[[Finding], None] = lambda _: None) -> Report:
         """Ask everything; `heard` is told each finding as it comes."""
         findings: list[Finding] = []
-        for check in self.checks:
-            finding = await self._judge(check)
-            if self._wanted(check) or finding.verdict is Verdict.FAIL:
-                findings.append(finding)
-                heard(finding)
-        await self.subject.peer.close()
-        subject, whole = self.subject, not self._only
-        proved = proof.proved(findings, subject.capabilities) if whole else None
-        if whole:
+        try:
+            for check in self.checks:
+                finding = await self._judge(check)
+                if self._wanted(check) or finding.verdict is Verdict.FAIL:
+                    findings.append(finding)
+                    heard(finding)
+        finally:
+            await self.subject.peer.close()
+        return self._report(findings, heard)
+
+    def _report(self, findings: list[Finding], heard: Callable[[Finding], None]) -> Report:
+        """What the findings come to; the claim is judged only if every check was run."""
+        subject = self.subject
+        proved = None
+        if not self._only:
+            proved = proof.proved(findings, subject.capabilities)
             findings.append(proof.judged(subject.claimed, findings, subject.capabilities))
             heard(findings[-1])
         server = subject.described.get("server")

@@ -31,7 +31,12 @@ class Reply:
 
     def value(self) -> Any:
         """The parsed body. Raises Departure if it is no JSON."""
-        return parsed(self.body)
+        try:
+            return parsed(self.body)
+        except Departure as departure:
+            if self.status in (None, 200):
+                raise
+            raise Departure(f"{departure} (HTTP {self.status})") from None
 
     def response(self) -> Json:
         """The one response in it, well formed. Raises Departure."""

@@ -1,14 +1,21 @@
 """`rcp-gateway conformance`: how a server is named, what is printed, and the exit code."""
 
+import inspect
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import Result
 
-from app.commands.conformance import _header, _url
+from app.commands.conformance import _header, _url, conformance
+from app.conformance.examination import CHECKS
 from tests.support.model_process import OVER_STDIO, PROGRAM, model_over_http
 
 Run = Callable[..., Result]
@@ -120,3 +127,30 @@ def test_an_address_without_a_path_gets_the_usual_one(text: str, url: str) -> No
 def test_a_header_is_a_name_and_a_value() -> None:
     """Blanks around both do not count."""
     assert _header("Authorization:  Bearer abc ") == ("Authorization", "Bearer abc")
+
+
+def test_everything_is_documented() -> None:
+    """docs/conformance.md names every option and every group of checks."""
+    page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    options = {name for name in inspect.signature(conformance).parameters if name != "target"}
+    assert options == {"as_json", "query", "write", "strict", "only", "header", "timeout"}
+    for name in options:
+        assert f"| `--{name.removeprefix('as_')}" in page
+    for group in {check.group for check in CHECKS}:
+        assert f"`{group}.`" in page
+
+
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+    """Ctrl-C ends the server that was started, with exit code 130."""
+    server, mark = tmp_path / "mute.py", tmp_path / "pid"
+    server.write_text(f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    command = [sys.executable, "-m", "app", "conformance", "--timeout", "30", "--", sys.executable, str(server)]
+    run = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ends = time.monotonic() + 30
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)

@@ -30,6 +30,12 @@ def test_what_is_no_response_is_told(body: bytes, words: str) -> None:
         Reply(body).response()
 
 
+def test_a_strange_status_is_told() -> None:
+    """What is no JSON is often a page of somebody else; its status tells whose."""
+    with pytest.raises(Departure, match=r"no JSON.*\(HTTP 404\)"):
+        Reply(b"<html>Not Found", 404).response()
+
+
 @pytest.mark.parametrize("error", ['"no"', '{"code":"-1","message":"m"}', '{"code":-1}', "null"])
 def test_an_error_has_a_code_and_a_message(error: str) -> None:
     """An integer and a string, else the error itself is at fault."""
