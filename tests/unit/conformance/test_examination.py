@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from app.conformance.http import HttpPeer
 from app.conformance.stdio import StdioPeer
 from app.conformance.subject import Wishes
 from app.conformance.verdict import Verdict
+from tests.support.authority import Authority
 from tests.support.breakable_server import BreakableServer
 from tests.support.broken_lines import LINE_BREAKS, STDIO_BREAKS
 from tests.support.examined import examined, failed, passed, skipped
@@ -238,3 +240,11 @@ async def test_state_is_told() -> None:
     peer = StdioPeer(["/bin/cat"])
     assert repr(peer) == "StdioPeer(/bin/cat, not running, 0 lines of noise)"
     await peer.close()
+
+
+async def test_certificates_are_looked_at(tmp_path: Path) -> None:
+    """A server over HTTPS whose certificate nobody has vouched for is not spoken to."""
+    tls = Authority(tmp_path).server("127.0.0.1")
+    async with RawPeer(lambda line: line.until_ended(), tls=tls) as peer:
+        report = await examined(peer.url, "handshake.info-first")
+    assert "certificate" in failed(report)["handshake.info-first"].lower()
