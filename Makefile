@@ -38,7 +38,7 @@ format: $(STAMP) ## let ruff put the code in order
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
 	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
 
-chaos: $(STAMP) ## make engines sick in every way for 10,000 requests, and see that no answer suffers (some minutes); ARGS="--seed 7" repeats a run
+chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean: ## remove what install and the tools created
