@@ -1,14 +1,11 @@
-"""The conformance checks against real servers: the published SDK over HTTP and stdio, and this gateway over HTTP."""
+"""The conformance checks against real servers: the published SDK over HTTP and stdio, and each door of this gateway."""
 
 import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from app.conformance.http import HttpPeer
 from app.conformance.stdio import StdioPeer
-from app.settings.schema import ServerSettings
 from tests.support.examined import examined, failed, passed, skipped
 from tests.support.listening_gateway import listening
 from tests.support.model_process import OVER_STDIO, model_over_http
@@ -60,11 +57,6 @@ async def test_the_gateway_proves_what_it_claims() -> None:
     assert wanted <= passed(report)
 
 
-DOORS = pytest.mark.skipif("handshake" not in ServerSettings.model_fields, reason="needs the doors over stdio")
-"""Those tests that come to life with the doors they are about."""
-
-
-@DOORS
 async def test_the_gateway_proves_it_where_a_handshake_is_required() -> None:
     """The same where a session must begin with `initialize`: -32001 before it, -32600 for a second one."""
     with model_over_http() as one, model_over_http() as two:
@@ -76,7 +68,6 @@ async def test_the_gateway_proves_it_where_a_handshake_is_required() -> None:
     assert {"handshake.required", "handshake.version", "handshake.again"} <= passed(report)
 
 
-@DOORS
 async def test_the_gateway_proves_it_over_stdio(tmp_path: Path) -> None:
     """The same as a child process: clean output, requests sent at once, and an end in good order."""
     with model_over_http() as one, model_over_http() as two:
@@ -86,3 +77,15 @@ async def test_the_gateway_proves_it_over_stdio(tmp_path: Path) -> None:
     assert failed(report) == {}
     assert report.claimed == report.proved
     assert {"stdio.pipelined", "stdio.cancel", "stdio.end-of-input", "stream.progress"} <= passed(report)
+
+
+async def test_an_engine_proves_at_its_own_door_what_it_proves_alone() -> None:
+    """One engine behind the gateway keeps its level, and departs from RCP in nothing that it does not by itself."""
+    with model_over_http() as one, model_over_http() as two:
+        async with listening([entry("one", one), entry("two", two)]) as (_, port):
+            url = f"http://127.0.0.1:{port}/engines/one/rcp"
+            report = await examined(url, strict=False)
+            strictly = await examined(url)
+    assert failed(report) == {}
+    assert (report.claimed, report.proved) == ("L2", "L2")
+    assert failed(strictly).keys() - {"claim.level"} <= SDK_DEPARTURES
