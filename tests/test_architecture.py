@@ -61,7 +61,7 @@ IMPURE = {"asyncio", "time", "random", "logging", "structlog", "prometheus_clien
 EDGES = {"federation/fanout", "engines/health", "api/dispatch", "commands/failure", "__main__"}
 """Where whatever went wrong is caught: a leg, a request, a command."""
 
-DRAWN = {"protocol/errors"}
+DRAWN = {"protocol/errors", "resilience/breaker"}
 """Modules whose docstring draws a picture and may be longer than six lines."""
 
 VAGUE = {"util", "helper", "common", "core", "base", "manager", "service", "handler", "processor"}
