@@ -32,6 +32,7 @@ from app.api.wire import DoorProtocol
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
+from app.engines.witness import EngineWitness
 from app.federation.membership import Membership
 from app.federation.pages import Pages
 from app.federation.witness import Witness
@@ -78,11 +79,20 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
         else:
             log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
 
-    engines = EngineSet(loaded.registry.engines, settings.engines, engine_changed, child_line, engine_moved)
+    engines = EngineSet(
+        loaded.registry.engines,
+        settings.engines,
+        engine_changed,
+        child_line,
+        engine_moved,
+        lambda engine_id: EngineWitness(engine_id, metrics),
+    )
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
-    metrics.watch_engines(lambda: ((engine.id, engine.up, engine.gate.in_flight) for engine in engines.engines))
+    for engine in engines.engines:
+        metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+    metrics.watch_engines(lambda: [engine.state() for engine in engines.engines])
     identity = settings.server.id or f"{settings.server.name}-{loaded.fingerprint}"
     return GatewayState(
         version=VERSION,

@@ -69,7 +69,7 @@ EDGES = {
 }
 """Where whatever went wrong is caught: a leg, a request, a command, a check."""
 
-DRAWN = {"protocol/errors"}
+DRAWN = {"protocol/errors", "resilience/breaker"}
 """Modules whose docstring draws a picture and may be longer than six lines."""
 
 VAGUE = {"util", "helper", "common", "core", "base", "manager", "service", "handler", "processor"}

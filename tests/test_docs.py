@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from app.settings.schema import EngineEntry, EngineTls, GatewaySettings, Registry, file_name
+from app.settings.schema import EngineBreaker, EngineEntry, EngineTls, GatewaySettings, Registry, file_name
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
 from tests.support.running_gateway import entry, running
@@ -56,7 +56,8 @@ def defaults_of(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 def test_every_key_of_the_registry_is_documented() -> None:
     """The table of the registry has every key of an engine, no other, and the defaults that hold."""
     assert list(Registry.model_fields) == ["engines"]
-    assert table_under("The registry") == {**defaults_of(EngineEntry), **defaults_of(EngineTls, "tls.")}
+    nested = {**defaults_of(EngineTls, "tls."), **defaults_of(EngineBreaker, "breaker.")}
+    assert table_under("The registry") == {**defaults_of(EngineEntry), **nested}
 
 
 def test_every_setting_is_documented() -> None:

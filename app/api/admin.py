@@ -12,6 +12,9 @@ from app.api.state import GatewayState
 from app.engines.engine import RemoteEngine
 from app.protocol import envelope
 
+SCOPE = "process"
+"""Whose view it is: each worker has its own breakers, bounds and replicas."""
+
 
 def admin(state: GatewayState) -> APIRouter:
     """The routes of one gateway's operator view."""
@@ -19,7 +22,7 @@ def admin(state: GatewayState) -> APIRouter:
 
     @router.get("/engines")
     async def engines() -> Response:
-        body = {"engines": [_engine(engine) for engine in state.engines.engines]}
+        body = {"engines": [_engine(engine) for engine in state.engines.engines], "scope": SCOPE}
         return Response(envelope.dumps(body), media_type="application/json")
 
     return router
@@ -36,4 +39,19 @@ def _engine(engine: RemoteEngine) -> dict[str, Any]:
         "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
         "inFlight": engine.gate.in_flight,
         "reason": engine.down_reason,
+        **_guards(engine),
     }
+
+
+def _guards(engine: RemoteEngine) -> dict[str, Any]:
+    """What keeps calls from the engine, or from one of its replicas."""
+    standing = engine.state()
+    retry_in = engine.retry_in()
+    told: dict[str, Any] = {
+        "waiting": standing.waiting,
+        "breaker": standing.breaker,
+        "retryInMs": None if retry_in is None else round(retry_in * 1000),
+    }
+    if standing.replicas:
+        told["replicas"] = [{"id": one.label, "up": one.up, "inFlight": one.in_flight} for one in standing.replicas]
+    return told

@@ -4,49 +4,22 @@ Ids of different callers are not comparable, so a request without a session cann
 request of another session. What is called off is answered once, with -32006. It refuses to know doors and methods.
 """
 
-import asyncio
+from app.resilience.calloff import CallOff
 
 MessageId = str | int | float
 
 
-class Running:
-    """One request under way, made in the task that answers it; `cancelled` once it has been called off."""
+class Running(CallOff):
+    """One request under way, made in the task that answers it; `come` once it has been called off."""
 
-    __slots__ = ("_cancelling", "_settled", "_task", "cancelled", "key")
+    __slots__ = ("key",)
 
     def __init__(self, key: tuple[str, MessageId]) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a request is answered in a task"
+        super().__init__()
         self.key = key
-        self.cancelled = False
-        self._settled = False
-        self._task = task
-        self._cancelling = task.cancelling()
-
-    def cancel(self) -> None:
-        """Call it off; a second time changes nothing."""
-        if not self.cancelled:
-            self.cancelled = True
-            self._task.cancel()
-
-    def is_the_cause(self) -> bool:
-        """Whether the CancelledError that was just caught comes from being called off alone; asked once, then settled.
-
-        If the caller has hung up or the server shuts down as well, there is nobody left to answer.
-        """
-        if not self.cancelled or self._settled:
-            return False
-        self._settled = True
-        return self._task.uncancel() <= self._cancelling
-
-    def end(self) -> None:
-        """The request is over, one way or another; must always be called."""
-        if self.cancelled and not self._settled:
-            self._settled = True
-            self._task.uncancel()
 
     def __repr__(self) -> str:
-        return f"<Running {self.key[1]!r}{' cancelled' if self.cancelled else ''}>"
+        return f"<Running {self.key[1]!r}{' cancelled' if self.come else ''}>"
 
 
 class InFlight:
@@ -78,7 +51,7 @@ class InFlight:
         """Call off the session's request with this id, and say how many there were; unknown ids are ignored."""
         found = self._running.get((session, message_id), ())
         for running in found:
-            running.cancel()
+            running.strike()
         return len(found)
 
     def __len__(self) -> int:

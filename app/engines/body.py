@@ -135,18 +135,19 @@ def _refusal(status: int, body: Content, wait_ms: int | None) -> LegError:
     if told is not None and told.retry_after_ms is not None:
         wait_ms = told.retry_after_ms
     if status == 429:
-        return LegRateLimited(text, code=code, retry_after_ms=wait_ms)
+        return LegRateLimited(text, code=code, retry_after_ms=wait_ms, status=status)
     if status in (401, 403):
-        return BadStatus(text, code=code)
+        return BadStatus(text, status=status, code=code)
     if told is not None:
+        told.status, told.retry_after_ms = status, wait_ms
         return told
     if status < 300 and not body:
         return ProtocolViolation(f"the engine sent an empty body (HTTP {status})")
     if status < 200:
         return ProtocolViolation(f"the engine switched protocols (HTTP {status})")
     if 300 <= status < 400:
-        return BadStatus(f"HTTP {status}, a redirect, which is not followed")
-    return BadStatus(text, retry_after_ms=wait_ms)
+        return BadStatus(f"HTTP {status}, a redirect, which is not followed", status=status)
+    return BadStatus(text, status=status, retry_after_ms=wait_ms)
 
 
 def _error_in(body: Content) -> LegError | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from app.engines.flood import Flood
 from app.engines.lines import LineSplitter, Oversized, StderrTail
 from app.protocol.errors import Overloaded, clip
 
@@ -54,6 +55,11 @@ class Child:
         self.status: int | None = None
         """Exit status, negative for a signal; None while it runs."""
         self.pid = 0
+        self.noise = Flood()
+        """What it wrote to stdout that answers nothing; told by whoever reads the answers."""
+        self._spill = Flood()
+        self._dammed: set[asyncio.ReadTransport] = set()
+        self._condemned: str | None = None
         self._splitter = LineSplitter(limit)
         self._hear = hear
         self._depart = depart
@@ -135,10 +141,19 @@ class Child:
         """What the child wrote to `fd`."""
         if fd == 2:
             self.stderr.feed(data)
+            self._spill.swell(len(data))
+            if self._started:  # else its pipes are not all there yet
+                self._dam(self._spill, self._stderr)
             if self.stderr.dropped and self._drop_note is None:
                 self._drop_note = asyncio.get_running_loop().call_later(1.0, self._say_dropped)
         elif not self.gone:
             self._hear(self._splitter.feed(data))
+            if self._splitter.discarding:
+                self.noise.swell(len(data))
+            if self._started:
+                self._dam(self.noise, self._stdout)
+            if self.noise.drowning:
+                self._condemn(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
 
     def lose(self, fd: int) -> None:
         """The pipe at `fd` is closed, by whichever side."""
@@ -161,19 +176,43 @@ class Child:
         self._drop_note = None
         self.stderr.say_dropped()
 
+    def _dam(self, flood: Flood, pipe: asyncio.ReadTransport) -> None:
+        """Read no more than it is worth: a child that writes without end must not keep the event loop from others."""
+        pause = flood.pause(asyncio.get_running_loop().time())
+        if pause and not self.gone and pipe not in self._dammed:
+            self._dammed.add(pipe)
+            pipe.pause_reading()
+            asyncio.get_running_loop().call_later(pause, self._undam, pipe)
+
+    def _undam(self, pipe: asyncio.ReadTransport) -> None:
+        self._dammed.discard(pipe)
+        if not pipe.is_closing():
+            pipe.resume_reading()
+
+    def _condemn(self, why: str) -> None:
+        self._condemned = why
+        self._signal_group(signal.SIGKILL)
+
     # -- the end
 
     @property
     def epitaph(self) -> str:
-        """How it ended and its last line on stderr, fit for a note."""
-        if self.status is None:
+        """How it ended, fit for a note. What it wrote to stderr is for the log alone."""
+        if self._condemned is not None:
+            end = self._condemned
+        elif self.status is None:
             end = "closed its pipes and was killed"
         elif self.status < 0:
             end = f"was killed by {_signal_name(-self.status)}"
         else:
             end = f"exited with status {self.status}"
+        return f"the engine's process {end}"
+
+    @property
+    def last_words(self) -> str:
+        """How it ended and its last line on stderr, for the log."""
         last_line = self.stderr.last_line
-        return clip(f"the engine's process {end}" + (f"; last line on stderr: {last_line}" if last_line else ""))
+        return clip(self.epitaph + (f"; last line on stderr: {last_line}" if last_line else ""))
 
     async def end(self, grace: float) -> None:
         """Bring it down and reap it: EOF on stdin, `grace` seconds, SIGTERM, `grace` seconds, SIGKILL.

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from app.engines.engine import RemoteEngine
-from app.protocol.errors import LegError, LegFault
+from app.protocol.errors import LegError
 from app.settings.schema import EnginesSettings
 
 FIRST_PAUSE = 0.1
@@ -16,23 +16,18 @@ FIRST_PAUSE = 0.1
 
 JITTER = 0.2
 
-Report = Callable[[RemoteEngine, LegError | None], None]
-"""Told whenever an engine comes up (None) or goes down (why)."""
-
 
 class HealthLoop:
-    """Watches engines until it is stopped; `report` hears each change between up and down."""
+    """Watches engines until it is stopped; each tells of its changes between up and down itself."""
 
     def __init__(
         self,
         settings: EnginesSettings,
-        report: Report,
         jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),
         follow: Callable[[RemoteEngine], Awaitable[None]] | None = None,
     ) -> None:
         """`follow` is awaited after each check that found an engine well."""
         self._settings = settings
-        self._report = report
         self._follow = follow
         self._jitter = jitter
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -66,39 +61,38 @@ class HealthLoop:
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def _look_after(self, engine: RemoteEngine) -> None:
-        known_up: bool | None = None
         first = min(FIRST_PAUSE, self._settings.reconnect_max_seconds)
         pause = first
         while True:
-            fault = await self._look(engine)
+            well = await self._look(engine)
             self._unseen.discard(engine.id)
             self._all_seen.set()
-            up = fault is None
-            if up is not known_up:
-                known_up = up
-                try:
-                    self._report(engine, fault)
-                except Exception as own:  # noqa: BLE001 - who listens must not end the watch
-                    _tell(f"the report about {engine.id} failed", own)
-            if up:
+            try:
+                engine.settle()
+            except Exception as own:  # noqa: BLE001 - who listens must not end the watch
+                _tell(f"the report about {engine.id} failed", own)
+            if well:
                 pause = first
                 await asyncio.sleep(self._settings.health_interval_seconds * self._jitter())
             else:
                 await asyncio.sleep(pause * self._jitter())
                 pause = min(pause * 2, self._settings.reconnect_max_seconds)
 
-    async def _look(self, engine: RemoteEngine) -> LegError | None:
+    async def _look(self, engine: RemoteEngine) -> bool:
+        """Whether the engine is well, by a check; one that is not to be checked is, once it has been reached."""
+        if not engine.entry.health_check and engine.advertisement is not None:
+            return True
         budget = engine.entry.timeout_ms / 1000
         try:
             await engine.check(asyncio.get_running_loop().time() + budget)
             if self._follow is not None:
                 await self._follow(engine)
-        except LegError as fault:
-            return fault
+        except LegError:
+            return False
         except Exception as fault:  # noqa: BLE001 - the edge of a check: a fault of ours must not end the watch
             _tell(f"a check of {engine.id} failed through a fault of the gateway", fault)
-            return LegFault(f"internal fault ({type(fault).__name__})")
-        return None
+            return False
+        return True
 
     def __repr__(self) -> str:
         return f"<HealthLoop watching {sorted(self._watches)}>"

@@ -100,6 +100,10 @@ class HttpTransport:
         self._pool.give(connection)
         return Reply(result, size=len(answer))
 
+    def renew(self) -> None:
+        """Look the engine's name up anew, and use no open connection for another call."""
+        self._pool.move_on()
+
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         await self._pool.close()

@@ -41,6 +41,7 @@ class HttpxTransport:
         "_headers",
         "_ids",
         "_settings",
+        "_stale",
         "_tls",
         "_wire",
         "endpoint",
@@ -67,6 +68,7 @@ class HttpxTransport:
         self._wire: Wire | None = None
         self._calls: set[asyncio.Task[tuple[dict[str, Any], int]]] = set()
         self._closed = False
+        self._stale = False
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
@@ -93,6 +95,11 @@ class HttpxTransport:
 
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Nothing is ever sent without waiting here; use `call`."""
+
+    def renew(self) -> None:
+        """Look the engine's name up anew, and use the present wire for no other call."""
+        self._stale = True
+        self._dialler.forget()
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
@@ -147,8 +154,9 @@ class HttpxTransport:
     async def _current_wire(self) -> Wire:
         now = self._clock()
         wire = self._wire
-        if wire is not None and now - wire.born >= self._settings.max_connection_age_seconds:
+        if wire is not None and (self._stale or now - wire.born >= self._settings.max_connection_age_seconds):
             await self._retire(wire)
+        self._stale = False
         if self._wire is None:
             self._wire = Wire(self._entry, self._settings, self._trust(), self._dialler, now)
         return self._wire

@@ -77,6 +77,11 @@ class LineSplitter:
             self._take(rest, lines)
         return lines
 
+    @property
+    def discarding(self) -> bool:
+        """Whether a line that is too long goes on."""
+        return self._head is not None
+
     def rest(self) -> list[bytes | bytearray | Oversized]:
         """At the end of the stream: the line that was never ended, if there is one."""
         lines: list[bytes | bytearray | Oversized] = []

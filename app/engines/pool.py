@@ -102,6 +102,12 @@ class Pool:
         for connection in idle:
             connection.abort()
 
+    def move_on(self) -> None:
+        """The engine may no longer be where it was: the connections that lead there are not used again."""
+        self._epoch += 1
+        self.clear()
+        self._resolver.forget(self._endpoint.host)
+
     async def dial(self) -> Connection:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
         if self._closed:
@@ -176,7 +182,7 @@ class Pool:
             except (TlsFailed, asyncio.CancelledError):
                 self._resolver.doubt(host, address)  # what hangs, or is not the engine, may be another's by now
                 raise
-        self._move_on()
+        self.move_on()
         raise fault
 
     async def _connect(self, address: str) -> Connection:
@@ -215,11 +221,6 @@ class Pool:
             sock.close()
             raise
         return sock
-
-    def _move_on(self) -> None:
-        """The engine cannot be reached where it was: the connections that lead there are not used again."""
-        self._epoch += 1
-        self.clear()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._idle)} idle of {len(self._live)}"

@@ -9,14 +9,19 @@ from contextlib import suppress
 
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
-from app.engines.health import HealthLoop, Report
+from app.engines.health import HealthLoop
 from app.engines.http import HttpTransport
 from app.engines.remainder import Remainder
 from app.engines.stdio import StdioTransport
 from app.engines.transport import Transport
 from app.engines.wary import WaryResolver
+from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
+from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
+
+Report = Callable[[RemoteEngine, LegError | None], None]
+"""Told whenever an engine comes up (None) or goes down (why)."""
 
 LineLog = Callable[[str, str], None]
 """Told (engine id, line) for each line an engine's child process writes to its stderr."""
@@ -40,17 +45,21 @@ class EngineSet:
         report: Report,
         line_log: LineLog,
         moved: Callable[[Move], None] = lambda move: None,
+        witness_of: Callable[[str], Witness] = lambda engine_id: Nobody(),
     ) -> None:
         self.version = 0
         self._settings = settings
+        self._report = report
+        self._line_log = line_log
+        self._witness_of = witness_of
         self.engines: tuple[RemoteEngine, ...] = _ordered(
-            RemoteEngine(entry, open_transport(entry, settings, line_log), self._changed)
+            self._made(entry, [open_transport(each, settings, line_log) for each in addresses_of(entry)])
             for entry in entries
             if entry.enabled
         )
         self.disabled: tuple[str, ...] = tuple(sorted(entry.id for entry in entries if not entry.enabled))
         self._discovery = Discovery(self, moved)
-        self._health = HealthLoop(settings, report, follow=self._follow)
+        self._health = HealthLoop(settings, follow=self._follow)
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -70,7 +79,7 @@ class EngineSet:
 
     def join(self, entry: EngineEntry) -> None:
         """One more engine, which another gateway named; it is connected to in the background."""
-        engine = RemoteEngine(entry, open_wary_transport(entry, self._settings), self._changed)
+        engine = self._made(entry, [open_wary_transport(entry, self._settings)])
         self.engines = _ordered((*self.engines, engine))
         self.version += 1
         self._health.watch(engine)
@@ -102,6 +111,24 @@ class EngineSet:
         if engine.entry.discover and await self._discovery.follow(engine):
             self.version += 1
 
+    def _made(self, entry: EngineEntry, transports: Sequence[Transport]) -> RemoteEngine:
+        """The engine of one entry over these transports, one for each replica; nothing is connected yet."""
+        engine: RemoteEngine
+
+        def told(fault: LegError | None) -> None:
+            self._report(engine, fault)
+
+        engine = RemoteEngine(
+            entry,
+            transports[0],
+            self._changed,
+            further=transports[1:],
+            settings=self._settings,
+            witness=self._witness_of(entry.id),
+            told=told,
+        )
+        return engine
+
     def _changed(self, engine: RemoteEngine) -> None:
         self.version += 1
 
@@ -129,6 +156,11 @@ async def _let_go(engine: RemoteEngine) -> None:
 def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
     """The transport to an engine that somebody else named."""
     return HttpTransport(entry, settings, resolver=WaryResolver())
+
+
+def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
+    """The entry once for each of its replicas, each with the URL of one."""
+    return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
 
 
 def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: LineLog) -> Transport:

@@ -6,9 +6,11 @@ Engines room. It decides nothing but that; everything else is as the gateway its
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.engines.engine import Asked, RemoteEngine
+from app.engines.asked import Asked
+from app.engines.engine import RemoteEngine
 from app.engines.transport import Reply
 from app.protocol.capabilities import Advertisement
+from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry
 
 RESTRICTED = "x-gateway"
@@ -41,9 +43,17 @@ class Remainder:
         """As RemoteEngine.begin."""
         return self._gateway.begin(method, self._narrowed(params))
 
-    async def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> Reply:
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        deadline: float,
+        *,
+        idempotent: bool = True,
+        after: LegError | None = None,
+    ) -> Reply:
         """As RemoteEngine.call. Raises LegError."""
-        return await self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)
+        return await self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent, after=after)
 
     def _narrowed(self, params: Mapping[str, Any]) -> dict[str, Any]:
         wishes = params.get(RESTRICTED)

@@ -104,7 +104,7 @@ class StdioTransport:
     def stderr_tail(self) -> str:
         """The last 8 KB that the present or last process wrote to stderr; for whoever looks into a transport at hand.
 
-        Its last line is part of what calls are told when the process dies, and every line goes to `log`.
+        Every line goes to `log`, and the last one once more when the process dies; callers are told none of it.
         """
         return self._stderr.text
 
@@ -143,6 +143,9 @@ class StdioTransport:
 
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Nothing is ever sent without waiting here; use `call`."""
+
+    def renew(self) -> None:
+        """A process is where it is."""
 
     async def close(self) -> None:
         """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
@@ -187,7 +190,8 @@ class StdioTransport:
             await child.start(self._command)
         except (OSError, ValueError) as fault:
             reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-            self._count_as_down(f"cannot start {self._command[0]!r}: {reason}")
+            words = f"cannot start {self._command[0]!r}: {reason}"
+            self._count_as_down(words, words)
         else:
             self._child = child
             self.generation += 1
@@ -196,29 +200,40 @@ class StdioTransport:
 
     def _depart(self, child: Child) -> None:
         """`child` is gone by itself: tell all who wait, and see that nothing is left of it."""
-        self._count_as_down(child.epitaph)
+        self._count_as_down(child.epitaph, child.last_words)
         for number in tuple(self._in_flight):
             self._settle(number, Departed(child.epitaph, not child.withdraw(number), child.answered))
         self._burying = asyncio.create_task(child.end(0), name="stdio-end")
 
-    def _count_as_down(self, fault: str) -> None:
+    def _count_as_down(self, fault: str, remark: str) -> None:
         self._fault = fault
         self._retry_at = self._clock() + self._backoff.lengthen()
-        self._remark(fault)
+        self._remark(remark)
 
     # -- answers
 
     def _hear(self, lines: list[Line]) -> None:
+        idle = size = 0
         for line in lines:
             if isinstance(line, Oversized):
                 self._hear_oversized(line)
             elif line[:1] == b"{":
                 self._hear_object(line)
-            elif line := line.removeprefix(BOM).strip():
-                if line[0] == OPENING_BRACE:
-                    self._hear_object(line)
+            else:
+                text = line.removeprefix(BOM).strip()
+                if text and text[0] == OPENING_BRACE:
+                    self._hear_object(text)
                 else:
-                    self.stdout_noise += 1
+                    idle += 1
+                    size += len(line) + 1
+                    self.stdout_noise += bool(text)
+        if idle and self._child is not None:
+            self._child.noise.swell(size, idle)
+
+    def _count_noise(self, size: int) -> None:
+        self.stdout_noise += 1
+        if self._child is not None:
+            self._child.noise.swell(size, 1)
 
     def _hear_object(self, line: bytes | bytearray) -> None:
         try:
@@ -227,14 +242,16 @@ class StdioTransport:
             self._hear_unreadable(line, fault)
             return
         if not _is_answer(message):
-            self.stdout_noise += 1
+            self._count_noise(len(line))
             return
         number = _number_of(message, self._in_flight)
         if number is None or not self._settle(number, Heard(message, len(line))):
-            self._count_unknown(message.get("id"))
-        elif self._child is not None and not self._child.answered:
-            self._child.answered = True
-            self._backoff.reset()
+            self._count_unknown(message.get("id"), len(line))
+        elif self._child is not None:
+            self._child.noise.ebb()
+            if not self._child.answered:
+                self._child.answered = True
+                self._backoff.reset()
 
     def _hear_unreadable(self, line: bytes | bytearray, fault: ParseError) -> None:
         """Spoilt JSON (NaN, a log line glued to its end) fails its call at once if it shows whose answer it is."""
@@ -243,7 +260,7 @@ class StdioTransport:
             number = number_in_tail(bytes(line[-TAIL_BYTES:]))
         torn = self._child is not None and self._child.ending  # its exit status says more
         if torn or number is None or not self._settle(number, ProtocolViolation(fault.message)):
-            self.stdout_noise += 1
+            self._count_noise(len(line))
 
     def _hear_oversized(self, line: Oversized) -> None:
         number = line.number
@@ -251,7 +268,7 @@ class StdioTransport:
             number = next(iter(self._in_flight))
         too_large = ResponseTooLarge(f"the answer is longer than {self._limit} bytes")
         if number is None or not self._settle(number, too_large):
-            self.stdout_noise += 1
+            self._count_noise(0)
 
     def _settle(self, number: int, outcome: Heard | Departed | LegError) -> bool:
         """Hand `outcome` to the call that waits for it. As a value: an exception nobody fetches would be logged."""
@@ -266,8 +283,10 @@ class StdioTransport:
         if self._in_flight.pop(number, None) is not None and not child.withdraw(number):
             child.offer(encode_notification("notifications/cancel", {"id": number}) + b"\n")
 
-    def _count_unknown(self, answered: Any) -> None:
+    def _count_unknown(self, answered: Any, size: int) -> None:
         self.unknown_answers += 1
+        if self._child is not None:
+            self._child.noise.swell(size, 1)
         if self.unknown_answers == 1:
             self._remark(f"an answer to no call in flight, id {answered!r}; further ones are only counted")
 

@@ -34,6 +34,12 @@ class Reply(NamedTuple):
     attempts: int = 1
     size: int = 0
     """Bytes of the answer it came in."""
+    free: int = 0
+    """How many of the requests were made only because a handshake was due."""
+    replica: str | None = None
+    """Who answered, if the engine has several replicas."""
+    hedged: bool = False
+    """Whether a second replica was asked because the first was slow."""
 
 
 class Exchange(Protocol):
@@ -73,6 +79,10 @@ class Transport(Protocol):
 
         The way of most calls of a federated retrieve: no task and no coroutine is made for them.
         """
+        ...
+
+    def renew(self) -> None:
+        """Use no open connection for another call: they may lead to where the engine no longer is. Never waits."""
         ...
 
     async def close(self) -> None:

@@ -121,6 +121,10 @@ class Dialler(httpcore2.AsyncNetworkBackend):
         trail.unreachable = True
         raise fault
 
+    def forget(self) -> None:
+        """Look the name up again for the next connection."""
+        self._resolver.forget(self._endpoint.host)
+
     def __repr__(self) -> str:
         return f"<Dialler {self._endpoint.label} by {self._resolver!r}>"
 

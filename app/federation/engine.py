@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from app.protocol.capabilities import Advertisement
-from app.protocol.errors import LegTimeout
+from app.protocol.errors import LegError, LegTimeout
 from app.settings.schema import EngineEntry
 
 
@@ -24,6 +24,12 @@ class EngineReply(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def replica(self) -> str | None: ...
+
+    @property
+    def hedged(self) -> bool: ...
+
 
 class Asked(Protocol):
     """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""
@@ -33,8 +39,13 @@ class Asked(Protocol):
         """Done once `take` may be called."""
         ...
 
+    @property
+    def fault(self) -> LegError | None:
+        """Why the question may be asked once more, after `take` gave None."""
+        ...
+
     def take(self) -> EngineReply | None:
-        """The answer; None if the question must be asked once more, by `call`. Raises LegError."""
+        """The answer; None if the question may be asked once more, by `call`. Raises LegError."""
         ...
 
     def late(self, given: float) -> LegTimeout:
@@ -68,7 +79,13 @@ class Engine(Protocol):
         ...
 
     async def call(
-        self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        deadline: float,
+        *,
+        idempotent: bool = True,
+        after: LegError | None = None,
     ) -> EngineReply:
-        """Ask, and answer before `deadline` (event-loop seconds). Raises LegError."""
+        """Ask, and answer before `deadline` (event-loop seconds); `after`: the `fault` of an Asked. Raises LegError."""
         ...

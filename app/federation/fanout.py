@@ -10,10 +10,11 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from app.federation.engine import Asked
+from app.federation.engine import Asked, EngineReply
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.plan import Leg
-from app.protocol.errors import LegError, LegFault
+from app.federation.tail import Tail, Tally, must_answer
+from app.protocol.errors import LegError, LegFault, LegLate
 
 
 class _Begun:
@@ -41,6 +42,7 @@ class FanOut:
     __slots__ = (
         "_begun",
         "_clock",
+        "_cut",
         "_ended",
         "_heard",
         "_idempotent",
@@ -50,6 +52,9 @@ class FanOut:
         "_pending",
         "_read",
         "_ready",
+        "_stragglers",
+        "_tail",
+        "_tally",
         "_tasks",
         "outcomes",
     )
@@ -63,6 +68,7 @@ class FanOut:
         method: str = "retrieve",
         read: Read = answered,
         idempotent: bool = True,
+        tail: Tail | None = None,
     ) -> None:
         """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond.
 
@@ -81,7 +87,11 @@ class FanOut:
         self._pending = len(legs)
         self._begun: set[_Begun] = set()
         self._ready: list[_Begun] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], tuple[Leg, float]] = {}
+        self._tail = tail
+        self._tally = None if tail is None else Tally(legs, tail.quorum)
+        self._cut: asyncio.TimerHandle | None = None
+        self._stragglers: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome | None:
         """Ask everybody. Returns the outcome of a required engine that failed, if one did."""
@@ -96,7 +106,9 @@ class FanOut:
         finally:
             for timer in timers:
                 timer.cancel()
-            if self._pending:
+            if self._cut is not None:
+                self._cut.cancel()
+            if self._pending or self._cut is not None:
                 await self._abort()
 
     def _ask_everybody(self) -> None:
@@ -105,14 +117,14 @@ class FanOut:
             started = self._clock()
             asked = leg.engine.begin(self._method, leg.params) if self._idempotent else None
             if asked is None:
-                self._spawn(leg, started, 0)
+                self._spawn(leg, started, None)
             else:
                 begun = _Begun(leg, asked, started)
                 self._begun.add(begun)
                 asked.waiter.add_done_callback(partial(self._answered, begun))
 
-    def _spawn(self, leg: Leg, started: float, before: int) -> None:
-        self._tasks.append(self._loop.create_task(self._leg(leg, started, before)))
+    def _spawn(self, leg: Leg, started: float, after: LegError | None) -> None:
+        self._tasks[self._loop.create_task(self._leg(leg, started, after))] = (leg, started)
 
     def _answered(self, begun: "_Begun", _: asyncio.Future[Any]) -> None:
         """The waiter of a begun leg is done. What arrives together is read together, which is kinder to the caches."""
@@ -136,9 +148,9 @@ class FanOut:
         try:
             reply = begun.asked.take()
             if reply is None:
-                self._spawn(leg, started, 1)
+                self._spawn(leg, started, begun.asked.fault)
                 return
-            outcome = self._read(leg.engine.id, reply.result, begun.took, reply.attempts, reply.size)
+            outcome = self._outcome(leg, reply, begun.took)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, begun.took)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
@@ -152,38 +164,72 @@ class FanOut:
             fault = begun.asked.late(begun.leg.seconds)
             self._settle(begun.leg, failed(begun.leg.engine.id, fault, self._clock() - begun.started))
 
-    async def _leg(self, leg: Leg, started: float, before: int) -> None:
-        """One leg in a task of its own; `before` requests were sent for it already."""
+    async def _leg(self, leg: Leg, started: float, after: LegError | None) -> None:
+        """One leg in a task of its own; `after`: why the attempt that was begun without one did not do."""
         try:
-            reply = await leg.engine.call(self._method, leg.params, leg.deadline, idempotent=self._idempotent)
-            took = self._clock() - started
-            outcome = self._read(leg.engine.id, reply.result, took, reply.attempts + before, reply.size)
+            reply = await leg.engine.call(
+                self._method, leg.params, leg.deadline, idempotent=self._idempotent, after=after
+            )
+            outcome = self._outcome(leg, reply, self._clock() - started)
         except asyncio.CancelledError as end:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                self._heard(cancelled(leg.engine.id, self._clock() - started))
+                if task in self._tasks:  # else it is late, and has been heard of
+                    self._heard(cancelled(leg.engine.id, self._clock() - started))
                 raise
             # Not this leg was cancelled but something it waited for: unanswered, it would keep the whole waiting.
             outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._clock() - started)
         except LegError as fault:
-            fault.attempts += before
             outcome = failed(leg.engine.id, fault, self._clock() - started)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
             outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
-        self._settle(leg, outcome)
+        if asyncio.current_task() in self._tasks:  # else it was cut off in the very moment it ended
+            self._settle(leg, outcome)
+
+    def _outcome(self, leg: Leg, reply: EngineReply, took: float) -> Outcome:
+        """The outcome of an answer. Raises ProtocolViolation."""
+        outcome = self._read(leg.engine.id, reply.result, took, reply.attempts, reply.size)
+        return outcome if reply.replica is None else outcome._replace(replica=reply.replica, hedged=reply.hedged)
 
     def _settle(self, leg: Leg, outcome: Outcome) -> None:
         self._pending -= 1
         self.outcomes.append(outcome)
         if not self._ended.done():
-            if outcome.status == "failed" and (leg.engine.entry.required or leg.pinned is not None):
+            if outcome.status == "failed" and must_answer(leg):
                 self._ended.set_result(outcome)
             elif self._pending == 0:
                 self._ended.set_result(None)
+            elif self._tally is not None and outcome.status == "ok" and self._tally.answered(leg):
+                self._begin_grace()
         try:
             self._heard(outcome)
         except Exception as fault:  # noqa: BLE001 - the edge of a leg: whoever listens must not hurt its siblings
             _own_fault(self._loop, fault)
+
+    def _begin_grace(self) -> None:
+        """Enough have answered: the others have so much time left."""
+        if self._cut is None and self._tail is not None:
+            self._cut = self._loop.call_later(self._tail.grace, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """The grace is over: whoever has not answered is late."""
+        begun, self._begun = self._begun, set()
+        for each in begun:
+            if each.asked.waiter.done():
+                self._take(each)
+            else:
+                each.asked.drop()
+                self._late(each.leg, each.started)
+        running = [(task, *at) for task, at in self._tasks.items() if not task.done()]
+        for task, leg, started in running:
+            del self._tasks[task]
+            task.cancel()
+            self._stragglers.append(task)
+            self._late(leg, started)
+
+    def _late(self, leg: Leg, started: float) -> None:
+        fault = LegLate("enough of the others had answered")
+        self._settle(leg, failed(leg.engine.id, fault, self._clock() - started))
 
     async def _abort(self) -> None:
         begun, self._begun = self._begun, set()
@@ -193,7 +239,7 @@ class FanOut:
         running = [task for task in self._tasks if not task.done()]
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*running, *self._stragglers, return_exceptions=True)
 
     def __repr__(self) -> str:
         return f"<FanOut {len(self.outcomes)} of {len(self._legs)} legs ended>"

@@ -41,7 +41,7 @@ from app.settings.schema import GatewaySettings
 
 Result = dict[str, Any]
 
-NOT_SENT = frozenset({"connect", "tls", "overloaded"})
+NOT_SENT = frozenset({"connect", "tls", "overloaded", "breaker_open"})
 """Failures before a byte of the call was sent."""
 
 NOT_DONE = frozenset(
@@ -76,6 +76,8 @@ class Told(NamedTuple):
     result: Result
     attempts: int = 1
     size: int = 0
+    replica: str | None = None
+    hedged: bool = False
 
 
 class Question(NamedTuple):
@@ -104,7 +106,7 @@ def plain(
     async def ask(engine: Engine, share: Share) -> Told:
         sent = {**params, "_meta": share.meta}
         reply = await engine.call(method, sent, share.deadline, idempotent=idempotent)
-        return Told(read(reply.result), reply.attempts, reply.size)
+        return Told(read(reply.result), reply.attempts, reply.size, reply.replica, reply.hedged)
 
     return Question(ask, idempotent)
 
@@ -161,6 +163,8 @@ async def ask_one(engine: Engine, share: Share, question: Question, witness: Wit
     try:
         said = await question.ask(engine, share)
         outcome = told(engine.id, said.result, perf_counter() - started, said.attempts, said.size)
+        if said.replica is not None:
+            outcome = outcome._replace(replica=said.replica, hedged=said.hedged)
     except LegError as fault:
         outcome = failed(engine.id, fault, perf_counter() - started)
     except asyncio.CancelledError:

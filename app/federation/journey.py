@@ -20,6 +20,7 @@ from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retriev
 from app.federation.portion import NOTHING, Portion, portion_of, seen_of
 from app.federation.progress import Listener, fused, leg_ended, log_line
 from app.federation.stock import Stock, joined, stock_of, without
+from app.federation.tail import tail_of
 from app.federation.witness import Witness
 from app.protocol.errors import RcpError
 from app.settings.schema import GatewaySettings
@@ -104,7 +105,8 @@ class Journey:
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
-        fan_out = FanOut(plan.legs, self._witness.leg if listener is None else self._telling(plan, listener))
+        heard = self._witness.leg if listener is None else self._telling(plan, listener)
+        fan_out = FanOut(plan.legs, heard, tail=tail_of(self._settings.retrieve))
         lost = await fan_out.run()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:

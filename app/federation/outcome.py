@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import (
     BackendUnavailable,
+    BreakerOpen,
     DeadlineExceeded,
     ForeignError,
     LegError,
@@ -54,10 +55,22 @@ class Outcome(NamedTuple):
     rewritten_query: str | None = None
     size: int = 0
     """Bytes of the answer."""
+    replica: str | None = None
+    """Who of an engine's replicas was asked last."""
+    hedged: bool = False
+    """Whether a second replica was asked because the first was slow."""
     result: Mapping[str, Any] | None = None
     """What the engine sent, of methods whose results are no lists of hits."""
     refusal: Mapping[str, Any] | None = None
     """What the engine said of the param that it refused: `field` or `option`."""
+
+    @property
+    def held_back(self) -> bool:
+        """Whether it was not asked, though it could answer: it failed too often, or asked to be left alone."""
+        return self.attempts == 0 and self.kind in _HELD_BACK
+
+
+_HELD_BACK = frozenset({BreakerOpen.kind, LegRateLimited.kind})
 
 
 def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
@@ -110,6 +123,8 @@ def failed(engine: str, fault: LegError, took: float) -> Outcome:
         detail=fault.message,
         code=fault.code,
         retry_after_ms=fault.retry_after_ms,
+        replica=fault.replica,
+        hedged=fault.hedged,
         refusal=fault.culprit,
     )
 
@@ -149,6 +164,8 @@ def notes(outcomes: Iterable[Outcome]) -> list[str]:
 
 def failure_line(outcome: Outcome) -> str:
     """One failed engine in one line, such as `docs: timeout after 2000 ms (1 attempt): no answer …`."""
+    if outcome.held_back:
+        return f"{outcome.engine}: {outcome.kind}, asked again in {outcome.retry_after_ms} ms: {outcome.detail}"
     tries = f"{outcome.attempts} attempt{'' if outcome.attempts == 1 else 's'}"
     return f"{outcome.engine}: {outcome.kind} after {outcome.took * 1000:.0f} ms ({tries}): {outcome.detail}"
 
@@ -219,11 +236,15 @@ def _code_of(outcome: Outcome) -> int:
 def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": outcome.engine,
-        "status": outcome.status,
+        "status": "skipped" if outcome.held_back else outcome.status,
         "hits": len(outcome.hits),
         "tookMs": round(outcome.took * 1000, 2),
         "attempts": outcome.attempts,
     }
+    if outcome.replica is not None:
+        entry["replica"] = outcome.replica
+    if outcome.hedged:
+        entry["hedged"] = True
     if not of_hits:
         del entry["hits"]
     if outcome.kind is None:
@@ -233,7 +254,7 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     if outcome.code is not None:
         entry["code"] = outcome.code
     if outcome.retry_after_ms is not None:
-        entry["retryAfterMs"] = outcome.retry_after_ms
+        entry["retryInMs" if outcome.held_back else "retryAfterMs"] = outcome.retry_after_ms
     return entry
 
 

@@ -16,8 +16,9 @@
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
         ├── TlsFailed            tls              ├── Refused            refused
         ├── BadStatus            http_status      ├── Overloaded         overloaded
-        └── ProtocolViolation    protocol         └── LegFault           internal
-            └── Severed          protocol; before an answer began (engines/transport.py)
+        ├── ProtocolViolation    protocol         ├── BreakerOpen        breaker_open
+        │   └── Severed          protocol; before an answer began (engines/transport.py)
+        └── LegFault             internal         └── LegLate            late
 
 It refuses to know HTTP, sockets and engines: it only names what went wrong.
 """
@@ -140,20 +141,32 @@ class ForeignError(RcpError):
 class LegError(GatewayError):
     """One engine did not answer. `kind` is the class; `attempts` counts the requests that were sent for it.
 
-    `code` is the JSON-RPC code if the engine answered one, `retry_after_ms` what it asked us to wait.
+    `code` is the JSON-RPC code if the engine answered one, `retry_after_ms` what it asked us to wait, `status` the HTTP
+    status if that was not 200; `free`, `replica` and `hedged` are as in a Reply.
     """
 
     kind: ClassVar[str] = "protocol"
 
-    def __init__(self, message: str, *, code: int | None = None, retry_after_ms: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: int | None = None, retry_after_ms: int | None = None, status: int | None = None
+    ) -> None:
         message = clip(message)
         super().__init__(message)
         self.message = message
         self.code = code
         self.retry_after_ms = retry_after_ms
+        self.status = status
         self.culprit: dict[str, str] | None = None
         """`field` or `option` of the request that the engine named."""
         self.attempts = 1
+        self.free = 0
+        self.replica: str | None = None
+        self.hedged = False
+
+    def reword(self, message: str) -> None:
+        """Put another text in the place of its own."""
+        self.message = clip(message)
+        self.args = (self.message,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind}, {self.message!r}, code={self.code}, attempts={self.attempts})"
@@ -201,6 +214,18 @@ class Overloaded(LegError):
     """This gateway's own bound for that engine is full; nothing was sent."""
 
     kind = "overloaded"
+
+
+class BreakerOpen(LegError):
+    """It failed too often to be asked now; nothing was sent. `retry_after_ms`: when it may be asked again."""
+
+    kind = "breaker_open"
+
+
+class LegLate(LegError):
+    """Given up by us: enough of the others had answered (`retrieve.quorum`)."""
+
+    kind = "late"
 
 
 class LegFault(LegError):

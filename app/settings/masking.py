@@ -22,6 +22,7 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
             entry["headers"] = dict.fromkeys(entry["headers"], MASK)
             if entry["url"] is not None:
                 entry["url"] = masked_url(entry["url"])
+            entry["replicas"] = [masked_url(url) for url in entry["replicas"]]
     return shown
 
 

@@ -4,12 +4,12 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 `source.py`'s business.
 """
 
-import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
+
+from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, address_of
 
 
 class Misplaced(ValueError):
@@ -18,70 +18,6 @@ class Misplaced(ValueError):
     def __init__(self, message: str, *at: str | int) -> None:
         super().__init__(message)
         self.at = at
-
-
-def _engine_id(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", text):
-        raise ValueError("must begin with a letter or digit and hold only letters, digits and . _ / -")
-    return text
-
-
-def _namespace(text: str) -> str:
-    if not re.fullmatch(r"[^\s:\x00-\x1f\x7f]+", text):
-        raise ValueError("must hold neither ':' nor spaces")
-    return text
-
-
-_OWN_HEADERS = frozenset(
-    {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept", "accept-encoding", "te"}
-    | {"upgrade", "keep-alive", "proxy-connection", "trailer", "expect"}
-)
-
-
-def _header_name(name: str) -> str:
-    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-        raise ValueError("is not a header name")
-    if name.lower() in _OWN_HEADERS:
-        raise ValueError("is a header that the gateway itself sets")
-    return name
-
-
-def _header_value(value: str) -> str:
-    # Never say what the value is: it is a secret more often than not.
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-        raise ValueError("the value holds a line break or another control character")
-    if not value.isascii():
-        raise ValueError("the value holds characters outside ASCII")
-    return value
-
-
-def _host(text: str) -> str:
-    if not re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*)(?::\d{1,5})?", text):
-        raise ValueError("must be a host, or host:port, without scheme and path")
-    return text.lower()
-
-
-def _address(url: str, example: str) -> str:
-    """`url`, if somebody may be reached there. Raises ValueError, which never quotes the URL: it may hold keys."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its text may quote the URL, and with it a password
-        usable = False
-    if not usable:
-        raise ValueError(f"must be an http:// or https:// URL with a host, such as {example}")
-    if "@" in parts.netloc:
-        raise ValueError("must not carry credentials; put them in 'headers' with ${ENV_NAME}")
-    if "#" in url or re.search(r"[^\x21-\x7e]", url):
-        raise ValueError("must have neither a fragment nor spaces, and be ASCII (percent-encode what is not)")
-    return url
-
-
-EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
-Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
-Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]
-HeaderName = Annotated[str, AfterValidator(_header_name)]
-HeaderValue = Annotated[str, AfterValidator(_header_value)]
 
 
 class _Registry(BaseModel):
@@ -112,13 +48,26 @@ class EngineTls(_Registry):
         return self
 
 
+class EngineBreaker(_Registry):
+    """When one engine is left alone for a while; a key that is absent is as in the section `engines`."""
+
+    failures: int | None = Field(default=None, ge=0, le=1000)
+    """Failures in a row that open it; 0: it never opens."""
+    window: int | None = Field(default=None, ge=1, le=1000)
+    share: float | None = Field(default=None, gt=0, le=1)
+    open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
+    longest_open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
+
+
 class EngineEntry(_Registry):
     """One engine of the registry: RCP's own keys first, then this gateway's optional ones."""
 
     id: EngineId
     transport: Literal["http", "stdio"] | None = None
     """Inferred from `url` or `command` when absent."""
-    url: str | None = None
+    url: EngineUrl | None = None
+    replicas: Annotated[list[EngineUrl], Field(max_length=32)] = Field(default_factory=list)
+    """Further URLs of the same engine, all with the same index; calls are spread over `url` and these."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
     weight: float = Field(default=1.0, ge=0, le=1e6)
     """Share in fusion; 0 means the engine adds nothing to scores."""
@@ -132,6 +81,17 @@ class EngineEntry(_Registry):
     """Longest one call may take, from DNS to the last byte."""
     max_concurrency: int = Field(default=32, ge=1, le=10_000)
     """Calls under way at once."""
+    max_waiting: int | None = Field(default=None, ge=0, le=100_000)
+    """Calls that may wait for one of these places; by default eight for each. More fail at once as `overloaded`."""
+    retries: int = Field(default=1, ge=0, le=5)
+    """How often an idempotent call that failed in a way worth it is made again, in time and within the retry budget."""
+    attempt_timeout_ms: int | None = Field(default=None, ge=1, le=600_000)
+    """Longest one attempt of a call may take; by default as long as the call."""
+    hedge: bool = False
+    """Ask a second replica when the first has not answered within the time that 95 % of calls take."""
+    health_check: bool = True
+    """Whether it is pinged; without, only calls tell whether it is there."""
+    breaker: EngineBreaker | None = None
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Sent with every request; values may hold ${ENV_NAME}."""
     client: Literal["http", "httpx"] = "http"
@@ -146,11 +106,6 @@ class EngineEntry(_Registry):
     """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly."""
     discover_hosts: list[Host] = Field(default_factory=list)
     """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
-
-    @field_validator("url")
-    @classmethod
-    def _http_url(cls, url: str | None) -> str | None:
-        return url if url is None else _address(url, "http://127.0.0.1:8000/rcp")
 
     @field_validator("command")
     @classmethod
@@ -182,8 +137,19 @@ class EngineEntry(_Registry):
             raise Misplaced("an http engine has no 'command'", "command")
         if kind == "stdio" and self.headers:
             raise Misplaced("a stdio engine has no headers", "headers")
-        if self.tls and not (self.url or "").startswith("https://"):
-            raise Misplaced("needs an https:// URL", "tls")
+        if kind == "stdio" and self.replicas:
+            raise Misplaced("a stdio engine has none", "replicas")
+        return self
+
+    @model_validator(mode="after")
+    def _its_urls_fit(self) -> "EngineEntry":
+        for place, url in enumerate(self.replicas):
+            if url in self.urls[: place + 1]:
+                raise Misplaced("is an address of this engine already", "replicas", place)
+        if self.tls and not all(url.startswith("https://") for url in self.urls):
+            raise Misplaced("needs an https:// URL" if not self.replicas else "needs https:// URLs only", "tls")
+        if self.hedge and not self.replicas:
+            raise Misplaced("needs 'replicas' beside it: a second attempt goes to another one", "hedge")
         return self
 
     @model_validator(mode="after")
@@ -191,6 +157,11 @@ class EngineEntry(_Registry):
         if self.discover_hosts and not self.discover:
             raise Misplaced("is of no use without 'discover'", "discoverHosts")
         return self
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every address of an http engine."""
+        return (self.url, *self.replicas) if self.url else ()
 
     @property
     def kind(self) -> Literal["http", "stdio"]:
@@ -249,7 +220,7 @@ class ServerSettings(_Section):
             return url
         if "?" in url or "@" in url:
             raise ValueError("must have neither a query nor credentials, for it is shown to every caller")
-        return _address(url, "https://rcp.example").rstrip("/")
+        return address_of(url, "https://rcp.example").rstrip("/")
 
     @model_validator(mode="after")
     def _one_process_knows_a_session(self) -> "ServerSettings":
@@ -277,6 +248,10 @@ class RetrieveSettings(_Section):
     """… and never for fewer than this, clamped to its `maxK`."""
     identity: Literal["id", "uri", "content"] = "id"
     """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text."""
+    quorum: float = Field(default=0.0, ge=0, le=1)
+    """Tail cut: once engines with this share of the weight have answered, and every required one, …"""
+    grace_ms: int = Field(default=100, ge=0, le=600_000)
+    """… the others are waited for so long and no longer, and noted as `late`. At `quorum` 0 all are waited for."""
 
 
 class StateSettings(_Section):
@@ -332,6 +307,28 @@ class EnginesSettings(_Section):
     """Between two health checks of an engine that is up (jittered)."""
     reconnect_max_seconds: float = Field(default=5.0, gt=0)
     """Longest pause between two handshake attempts with an engine that is down."""
+    breaker_failures: int = Field(default=5, ge=0, le=1000)
+    """Failures in a row that open an engine's breaker; 0: breakers never open."""
+    breaker_window: int = Field(default=20, ge=1, le=1000)
+    """How many of its last calls a breaker looks back at …"""
+    breaker_share: float = Field(default=0.5, gt=0, le=1)
+    """… and which share of failures among so many opens it."""
+    breaker_open_ms: int = Field(default=1000, ge=1, le=3_600_000)
+    """The first cool-down of a breaker; each failed probe doubles it …"""
+    breaker_longest_open_ms: int = Field(default=60_000, ge=1, le=3_600_000)
+    """… up to this."""
+    retry_backoff_ms: int = Field(default=50, ge=0, le=10_000)
+    """Pause before the first retry of a call (jittered), doubled before each further one."""
+    retry_budget: float = Field(default=0.2, ge=0, le=1)
+    """Retries of one engine as a share of its recent calls, so that an outage never doubles the load; 0: none."""
+    hedge_budget: float = Field(default=0.05, ge=0, le=1)
+    """Hedges of one engine as a share of its recent calls."""
+    eject_failures: int = Field(default=3, ge=0, le=1000)
+    """Failures in a row after which a replica is left out for a while; 0: none is."""
+    eject_ms: int = Field(default=5000, ge=1, le=3_600_000)
+    """The first such while; doubled each time it is left out again before it was well, up to a minute."""
+    slow_start_seconds: float = Field(default=10.0, ge=0, le=3600)
+    """How long a replica that is back takes to get its full share of calls again."""
 
 
 class LogSettings(_Section):

@@ -36,7 +36,7 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 
-_SECRET = re.compile(r"header|url|command|secret|token|password|key|credential", re.IGNORECASE)
+_SECRET = re.compile(r"header|url|replica|command|secret|token|password|key|credential", re.IGNORECASE)
 """Keys whose values are not repeated in messages."""
 
 _UNITS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}

@@ -7,6 +7,7 @@ numbers mean to a request.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -20,8 +21,33 @@ OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 DROP_REASONS = ("malformed", "excess")
 OTHER = "other"
 
-EngineState = tuple[str, bool, int]
-"""(id, up, calls under way) as read at the moment of a scrape."""
+ATTEMPTS = ("first", "again", "retry", "hedge")
+"""Why a request was sent: a call's first; over a fresh connection or after a handshake; a retry; a hedge."""
+
+FORGONE = ("budget", "time")
+BREAKER_STATES = ("closed", "open", "half_open")
+WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+
+class ReplicaState(NamedTuple):
+    """One replica as read at the moment of a scrape."""
+
+    label: str
+    up: bool
+    in_flight: int
+
+
+class EngineState(NamedTuple):
+    """One engine as read at the moment of a scrape: `up`, calls under way and waiting, and the most under way."""
+
+    id: str
+    up: bool
+    in_flight: int
+    waiting: int = 0
+    limit: int = 0
+    breaker: str = "closed"
+    replicas: Sequence[ReplicaState] = ()
+    """Only of engines that have several."""
 
 
 class _Outcomes:
@@ -62,15 +88,112 @@ class _EngineStates(Collector):
         self._read = read
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        up = GaugeMetricFamily("rcp_gateway_engine_up", "1 while the engine answers.", labels=["engine"])
-        in_flight = GaugeMetricFamily(
-            "rcp_gateway_engine_in_flight", "Calls to the engine under way.", labels=["engine"]
+        states = list(self._read())
+        for name, help_, of in _ENGINE_GAUGES:
+            gauge = GaugeMetricFamily(f"rcp_gateway_engine_{name}", help_, labels=["engine"])
+            for state in states:
+                gauge.add_metric([state.id], float(of(state)))
+            yield gauge
+        breaker = GaugeMetricFamily(
+            "rcp_gateway_breaker_state", "1 for the state the engine's breaker is in.", labels=["engine", "state"]
         )
-        for engine, is_up, calls in self._read():
-            up.add_metric([engine], float(is_up))
-            in_flight.add_metric([engine], float(calls))
-        yield up
-        yield in_flight
+        for state in states:
+            for name in BREAKER_STATES:
+                breaker.add_metric([state.id, name], float(state.breaker == name))
+        yield breaker
+        yield from _replica_gauges(states)
+
+
+_ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineState], float]], ...] = (
+    ("up", "1 while the engine answers.", lambda state: state.up),
+    ("in_flight", "Calls to the engine under way.", lambda state: state.in_flight),
+    ("waiting", "Calls that wait for one of them to end.", lambda state: state.waiting),
+    ("limit", "Most calls under way at once.", lambda state: state.limit),
+)
+
+
+def _replica_gauges(states: Iterable[EngineState]) -> Iterator[GaugeMetricFamily]:
+    labels = ["engine", "replica"]
+    up = GaugeMetricFamily("rcp_gateway_replica_up", "1 unless the replica is left out for a while.", labels=labels)
+    in_flight = GaugeMetricFamily("rcp_gateway_replica_in_flight", "Calls to the replica under way.", labels=labels)
+    for state in states:
+        for replica in state.replicas:
+            up.add_metric([state.id, replica.label], float(replica.up))
+            in_flight.add_metric([state.id, replica.label], float(replica.in_flight))
+    yield up
+    yield in_flight
+
+
+class _GuardCounters:
+    """What is counted of the guards of engines."""
+
+    __slots__ = ("_replicas", "attempts", "breaker_transitions", "ejections", "gate_wait", "retries_forgone")
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._replicas: dict[str, tuple[str, ...]] = {}
+        self.attempts = Counter(
+            "rcp_gateway_attempts", "Requests sent to engines, by why.", ["engine", "kind"], registry=registry
+        )
+        self.retries_forgone = Counter(
+            "rcp_gateway_retries_forgone", "Retries not made, by why.", ["engine", "reason"], registry=registry
+        )
+        self.breaker_transitions = Counter(
+            "rcp_gateway_breaker_transitions",
+            "Times the engine's breaker went over to a state.",
+            ["engine", "state"],
+            registry=registry,
+        )
+        self.ejections = Counter(
+            "rcp_gateway_replica_ejections",
+            "Times a replica was left out for a while.",
+            ["engine", "replica"],
+            registry=registry,
+        )
+        self.gate_wait = Histogram(
+            "rcp_gateway_gate_wait_seconds",
+            "Time of the calls that had to wait for a place.",
+            ["engine"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+
+    def knows(self, engine: str) -> bool:
+        """Whether it is declared and has not left since: who has left must not come back as a series."""
+        return engine in self._replicas
+
+    def declare(self, engine: str, replicas: Iterable[str] = ()) -> None:
+        labels = self._replicas[engine] = tuple(replicas) or self._replicas.get(engine, ())
+        for label in labels:
+            self.ejections.labels(engine, label)
+        for kind in ATTEMPTS:
+            self.attempts.labels(engine, kind)
+        for reason in FORGONE:
+            self.retries_forgone.labels(engine, reason)
+        for state in BREAKER_STATES:
+            self.breaker_transitions.labels(engine, state)
+        self.gate_wait.labels(engine)
+
+    def forget(self, engine: str) -> None:
+        for label in self._replicas.pop(engine, ()):
+            self.ejections.remove(engine, label)
+        for kind in ATTEMPTS:
+            self.attempts.remove(engine, kind)
+        for reason in FORGONE:
+            self.retries_forgone.remove(engine, reason)
+        for state in BREAKER_STATES:
+            self.breaker_transitions.remove(engine, state)
+        self.gate_wait.remove(engine)
+
+
+def _tell_build(registry: CollectorRegistry, version: str) -> None:
+    build = Gauge(
+        "rcp_gateway_build_info",
+        "Always 1; the version is the label.",
+        ["version"],
+        registry=registry,
+        multiprocess_mode="max",
+    )
+    build.labels(version).set(1)
 
 
 def _forget_dead_workers(directory: str) -> None:
@@ -114,6 +237,7 @@ class Metrics:
                 registry=registry,
             ),
         )
+        self._guards = _GuardCounters(registry)
         self._errors = Counter("rcp_gateway_errors", "JSON-RPC errors answered.", ["code"], registry=registry)
         self._dropped = Counter(
             "rcp_gateway_hits_dropped",
@@ -136,14 +260,7 @@ class Metrics:
         self.duplicates = Counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
         )
-        build = Gauge(
-            "rcp_gateway_build_info",
-            "Always 1; the version is the label.",
-            ["version"],
-            registry=registry,
-            multiprocess_mode="max",
-        )
-        build.labels(version).set(1)
+        _tell_build(registry, version)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}
         self._other_code = self._errors.labels(OTHER)
@@ -167,12 +284,47 @@ class Metrics:
                 self._legs.declare(engine, outcome)
             for reason in DROP_REASONS:
                 self._dropped.labels(engine, reason)
+            self._guards.declare(engine)
+
+    def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
+        """Let every series of an engine's replicas exist with 0."""
+        self._guards.declare(engine, labels)
+
+    def first_attempts_of(self, engine: str) -> Callable[[], None]:
+        """What counts one first attempt of this engine, and looks nothing up for it."""
+        return self._guards.attempts.labels(engine, "first").inc
+
+    def attempted(self, engine: str, kind: str, count: int = 1) -> None:
+        """So many requests were sent; `kind` is one of ATTEMPTS."""
+        if self._guards.knows(engine):
+            self._guards.attempts.labels(engine, kind).inc(count)
+
+    def forgone(self, engine: str, reason: str) -> None:
+        """A retry was not made; `reason` is one of FORGONE."""
+        if self._guards.knows(engine):
+            self._guards.retries_forgone.labels(engine, reason).inc()
+
+    def breaker(self, engine: str, state: str) -> None:
+        """The engine's breaker went over to `state`, one of BREAKER_STATES."""
+        if self._guards.knows(engine):
+            self._guards.breaker_transitions.labels(engine, state).inc()
+
+    def ejected(self, engine: str, replica: str) -> None:
+        """A replica was left out for a while."""
+        if self._guards.knows(engine):
+            self._guards.ejections.labels(engine, replica).inc()
+
+    def waited(self, engine: str, seconds: float) -> None:
+        """A call had to wait for its place."""
+        if self._guards.knows(engine):
+            self._guards.gate_wait.labels(engine).observe(seconds)
 
     def forget_engine(self, engine: str) -> None:
         """Let its series end. With several workers they stay, for what other workers count must not be lost."""
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             return
         self._legs.forget(engine)
+        self._guards.forget(engine)
         for reason in DROP_REASONS:
             self._dropped.remove(engine, reason)
 

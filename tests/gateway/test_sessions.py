@@ -138,7 +138,8 @@ async def test_one_engine_down_does_not_keep_a_session_from_filling(engines: Any
     """The others are asked deeper; the one that failed is not asked twice for one answer."""
     engine, down = await serving(engines, *range(100)), await engines()
     down.answers["retrieve"] = RpcFault(-32010)
-    async with running([entry("e", engine), entry("down", down)]) as gateway:
+    unguarded = entry("down", down, retries=0, breaker={"failures": 0})
+    async with running([entry("e", engine), unguarded]) as gateway:
         answers = [await gateway.retrieve(sessionId="s", k=16) for _ in range(6)]
     assert [len(answer["hits"]) for answer in answers] == [16] * 6
     assert len(down.requests()) == 6

@@ -78,7 +78,7 @@ class _Part:
 
 def _fresh(fault: LegError) -> LegError:
     """The same fault as if it had just happened: whoever passes it on may write down more attempts."""
-    made = type(fault)(fault.message, code=fault.code, retry_after_ms=fault.retry_after_ms)
+    made = type(fault)(fault.message, code=fault.code, retry_after_ms=fault.retry_after_ms, status=fault.status)
     made.attempts = fault.attempts
     return made
 
@@ -92,6 +92,7 @@ class FakeTransport:
         self.under_way = 0
         self.most_under_way = 0
         self.closed = False
+        self.renewed = 0
         self._parts = {
             name: _Part(script) for name, script in {"initialize": described(), "ping": {}, **scripts}.items()
         }
@@ -107,6 +108,9 @@ class FakeTransport:
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Never without waiting."""
 
+    def renew(self) -> None:
+        self.renewed += 1
+
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         self.calls.append((method, params))
         self.idempotent.append(idempotent)
@@ -120,6 +124,26 @@ class FakeTransport:
 
     async def close(self) -> None:
         self.closed = True
+
+
+class QuickTransport(FakeTransport):
+    """A wire over which questions can be begun without waiting."""
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> "QuickExchange":  # type: ignore[override]
+        return QuickExchange(asyncio.ensure_future(self.call(method, params)))
+
+
+class QuickExchange:
+    """A question under way over a QuickTransport."""
+
+    def __init__(self, waiter: "asyncio.Future[Reply]") -> None:
+        self.waiter = waiter
+
+    def take(self) -> Reply:
+        return self.waiter.result()
+
+    def drop(self) -> None:
+        self.waiter.cancel()
 
 
 class FakeEngine:
@@ -151,7 +175,15 @@ class FakeEngine:
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Never without waiting."""
 
-    async def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> Reply:
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        deadline: float,
+        *,
+        idempotent: bool = True,
+        after: LegError | None = None,
+    ) -> Reply:
         self.methods.append(method)
         self.idempotent.append(idempotent)
         self.asked.append(params)

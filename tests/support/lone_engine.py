@@ -1,24 +1,96 @@
-"""One RemoteEngine on a fake wire, and whom it told of changes."""
+"""One RemoteEngine on fake wires, and whom it told of changes, of its guards and of its standing."""
 
 import asyncio
 from typing import Any
 
+from app.engines.asked import Asked
 from app.engines.engine import RemoteEngine
 from app.engines.transport import Reply
+from app.protocol.capabilities import Advertisement
+from app.protocol.errors import LegError
+from app.settings.schema import EnginesSettings
 from tests.support.fake_engine import FakeTransport, entry_of
 
 
-class LoneEngine:
-    """A RemoteEngine on a fake wire, and whom it told of changes."""
+class NotingWitness:
+    """Writes down what it is told, a line each."""
 
-    def __init__(self, transport: FakeTransport, **wishes: Any) -> None:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.waits: list[float] = []
+
+    def first(self) -> None:
+        self.lines.append("first")
+
+    def attempted(self, kind: str, count: int = 1) -> None:
+        self.lines.extend([kind] * count)
+
+    def forgone(self, reason: str) -> None:
+        self.lines.append(f"no retry: {reason}")
+
+    def waited(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
+        self.lines.append(f"breaker {state}" + ("" if fault is None else f" for {seconds:g} s: {fault.kind}"))
+
+    def replica(self, label: str, fault: LegError | None) -> None:
+        self.lines.append(f"replica {label} {'back' if fault is None else fault.kind}")
+
+    def held(self, seconds: float) -> None:
+        self.lines.append(f"held {seconds:g} s")
+
+    def advertised(self, before: Advertisement, after: Advertisement) -> None:
+        self.lines.append(f"advertises {sorted(after.capabilities)} instead of {sorted(before.capabilities)}")
+
+    def count(self, line: str) -> int:
+        """How often this was told."""
+        return self.lines.count(line)
+
+
+class LoneEngine:
+    """A RemoteEngine on a fake wire, and whom it told of changes; `further` are the wires of its other replicas."""
+
+    def __init__(
+        self,
+        transport: FakeTransport,
+        *further: FakeTransport,
+        settings: dict[str, Any] | None = None,
+        **wishes: Any,
+    ) -> None:
         self.transport = transport
         self.changes: list[RemoteEngine] = []
-        self.engine = RemoteEngine(entry_of("docs", **wishes), transport, self.changes.append)
+        self.told: list[str] = []
+        self.witness = NotingWitness()
+        if further:
+            wishes["replicas"] = [f"http://docs-{number}.invalid/rcp" for number in range(len(further))]
+        self.engine = RemoteEngine(
+            entry_of("docs", **wishes),
+            transport,
+            self.changes.append,
+            further=further,
+            settings=EnginesSettings.model_validate(settings or {}),
+            witness=self.witness,
+            told=lambda fault: self.told.append("up" if fault is None else fault.kind),
+        )
 
     async def ask(self, seconds: float = 2.0, **options: Any) -> Reply:
         deadline = asyncio.get_running_loop().time() + seconds
         return await self.engine.call("retrieve", {"query": "q"}, deadline, **options)
+
+    async def fault(self, seconds: float = 2.0, **options: Any) -> LegError:
+        """What a call that must fail fails with."""
+        try:
+            reply = await self.ask(seconds, **options)
+        except LegError as fault:
+            return fault
+        raise AssertionError(f"it was answered: {reply}")
+
+    def begin(self) -> Asked:
+        """A question that must be possible to begin at once."""
+        asked = self.engine.begin("retrieve", {"query": "q"})
+        assert asked is not None
+        return asked
 
     async def shake(self, seconds: float = 2.0) -> None:
         await self.engine.handshake(asyncio.get_running_loop().time() + seconds)

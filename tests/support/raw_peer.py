@@ -108,13 +108,15 @@ Script = Callable[[Line], Awaitable[None]]
 class RawPeer:
     """A listening socket on loopback whose connections all follow one script."""
 
-    def __init__(self, script: Script, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, script: Script, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._script = script
         self._host = host
         self._tls = tls
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.port = port
         self.lines: list[Line] = []
         self.requests: list[RawRequest] = []
         self.faults: list[BaseException] = []
@@ -133,7 +135,7 @@ class RawPeer:
         return sum(not line.ended.is_set() for line in self.lines)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self._host, 0, ssl=self._tls, backlog=1024)
+        self._server = await asyncio.start_server(self._accept, self._host, self.port, ssl=self._tls, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -1,13 +1,14 @@
 """A scripted engine on stdin and stdout, run as a child process: `python -u stdio_peer.py BEHAVIOUR`.
 
 `obey` does what each request's `params.do` says, a list of steps; `deaf` never reads; `exit STATUS TEXT` ends at once;
-`stubborn` ignores EOF and SIGTERM.
+`stubborn` ignores EOF and SIGTERM; `flood FD TEXT` writes TEXT to FD without end, and answers beside that.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 import time
 
 held = []
@@ -81,9 +82,16 @@ def stubborn():
     deaf()
 
 
+def flood(fd, text):
+    data = text.encode() * (65536 // len(text))
+    threading.Thread(target=obey, daemon=True).start()
+    while True:
+        os.write(int(fd), data)
+
+
 if __name__ == "__main__":
     behaviour, *rest = sys.argv[1:]
     if behaviour == "exit":
         write_error(rest[1])
         sys.exit(int(rest[0]))
-    {"obey": obey, "deaf": deaf, "stubborn": stubborn}[behaviour]()
+    {"obey": obey, "deaf": deaf, "stubborn": stubborn, "flood": flood}[behaviour](*rest)

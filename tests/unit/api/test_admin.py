@@ -52,6 +52,9 @@ async def test_engine_before_its_first_handshake() -> None:
         "latencyMs": None,
         "inFlight": 0,
         "reason": "connect: no handshake yet",
+        "waiting": 0,
+        "breaker": "closed",
+        "retryInMs": None,
     }
 
 
@@ -75,6 +78,9 @@ async def test_engine_that_is_up() -> None:
         "capabilities": ["citations", "embed", "retrieve"],
         "inFlight": 1,
         "reason": None,
+        "waiting": 0,
+        "breaker": "closed",
+        "retryInMs": None,
     }
 
 

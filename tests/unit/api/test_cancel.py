@@ -117,6 +117,6 @@ async def test_cancellation_that_was_swallowed_does_no_later_harm() -> None:
 
     task = asyncio.create_task(swallowing())
     await turns(1)
-    running[0].cancel()
+    running[0].strike()
     assert repr(running[0]) == "<Running 1 cancelled>"
     assert await task == 0

@@ -39,7 +39,8 @@ async def test_new_engine_counts_as_down() -> None:
     assert subject.engine.down_reason == "connect: no handshake yet"
     assert subject.engine.advertisement is None
     assert repr(subject.engine) == (
-        "<RemoteEngine docs http down (connect: no handshake yet), <Gate 0/32 in flight, 0/256 waiting>, 0 handshakes>"
+        "<RemoteEngine docs http down (connect: no handshake yet), <Breaker closed, 0 failures in the last 20, 0 in a "
+        "row, cool-down 1 s>, <Gate 0/32 in flight, 0/256 waiting>>"
     )
 
 
@@ -142,7 +143,7 @@ async def test_engine_that_stays_uninitialized_is_asked_only_twice() -> None:
     assert transport.asked("initialize") == 1
 
 
-@pytest.mark.parametrize("code", [-32600, -32602, -32005, -32010])
+@pytest.mark.parametrize("code", [-32600, -32602, -32005, -32016])
 async def test_other_refusals_are_final(code: int) -> None:
     """Any other refusal is the engine's answer: no handshake, no second question, and it still counts as up."""
     transport = FakeTransport(retrieve=Refused(f"{code} no", code=code))

@@ -33,7 +33,7 @@ from tests.support.virtual_time import turns, virtually
 )
 async def test_faults_of_the_engine_are_noted_and_cleared(fault: LegError) -> None:
     """What says something about the engine makes it count as down, until it answers again."""
-    subject = LoneEngine(FakeTransport(retrieve=[fault, {"hits": []}]))
+    subject = LoneEngine(FakeTransport(retrieve=[fault, {"hits": []}]), retries=0)
     await subject.shake()
     with pytest.raises(type(fault)):
         await subject.ask()

@@ -22,7 +22,7 @@ class Watched:
     def __init__(self, jitter: Callable[[], float] = lambda: 1.0, **settings: float) -> None:
         self.reports: list[tuple[float, str, str | None]] = []
         self.looks: dict[str, list[float]] = {}
-        self.health = HealthLoop(EnginesSettings.model_validate(settings), self._report, jitter)
+        self.health = HealthLoop(EnginesSettings.model_validate(settings), jitter)
         self._loop = jumping_loop()
         self._started = self._loop.time()
 
@@ -30,9 +30,6 @@ class Watched:
     def now(self) -> float:
         """Seconds since the start."""
         return round(self._loop.time() - self._started, 6)
-
-    def _report(self, engine: RemoteEngine, fault: LegError | None) -> None:
-        self.reports.append((self.now, engine.id, None if fault is None else fault.kind))
 
     def add(self, engine_id: str, **scripts: Any) -> FakeTransport:
         looks = self.looks[engine_id] = []
@@ -44,7 +41,11 @@ class Watched:
                 return await FakeTransport.call(inner, method, params, idempotent=idempotent)
 
         transport = Noting(**scripts)
-        self.health.watch(RemoteEngine(entry_of(engine_id), transport, lambda engine: None))
+
+        def told(fault: LegError | None) -> None:
+            self.reports.append((self.now, engine_id, None if fault is None else fault.kind))
+
+        self.health.watch(RemoteEngine(entry_of(engine_id), transport, lambda engine: None, told=told))
         return transport
 
     async def until(self, seconds: float) -> None:

@@ -54,15 +54,17 @@ async def test_it_starts_with_the_first_call_or_when_asked() -> None:
 
 @on_both_loops
 async def test_a_process_that_dies_fails_its_calls_with_its_last_words() -> None:
-    """Every call in flight names the exit status and the last line on stderr, cleaned."""
-    async with opened() as transport:
+    """Every call in flight names the exit status; the last line on stderr, cleaned, is for the log alone."""
+    log: list[str] = []
+    async with opened(log=log.append) as transport:
         await ask(transport)
         held = [asyncio.ensure_future(failure(transport, ["hold"])) for _ in range(3)]
         await until(lambda: "3 in flight" in repr(transport))
         fault = await failure(transport, ["stderr", "first\nout of \x1b[31mmemory\n\n"], ["exit", 3])
         for each in [fault, *await asyncio.gather(*held)]:
             assert isinstance(each, ProtocolViolation)
-            assert each.message.endswith("exited with status 3; last line on stderr: out of  [31mmemory")
+            assert each.message.endswith("exited with status 3")
+        assert log[-1] == "[the engine's process exited with status 3; last line on stderr: out of  [31mmemory]"
         assert "0 in flight" in repr(transport)
 
 
@@ -108,10 +110,10 @@ async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
         for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
             fault = await failure(transport)
             assert isinstance(fault, ConnectFailed)
-            assert fault.message == "the engine's process exited with status 7; last line on stderr: no index"
+            assert fault.message == "the engine's process exited with status 7"
             fault = await failure(transport)
             assert isinstance(fault, ConnectFailed)
-            assert fault.message.startswith(f"started again in {pause:.1f} s: the engine's process exited")
+            assert fault.message == f"started again in {pause:.1f} s: the engine's process exited with status 7"
             clock.now += pause
         assert transport.generation == 8
 
@@ -164,12 +166,13 @@ async def test_a_missing_command_is_the_same_on_both_loops() -> None:
 
 @on_both_loops
 async def test_a_process_that_exits_at_once_is_a_failure_to_connect() -> None:
-    """A shell that does not find the engine says so on stderr, and that reaches the caller."""
-    async with opened(["sh", "-c", "exec no-such-engine"]) as transport:
+    """A shell that does not find the engine says so on stderr, and that reaches the log; the caller has the status."""
+    log: list[str] = []
+    async with opened(["sh", "-c", "exec no-such-engine"], log=log.append) as transport:
         fault = await failure(transport)
         assert isinstance(fault, ConnectFailed)
-        assert "status 127" in fault.message
-        assert "not found" in fault.message
+        assert fault.message.endswith("the engine's process exited with status 127")
+        assert "not found" in log[-1]
 
 
 async def test_a_request_that_must_not_be_repeated_is_never_called_unsent() -> None:

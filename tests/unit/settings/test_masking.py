@@ -9,8 +9,10 @@ from app.settings.schema import EngineEntry, GatewaySettings, Registry
 def test_registry_secrets_are_masked() -> None:
     """Header values, the values of a URL's query and a program's arguments are hidden; names and all else stay."""
     entry = EngineEntry(id="a", url="https://h/rcp?key=SECRET&v=1", headers={"Authorization": "SECRET"}, timeout_ms=5)
-    shown = masked(Registry(engines=[entry, EngineEntry(id="b", command=["x", "--key", "SECRET"])]))
-    first, second = shown["engines"]
+    others = EngineEntry(id="c", url="http://h", replicas=["http://i?key=SECRET"])
+    shown = masked(Registry(engines=[entry, EngineEntry(id="b", command=["x", "--key", "SECRET"]), others]))
+    first, second, third = shown["engines"]
+    assert third["replicas"] == ["http://i?key=***"]
     assert first["headers"] == {"Authorization": "***"}
     assert first["url"] == "https://h/rcp?key=***&v=***"
     assert first["timeoutMs"] == 5

@@ -75,6 +75,20 @@ def test_transport_is_inferred_as_the_sdk_infers_it() -> None:
         ({"id": "a", "command": ["x"], "headers": {"A": "b"}}, "engines[0].headers: a stdio engine has no headers"),
         (_http(tls={}), "engines[0].tls: needs an https:// URL"),
         (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile' beside it"),
+        (_http(replicas=["h:1"]), "engines[0].replicas[0]: must be an http:// or https:// URL"),
+        (_http(replicas=["http://h:1/rcp"]), "engines[0].replicas[0]: is an address of this engine already"),
+        (_http(replicas=["http://i", "http://i"]), "engines[0].replicas[1]: is an address of this engine already"),
+        ({"id": "a", "replicas": ["http://h"]}, "engines[0]: needs 'url' or 'command'"),
+        (
+            {"id": "a", "command": ["x"], "replicas": ["http://h"]},
+            "engines[0].replicas: a stdio engine has none",
+        ),
+        (_http(url="https://h", replicas=["http://i"], tls={}), "engines[0].tls: needs https:// URLs only"),
+        (_http(hedge=True), "engines[0].hedge: needs 'replicas' beside it"),
+        (_http(retries=6), "engines[0].retries: must be at most 5"),
+        (_http(breaker={"failure": 3}), "engines[0].breaker.failure: "),
+        (_http(breaker={"share": 0}), "engines[0].breaker.share: must be "),
+        (_http(attemptTimeoutMs=0), "engines[0].attemptTimeoutMs: must be at least 1"),
         (_http(weight=-0.5), "engines[0].weight: must be at least 0, found -0.5"),
         (_http(weight=True), "engines[0].weight: expected a number, found true"),
         (_http(id="a b"), "engines[0].id: must begin with a letter or digit and hold only letters, digits and . _ / -"),
@@ -91,6 +105,13 @@ def test_faults_name_the_key(engine: dict[str, Any], told: str) -> None:
     found = _faults(engine)
     assert len(found) == 1
     assert found[0].startswith(told)
+
+
+def test_an_engine_has_its_url_and_its_replicas() -> None:
+    """Every address of an engine, in the order of the file."""
+    entry = EngineEntry(id="a", url="http://h", replicas=["http://i", "http://j"])
+    assert entry.urls == ("http://h", "http://i", "http://j")
+    assert EngineEntry(id="a", command=["x"]).urls == ()
 
 
 def test_ids_are_unique() -> None:

@@ -7,7 +7,16 @@ import pytest
 from prometheus_client import generate_latest
 
 from app.protocol.errors import LEG_KINDS
-from app.telemetry.metrics import OTHER, REQUEST_OUTCOMES, Metrics
+from app.telemetry.metrics import (
+    ATTEMPTS,
+    BREAKER_STATES,
+    FORGONE,
+    OTHER,
+    REQUEST_OUTCOMES,
+    EngineState,
+    Metrics,
+    ReplicaState,
+)
 
 METHODS = ("retrieve", "ping")
 ENGINES = ("docs", "code")
@@ -49,6 +58,13 @@ def test_every_series_is_there_with_nothing(metrics: Metrics) -> None:
             assert value(metrics, "rcp_gateway_leg_duration_seconds_count", **labels) == 0
         for reason in ("malformed", "excess"):
             assert value(metrics, "rcp_gateway_hits_dropped_total", engine=engine, reason=reason) == 0
+        for kind in ATTEMPTS:
+            assert value(metrics, "rcp_gateway_attempts_total", engine=engine, kind=kind) == 0
+        for reason in FORGONE:
+            assert value(metrics, "rcp_gateway_retries_forgone_total", engine=engine, reason=reason) == 0
+        for state in BREAKER_STATES:
+            assert value(metrics, "rcp_gateway_breaker_transitions_total", engine=engine, state=state) == 0
+        assert value(metrics, "rcp_gateway_gate_wait_seconds_count", engine=engine) == 0
     for name in (
         "rcp_gateway_overhead_seconds_count",
         "rcp_gateway_requests_in_flight",
@@ -115,7 +131,7 @@ def test_declaring_again_keeps_the_counts(metrics: Metrics) -> None:
 
 def test_engine_states_are_read_at_the_scrape(metrics: Metrics) -> None:
     """Up and in-flight gauges show what the engines say in the moment of the scrape."""
-    states = [("docs", True, 3), ("code", False, 0)]
+    states = [EngineState("docs", True, 3), EngineState("code", False, 0)]
     metrics.watch_engines(lambda: states)
     assert value(metrics, "rcp_gateway_engine_up", engine="docs") == 1
     assert value(metrics, "rcp_gateway_engine_up", engine="code") == 0
@@ -124,9 +140,55 @@ def test_engine_states_are_read_at_the_scrape(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_engine_up", engine="docs") is None
 
 
+def test_guards_of_engines_are_counted(metrics: Metrics) -> None:
+    """What guards do raises one series of their engine, and replicas that are declared are there with 0."""
+    metrics.declare_replicas("docs", ["0", "1"])
+    assert value(metrics, "rcp_gateway_replica_ejections_total", engine="docs", replica="1") == 0
+    metrics.attempted("docs", "retry")
+    metrics.first_attempts_of("docs")()
+    metrics.forgone("docs", "budget")
+    metrics.breaker("docs", "open")
+    metrics.ejected("docs", "1")
+    metrics.waited("docs", 0.25)
+    assert value(metrics, "rcp_gateway_attempts_total", engine="docs", kind="retry") == 1
+    assert value(metrics, "rcp_gateway_retries_forgone_total", engine="docs", reason="budget") == 1
+    assert value(metrics, "rcp_gateway_breaker_transitions_total", engine="docs", state="open") == 1
+    assert value(metrics, "rcp_gateway_replica_ejections_total", engine="docs", replica="1") == 1
+    assert value(metrics, "rcp_gateway_gate_wait_seconds_sum", engine="docs") == 0.25
+    assert value(metrics, "rcp_gateway_attempts_total", engine="docs", kind="first") == 1
+
+
+def test_guards_of_an_engine_that_left_are_forgotten(metrics: Metrics) -> None:
+    """Its series are gone, and what still happens to its last calls brings none of them back."""
+    metrics.declare_replicas("docs", ["0", "1"])
+    metrics.forget_engine("docs")
+    metrics.attempted("docs", "retry")
+    metrics.forgone("docs", "budget")
+    metrics.breaker("docs", "open")
+    metrics.ejected("docs", "1")
+    metrics.waited("docs", 0.25)
+    assert not [name for name, labels in series(metrics) if labels.get("engine") == "docs"]
+    assert value(metrics, "rcp_gateway_attempts_total", engine="code", kind="first") == 0
+
+
+def test_states_of_guards_are_read_at_the_scrape(metrics: Metrics) -> None:
+    """Breaker, gate and replicas show how they stand in the moment of the scrape; a lone replica is none."""
+    replicas = [ReplicaState("0", True, 2), ReplicaState("1", False, 1)]
+    states = [EngineState("docs", True, 3, 5, 32, "half_open", replicas), EngineState("code", True, 0)]
+    metrics.watch_engines(lambda: states)
+    shown = {state: value(metrics, "rcp_gateway_breaker_state", engine="docs", state=state) for state in BREAKER_STATES}
+    assert shown == {"closed": 0, "open": 0, "half_open": 1}
+    assert value(metrics, "rcp_gateway_breaker_state", engine="code", state="closed") == 1
+    assert value(metrics, "rcp_gateway_engine_waiting", engine="docs") == 5
+    assert value(metrics, "rcp_gateway_engine_limit", engine="docs") == 32
+    assert value(metrics, "rcp_gateway_replica_up", engine="docs", replica="1") == 0
+    assert value(metrics, "rcp_gateway_replica_in_flight", engine="docs", replica="0") == 2
+    assert value(metrics, "rcp_gateway_replica_up", engine="code", replica="0") is None
+
+
 def test_exposition_is_written(metrics: Metrics) -> None:
     """The whole can be written in Prometheus' text format."""
-    metrics.watch_engines(lambda: [("docs", True, 3)])
+    metrics.watch_engines(lambda: [EngineState("docs", True, 3)])
     text = generate_latest(metrics.scraped()).decode()
     assert 'rcp_gateway_engine_up{engine="docs"} 1.0' in text
     assert 'rcp_gateway_build_info{version="1.2.3"} 1.0' in text
@@ -141,7 +203,7 @@ def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pyt
 def test_several_workers_expose_one_whole(metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With several workers the scrape reads what all wrote, and the engines' states from the one that was asked."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    metrics.watch_engines(lambda: [("docs", True, 3)])
+    metrics.watch_engines(lambda: [EngineState("docs", True, 3)])
     whole = metrics.scraped()
     assert whole is not metrics.registry
     assert whole.get_sample_value("rcp_gateway_engine_up", {"engine": "docs"}) == 1

@@ -1,0 +1,91 @@
+"""What a fault says: whether it is held against the engine, whether another attempt is worth it, and what may be told.
+
+Engines room. One table for breaker, replicas, standing and retries; it refuses to know what is done about it.
+"""
+
+from urllib.parse import urlsplit
+
+from app.engines.transport import Severed
+from app.protocol.errors import (
+    BackendUnavailable,
+    BadStatus,
+    ConnectFailed,
+    DeadlineExceeded,
+    InternalError,
+    LegError,
+    LegRateLimited,
+    LegTimeout,
+    ProtocolViolation,
+    Refused,
+    TlsFailed,
+)
+from app.settings.schema import EngineEntry
+
+_FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
+"""Codes with which an engine says that it, and not the request, is at fault. -32603 is a ProtocolViolation here."""
+
+_LASTING_STATUSES = frozenset({401, 403, 404})
+"""They tell of one request as little as of the engine's health, but of a wrong entry in the registry."""
+
+
+def counts(fault: LegError) -> bool:
+    """Whether it counts as a failure of the engine; what refuses one request, or is our own doing, does not."""
+    if isinstance(fault, LegTimeout):
+        return fault.attempts > 0
+    if isinstance(fault, ConnectFailed | TlsFailed | ProtocolViolation):
+        return True
+    if isinstance(fault, BadStatus):
+        return fault.status is None or fault.status >= 500
+    return isinstance(fault, Refused) and (fault.code in _FAILING_CODES or (fault.status or 0) >= 500)
+
+
+def marks_down(fault: LegError) -> bool:
+    """Whether the engine counts as down until it does something right."""
+    if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
+        return fault.status < 400 or fault.status in _LASTING_STATUSES
+    return counts(fault) and not isinstance(fault, Refused)
+
+
+def worth_repeating(fault: LegError, idempotent: bool, repeats: int) -> bool:
+    """Whether the same question may have an answer a moment later (RCP §12); `repeats`: how often it was asked again.
+
+    What was sent and is not idempotent is never asked twice. -32603 is asked again once. An answer that began and broke
+    off, or makes no sense, would likely do so again; so would TLS.
+    """
+    if isinstance(fault, ConnectFailed):
+        return True
+    if not idempotent:
+        return False
+    if isinstance(fault, BadStatus):
+        return fault.status is not None and fault.status >= 500 and fault.status != 501
+    if isinstance(fault, LegRateLimited):
+        return fault.retry_after_ms is not None
+    if isinstance(fault, Refused):
+        return fault.code in _FAILING_CODES
+    if isinstance(fault, ProtocolViolation):
+        return isinstance(fault, Severed) or (fault.code == InternalError.code and not repeats)
+    return isinstance(fault, LegTimeout)
+
+
+class Secrets:
+    """What must not come back in a note: the values of an entry's headers and of its URLs' queries."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, entry: EngineEntry) -> None:
+        values = {word for value in entry.headers.values() for word in (value, *value.split())}
+        for url in entry.urls:
+            values.update(pair.partition("=")[2] for pair in urlsplit(url).query.split("&"))
+        self._words = tuple(sorted((value for value in values if len(value) >= 4), key=len, reverse=True))
+
+    def masked(self, fault: LegError) -> LegError:
+        """The same fault without them: an engine, or what stands before it, may quote the request."""
+        for word in self._words:
+            if word in fault.message:
+                fault.reword(fault.message.replace(word, "***"))
+            if fault.culprit is not None:
+                fault.culprit = {key: name.replace(word, "***") for key, name in fault.culprit.items()}
+        return fault
+
+    def __repr__(self) -> str:
+        return f"<Secrets: {len(self._words)} words>"

@@ -1,0 +1,123 @@
+"""What is held against one engine: each outcome goes to its breaker, its replica and its standing, in one step.
+
+Engines room. It decides whether the engine may be asked now. It refuses to know how it is asked.
+"""
+
+import asyncio
+
+from app.engines.blame import counts, marks_down
+from app.engines.replica import Replica, Replicas
+from app.engines.standing import Standing
+from app.engines.witness import Witness
+from app.protocol.errors import BreakerOpen, LegError, LegRateLimited
+from app.resilience.breaker import CLOSED, HALF_OPEN, Breaker, BreakerRules
+from app.settings.schema import EngineBreaker, EngineEntry, EnginesSettings
+
+
+class Ledger:
+    """The outcomes of one engine's calls. Times are event-loop seconds."""
+
+    __slots__ = ("_witness", "breaker", "replicas", "standing")
+
+    def __init__(self, breaker: Breaker, replicas: Replicas, standing: Standing, witness: Witness) -> None:
+        self.breaker = breaker
+        self.replicas = replicas
+        self.standing = standing
+        self._witness = witness
+
+    def refusal(self) -> LegError | None:
+        """Why the engine must not be asked now, None if it may; nothing changes by asking."""
+        now = _now()
+        seconds = self.breaker.retry_in(now)
+        if seconds is not None:
+            return _unsent(BreakerOpen("it failed too often and is left alone", retry_after_ms=_ms(seconds)))
+        seconds = self.replicas.held_for(now)
+        if seconds is not None:
+            return _unsent(LegRateLimited("it asked not to be asked for a while", retry_after_ms=_ms(seconds)))
+        return None
+
+    def admit(self) -> int:
+        """The generation of a call that goes now. Raises BreakerOpen, LegRateLimited."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        generation = self.breaker.admit(_now())
+        assert generation is not None, "who is not refused is admitted"
+        if self.breaker.state == HALF_OPEN:
+            self._witness.breaker(HALF_OPEN)
+        return generation
+
+    def succeeded(self, replica: Replica, generation: int) -> None:
+        """A call was answered."""
+        if replica.failures or replica.ejections:
+            self.replicas.succeeded(replica)
+        if self.breaker.succeeded(generation):
+            self._witness.breaker(CLOSED)
+        if self.breaker.closed:
+            self.standing.good()
+
+    def failed(self, fault: LegError, replica: Replica, generation: int) -> None:
+        """An attempt failed, in whatever way."""
+        now = _now()
+        if isinstance(fault, LegRateLimited) and fault.retry_after_ms:
+            self.replicas.hold(replica, now, fault.retry_after_ms / 1000)
+            self._witness.held(fault.retry_after_ms / 1000)
+        opened = False
+        if counts(fault):
+            self.replicas.failed(replica, fault, now)
+            opened = self.breaker.failed(generation, now)
+            if opened:
+                replica.transport.renew()  # the probe must not go where the engine may no longer be
+                self._witness.breaker(self.breaker.state, fault, self.breaker.retry_in(now))
+        else:
+            self.breaker.said_nothing(generation, now)
+        if opened or marks_down(fault):
+            self.standing.bad(fault)
+
+    def said_nothing(self, generation: int) -> None:
+        """A call ended through nobody's fault: the caller left, or was in haste."""
+        self.breaker.said_nothing(generation, _now())
+
+    def checked(self) -> None:
+        """A check went well. Traffic outranks it: while the breaker holds calls back, the engine stays down."""
+        if self.breaker.retry_in(_now()) is None:
+            self.standing.good()
+
+    def reset(self) -> None:
+        """Forget what is held against it, by an operator's wish."""
+        if not self.breaker.closed:
+            self._witness.breaker(CLOSED)
+        self.breaker.reset()
+        self.replicas.reset()
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.breaker!r}, {self.replicas!r}, {self.standing!r}>"
+
+
+def breaker_rules(entry: EngineEntry, settings: EnginesSettings) -> BreakerRules:
+    """The rules of one engine's breaker: its own where it has some, else those for all."""
+    own = entry.breaker or EngineBreaker()
+    return BreakerRules(
+        failures=_first(own.failures, settings.breaker_failures),
+        window=_first(own.window, settings.breaker_window),
+        share=settings.breaker_share if own.share is None else own.share,
+        open_seconds=_first(own.open_ms, settings.breaker_open_ms) / 1000,
+        longest_seconds=_first(own.longest_open_ms, settings.breaker_longest_open_ms) / 1000,
+    )
+
+
+def _first(own: int | None, general: int) -> int:
+    return general if own is None else own
+
+
+def _unsent(fault: LegError) -> LegError:
+    fault.attempts = 0
+    return fault
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,95 @@
+"""What a fault says: against the engine, for another attempt, and to whoever reads notes."""
+
+import pytest
+
+from app.engines.blame import Secrets, counts, marks_down, worth_repeating
+from app.engines.transport import Severed
+from app.protocol.errors import (
+    BadStatus,
+    BreakerOpen,
+    ConnectFailed,
+    LegError,
+    LegFault,
+    LegLate,
+    LegRateLimited,
+    LegTimeout,
+    Overloaded,
+    ProtocolViolation,
+    Refused,
+    ResponseTooLarge,
+    TlsFailed,
+)
+from tests.support.fake_engine import entry_of
+
+
+def unsent(fault: LegError) -> LegError:
+    """The same fault before anything was sent."""
+    fault.attempts = 0
+    return fault
+
+
+# fault, counts, marks down, worth another attempt
+TABLE = [
+    (LegTimeout("slow"), True, True, True),
+    (unsent(LegTimeout("waited at the gate")), False, False, True),
+    (ConnectFailed("refused"), True, True, True),
+    (TlsFailed("expired"), True, True, False),
+    (Severed("closed"), True, True, True),
+    (ProtocolViolation("no JSON"), True, True, False),
+    (ProtocolViolation("-32603 boom", code=-32603), True, True, True),
+    (ProtocolViolation("-32700", code=-32700), True, True, False),
+    (BadStatus("HTTP 500", status=500), True, True, True),
+    (BadStatus("HTTP 501", status=501), True, True, False),
+    (BadStatus("HTTP 503", status=503), True, True, True),
+    (BadStatus("HTTP 400", status=400), False, False, False),
+    (BadStatus("HTTP 404", status=404), False, True, False),
+    (BadStatus("HTTP 401", status=401), False, True, False),
+    (BadStatus("HTTP 302", status=302), False, True, False),
+    (Refused("-32602", code=-32602), False, False, False),
+    (Refused("-32005", code=-32005), False, False, False),
+    (Refused("-32016", code=-32016), False, False, False),
+    (Refused("-32010", code=-32010), True, False, True),
+    (Refused("-32014", code=-32014), True, False, True),
+    (Refused("-32000 in HTTP 500", code=-32000, status=500), True, False, False),
+    (LegRateLimited("429", retry_after_ms=10), False, False, True),
+    (LegRateLimited("429"), False, False, False),
+    (ResponseTooLarge("17 MiB"), False, False, False),
+    (Overloaded("full"), False, False, False),
+    (BreakerOpen("open"), False, False, False),
+    (LegLate("late"), False, False, False),
+    (LegFault("ours"), False, False, False),
+]
+
+
+@pytest.mark.parametrize(("fault", "counted", "down", "again"), TABLE, ids=lambda value: str(value)[:40])
+def test_table(fault: LegError, counted: bool, down: bool, again: bool) -> None:
+    """What each fault says (B41, B46); an idempotent question is meant."""
+    assert (counts(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
+
+
+@pytest.mark.parametrize(("fault", "_", "__", "___"), TABLE, ids=lambda value: str(value)[:40])
+def test_what_is_not_idempotent_is_asked_again_only_unsent(fault: LegError, _: bool, __: bool, ___: bool) -> None:
+    """Unless no connection came about, a question that changes something is asked once."""
+    assert worth_repeating(fault, False, 0) == isinstance(fault, ConnectFailed)
+
+
+def test_internal_error_is_asked_again_once() -> None:
+    """RCP allows one repeat after -32603, however many are allowed otherwise."""
+    fault = ProtocolViolation("-32603", code=-32603)
+    assert [worth_repeating(fault, True, repeats) for repeats in (0, 1, 2)] == [True, False, False]
+
+
+def test_secrets_are_masked() -> None:
+    """Values of headers and of every URL's query never come back in a fault's words (B102)."""
+    secrets = Secrets(
+        entry_of(
+            "docs",
+            url="http://a.invalid/rcp?key=FIRST",
+            replicas=["http://b.invalid/rcp?key=SECOND"],
+            headers={"Authorization": "Bearer THIRD"},
+        )
+    )
+    fault = secrets.masked(BadStatus("HTTP 500: no FIRST SECOND THIRD Bearer THIRD"))
+    assert fault.message == "HTTP 500: no *** *** *** ***"
+    assert str(fault) == fault.message
+    assert repr(secrets) == "<Secrets: 5 words>"

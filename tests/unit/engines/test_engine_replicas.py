@@ -1,0 +1,246 @@
+"""One engine at several addresses: calls are spread, a sick one is left out, a slow one is outrun."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.protocol.errors import BadStatus, ConnectFailed, LegRateLimited, Refused
+from tests.support.fake_engine import FakeTransport, QuickTransport, described, never
+from tests.support.lone_engine import LoneEngine
+from tests.support.virtual_time import jumping_loop, turns, virtually
+
+SICK = BadStatus("HTTP 503", status=503)
+GOOD = {"hits": []}
+
+
+def after(seconds: float) -> Any:
+    """A script that answers after so long."""
+
+    async def play(params: Mapping[str, Any]) -> Any:
+        await asyncio.sleep(seconds)
+        return GOOD
+
+    return play
+
+
+def wires(*scripts: Any, kind: type[FakeTransport] = FakeTransport) -> list[FakeTransport]:
+    """A wire for each script of `retrieve`."""
+    return [kind(retrieve=script) for script in scripts]
+
+
+async def shaken(*transports: FakeTransport, **wishes: Any) -> LoneEngine:
+    """An engine over these wires whose hands are shaken."""
+    subject = LoneEngine(*transports, **wishes)
+    await subject.shake()
+    return subject
+
+
+@pytest.mark.parametrize("kind", [FakeTransport, QuickTransport])
+def test_calls_are_spread_over_replicas(kind: type[FakeTransport]) -> None:
+    """Both addresses answer, over both ways a call can take, and the reply names who did."""
+
+    async def story() -> None:
+        transports = wires(GOOD, GOOD, kind=kind)
+        subject = await shaken(*transports)
+        named = set()
+        for _ in range(60):
+            asked = subject.engine.begin("retrieve", {})
+            if asked is not None:
+                await turns()
+            reply = await subject.ask() if asked is None else asked.take()
+            assert reply is not None
+            named.add(reply.replica)
+        assert named == {"0", "1"}
+        assert all(transport.asked("retrieve") > 10 for transport in transports)
+        assert [replica.in_flight for replica in subject.engine.state().replicas] == [0, 0]
+
+    virtually(story())
+
+
+def test_a_retry_goes_to_another_replica() -> None:
+    """What one replica fails the other is asked, so that a sick one costs a caller nothing."""
+
+    async def story() -> None:
+        subject = await shaken(*wires(SICK, GOOD))
+        for _ in range(50):
+            assert (await subject.ask()).replica == "1"
+
+    virtually(story())
+
+
+def test_a_sick_replica_is_left_out() -> None:
+    """After three failures in a row it is asked no more for a while, and the engine's breaker stays closed."""
+
+    async def story() -> None:
+        sick, well = wires(ConnectFailed("refused"), GOOD)
+        subject = await shaken(sick, well)
+        for _ in range(100):
+            await subject.ask()
+        assert sick.asked("retrieve") == 3
+        assert subject.witness.count("replica 0 connect") == 1
+        assert [replica.up for replica in subject.engine.state().replicas] == [False, True]
+        assert subject.engine.state().breaker == "closed"
+        assert subject.engine.up
+        sick.script("retrieve", GOOD)
+        await asyncio.sleep(5.0)
+        for _ in range(20):
+            await subject.ask()
+            await asyncio.sleep(1.0)
+        assert subject.witness.count("replica 0 back") == 1
+        assert sick.asked("retrieve") > 3
+
+    virtually(story())
+
+
+def test_if_all_are_sick_the_breaker_opens() -> None:
+    """The last replica stays in use until the engine as a whole is left alone."""
+
+    async def story() -> None:
+        subject = await shaken(*wires(SICK, SICK), retries=0)
+        kinds = [(await subject.fault()).kind for _ in range(6)]
+        assert kinds == ["http_status"] * 5 + ["breaker_open"]
+        assert any(replica.up for replica in subject.engine.state().replicas)
+
+    virtually(story())
+
+
+def test_a_rate_limited_replica_is_passed_over() -> None:
+    """One that wants to be left alone is; the engine as a whole answers at once."""
+
+    async def story() -> None:
+        limited, well = wires(LegRateLimited("429", retry_after_ms=5000), GOOD)
+        subject = await shaken(limited, well)
+        began = jumping_loop().time()
+        for _ in range(50):
+            assert (await subject.ask()).replica == "1"
+        assert limited.asked("retrieve") == 1
+        assert jumping_loop().time() - began < 0.1
+        well.script("retrieve", LegRateLimited("429", retry_after_ms=9000))
+        await subject.fault()
+        fault = await subject.fault()
+        assert (fault.kind, fault.attempts) == ("rate_limited", 0)
+        assert 4000 < (fault.retry_after_ms or 0) <= 5000
+
+    virtually(story())
+
+
+def test_each_replica_is_shaken_hands_with() -> None:
+    """A replica that knows of no handshake is greeted when it says so, without the others."""
+
+    async def story() -> None:
+        first, second = wires(GOOD, [Refused("-32001", code=-32001), GOOD])
+        subject = await shaken(first, second)
+        for _ in range(30):
+            await subject.ask()
+        assert (first.asked("initialize"), second.asked("initialize")) == (1, 1)
+
+    virtually(story())
+
+
+def test_a_check_is_content_with_one_that_is_well() -> None:
+    """A dead replica brings no engine down while another answers; with none it is down."""
+
+    async def story() -> None:
+        dead, well = FakeTransport(initialize=ConnectFailed("refused"), ping=ConnectFailed("refused")), FakeTransport()
+        subject = LoneEngine(dead, well)
+        well.script("info", described())
+        for _ in range(8):
+            await subject.check()
+            assert subject.engine.up
+        assert subject.witness.count("replica 0 connect") == 1
+        well.script("ping", ConnectFailed("refused"))
+        with pytest.raises(ConnectFailed):
+            await subject.check()
+        assert not subject.engine.up
+
+    virtually(story())
+
+
+def test_a_hanging_replica_leaves_a_check_time_for_the_next() -> None:
+    """Of a check's time one replica gets no more than its share."""
+
+    async def story() -> None:
+        subject = LoneEngine(FakeTransport(initialize=never), FakeTransport())
+        await subject.check(2.0)
+        assert subject.engine.up
+
+    virtually(story())
+
+
+def test_slow_calls_are_hedged() -> None:
+    """Once it is known how long calls take, a slow one is asked of a second replica, whose answer wins."""
+
+    async def story() -> None:
+        first, second = wires(after(0.01), after(0.01))
+        subject = await shaken(first, second, hedge=True, settings={"hedge_budget": 1.0})
+        for _ in range(20):
+            await subject.ask()
+        first.script("retrieve", never)
+        replies = [await subject.ask() for _ in range(20)]
+        hedged = [reply for reply in replies if reply.hedged]
+        assert hedged
+        assert all((reply.replica, reply.attempts) == ("1", 2) for reply in hedged)
+        assert subject.witness.count("hedge") == len(hedged)
+        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+        assert [replica.in_flight for replica in subject.engine.state().replicas] == [0, 0]
+
+    virtually(story())
+
+
+def test_hedges_are_few() -> None:
+    """Though every call is slow, no more than the budget's share of them is hedged."""
+
+    async def story() -> None:
+        first, second = wires(after(0.01), after(0.01))
+        subject = await shaken(first, second, hedge=True, settings={"hedge_budget": 0.05})
+        for _ in range(20):
+            await subject.ask()
+        for transport in (first, second):
+            transport.script("retrieve", after(0.5))
+        for _ in range(8):
+            await asyncio.gather(*(subject.ask() for _ in range(10)))
+        assert 0 < subject.witness.count("hedge") <= 1 + 100 * 0.05
+
+    virtually(story())
+
+
+def test_what_changes_something_is_not_hedged() -> None:
+    """A call that is not idempotent goes to one replica."""
+
+    async def story() -> None:
+        subject = await shaken(*wires(after(0.01), after(0.01)), hedge=True, settings={"hedge_budget": 1.0})
+        for _ in range(20):
+            await subject.ask()
+        for replica in subject.engine.guards.ledger.replicas.all:
+            replica.transport.script("retrieve", after(1.0))  # type: ignore[attr-defined]
+        assert not (await subject.ask(idempotent=False)).hedged
+        assert subject.witness.count("hedge") == 0
+
+    virtually(story())
+
+
+def test_hedged_call_that_is_late_leaves_nothing() -> None:
+    """At the deadline both attempts are ended and their places are free."""
+
+    async def story() -> None:
+        first, second = wires(after(0.01), after(0.01))
+        subject = await shaken(first, second, hedge=True, settings={"hedge_budget": 1.0})
+        for _ in range(20):
+            await subject.ask()
+        for transport in (first, second):
+            transport.script("retrieve", never)
+        fault = await subject.fault(2.0)
+        assert (fault.kind, fault.attempts, fault.hedged) == ("timeout", 2, True)
+        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+
+    virtually(story())
+
+
+async def test_close_closes_every_wire() -> None:
+    """Closing an engine releases each replica's transport."""
+    first, second = FakeTransport(initialize=described()), FakeTransport()
+    await LoneEngine(first, second).engine.close()
+    assert first.closed
+    assert second.closed
