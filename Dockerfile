@@ -22,7 +22,8 @@ LABEL org.opencontainers.image.title="rcp-gateway" \
       org.opencontainers.image.description="One Retrieval Context Protocol endpoint in front of many retrieval engines" \
       org.opencontainers.image.licenses="MIT"
 ENV PATH=/opt/rcp-gateway/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# Mount a folder with rcp.json and, if wanted, gateway.yaml at /srv/config.
+# Mount a folder with rcp.json and, if wanted, gateway.yaml at /srv/config. It listens on every address of its container,
+# so it starts only with auth.mode set there, or with RCP_GATEWAY__AUTH__ALLOW_ANONYMOUS=true.
 WORKDIR /srv
 # A number, so that an orchestrator can see that it is not root.
 USER 10001:10001

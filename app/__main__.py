@@ -1,4 +1,4 @@
-"""The command line: serve · stdio · demo · query · engines · check · conformance · fuse · eval · tune.
+"""The command line: serve · stdio · demo · query · engines · check · conformance · fuse · eval · tune · key.
 
 It decides which commands there are; what each does is in `app/commands/`, loaded here, while whatever is slow to import
 is loaded by the command that needs it.
@@ -13,7 +13,7 @@ import typer
 
 from app.commands.failure import Commands
 
-COMMANDS = ("serve", "stdio", "demo", "query", "engines", "check", "conformance", "fuse", "eval", "tune")
+COMMANDS = ("serve", "stdio", "demo", "query", "engines", "check", "conformance", "fuse", "eval", "tune", "key")
 """Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
 
 app = typer.Typer(

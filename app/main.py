@@ -23,6 +23,7 @@ from uvicorn.supervisors import Multiprocess
 from app.api.admin import admin
 from app.api.answers import ANSWERED
 from app.api.dispatch import Dispatcher
+from app.api.guard import Bearers, Guard
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.rpc import Asgi, RpcDoor, not_found
@@ -38,10 +39,12 @@ from app.federation.pages import Pages
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.settings.auth import exposure
 from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings
-from app.settings.source import LoadedRegistry, load_registry, load_settings
+from app.settings.source import LoadedRegistry, load_registry, load_settings, load_tenants
+from app.settings.tenants import Tenants
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 
@@ -54,8 +57,8 @@ SHUTDOWN_SECONDS = 20
 which orchestrators usually kill; what is left of those is for closing engines and child processes."""
 
 
-def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewayState:
-    """One gateway, put together and not started."""
+def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
+    """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
     log = logs.logger()
 
     def engine_changed(engine: RemoteEngine, fault: LegError | None) -> None:
@@ -108,8 +111,22 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings) -> GatewaySta
         witness=Witness(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
-        pages=Pages.in_memory(settings.state),
+        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings)),
+        pages=Pages.in_memory(settings.state, screen=settings.screen),
     )
+
+
+def _bearers(settings: GatewaySettings) -> Bearers | None:
+    """Who reads tokens, if any are accepted. Only those who wish for them pay for loading it."""
+    if "jwt" not in settings.auth.mode:
+        return None
+    try:
+        from app.api.jwks import SigningKeys
+        from app.api.tokens import Tokens
+    except ModuleNotFoundError:
+        fault = Fault("auth.mode", "jwt needs a library that is not installed", "in the checkout, pip install '.[jwt]'")
+        raise SettingsError("settings", (fault,)) from None
+    return Tokens(settings.jwt, SigningKeys(settings.jwt))
 
 
 def build_app(state: GatewayState) -> Asgi:
@@ -119,11 +136,15 @@ def build_app(state: GatewayState) -> Asgi:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         calm_the_collector()
         state.engines.start()
+        if state.guard is not None:
+            state.guard.start()
         logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
         try:
             yield
         finally:
             state.readiness.draining = True
+            if state.guard is not None:
+                await state.guard.close()
             await state.engines.close()
             logs.logger().info("stopped")
 
@@ -131,7 +152,7 @@ def build_app(state: GatewayState) -> Asgi:
     app.include_router(probes(state))
     app.include_router(admin(state))
     app.router.default = not_found
-    return RpcDoor(app, Dispatcher(state), state.settings.server)
+    return RpcDoor(app, Dispatcher(state), state.settings.server, state.guard)
 
 
 def create_app() -> Asgi:
@@ -140,7 +161,7 @@ def create_app() -> Asgi:
     settings = load_settings(Path(config) if config else None, os.environ)
     loaded = load_registry(Path(os.environ[REGISTRY_VARIABLE]), os.environ)
     start_log(settings.log)
-    return build_app(build_state(loaded, settings))
+    return build_app(build_state(loaded, settings, load_tenants(settings)))
 
 
 def calm_the_collector() -> None:
@@ -166,13 +187,18 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     """
     settings = load_settings(config, os.environ)
     loaded = load_registry(registry, os.environ)
+    tenants = load_tenants(settings)
+    host = settings.server.host if host is None else host
+    exposed = exposure(host, settings.auth)
+    if exposed is not None:
+        raise SettingsError("settings" if config is None else str(config), (exposed,))
     os.environ[REGISTRY_VARIABLE] = str(registry)
     os.environ[CONFIG_VARIABLE] = str(config or "")
     server = settings.server
     count = server.workers if workers is None else workers
     if count > 1 and server.handshake == "required":
         raise SettingsError("--workers", (Fault("server.handshake", "'required' needs one worker", "leave it out"),))
-    listener = _listen(server.host if host is None else host, server.port if port is None else port)
+    listener = _listen(host, server.port if port is None else port)
     options = uvicorn.Config(
         "app.main:create_app",
         factory=True,
@@ -191,6 +217,8 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    if tenants is not None:
+        logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
     _end_quietly_on_signals()
     if count == 1:

@@ -1,15 +1,18 @@
 """The operator's JSON: the engines as this process sees them.
 
-Read-only. It decides what an operator may see: ids, states and capabilities, never addresses or credentials. It refuses
-to know how any of it comes about, and asks no engine.
+Read-only. It decides what an operator may see: ids, states and capabilities, never addresses or credentials; a tenant
+without the role `admin` sees its own engines. It refuses to know how any of it comes about, and asks no engine.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from app.api.state import GatewayState
+from app.api.visit import TurnedAway
 from app.engines.engine import RemoteEngine
+from app.federation.tenant import ADMIN
 from app.protocol import envelope
 
 SCOPE = "process"
@@ -21,11 +24,25 @@ def admin(state: GatewayState) -> APIRouter:
     router = APIRouter()
 
     @router.get("/engines")
-    async def engines() -> Response:
-        body = {"engines": [_engine(engine) for engine in state.engines.engines], "scope": SCOPE}
+    async def engines(request: Request) -> Response:
+        seen: Sequence[RemoteEngine] = state.engines.engines
+        if state.guard is not None:
+            try:
+                tenant = (await state.guard.identify(request.scope)).tenant
+            except TurnedAway as away:
+                return refusal(away)
+            if ADMIN not in tenant.roles:
+                seen = [engine for engine in seen if state.membership.sees(tenant, engine.id)]
+        body = {"engines": [_engine(engine) for engine in seen], "scope": SCOPE}
         return Response(envelope.dumps(body), media_type="application/json")
 
     return router
+
+
+def refusal(away: TurnedAway) -> Response:
+    """The answer to somebody whom the guard does not let in: as at the RPC door."""
+    headers = {name.decode(): value.decode() for name, value in away.headers}
+    return Response(envelope.failure(None, away.fault), away.status, headers, media_type="application/json")
 
 
 def _engine(engine: RemoteEngine) -> dict[str, Any]:

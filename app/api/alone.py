@@ -15,6 +15,7 @@ from app.engines.engine import RemoteEngine
 from app.federation.alone import ask_alone
 from app.federation.call import MethodCall
 from app.federation.membership import WRITING
+from app.federation.tenant import Tenant
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
@@ -31,61 +32,67 @@ class EngineAnswers:
         self._state = state
         self._accepted = accepted
 
-    def engine(self, engine_id: str) -> RemoteEngine:
-        """The engine of this id. Raises NotFound (-32015)."""
-        for engine in self._state.engines.engines:
-            if engine.id == engine_id:
-                return engine
+    def engine(self, engine_id: str, tenant: Tenant | None = None) -> RemoteEngine:
+        """The engine of this id, if this tenant sees it. Raises NotFound (-32015)."""
+        if tenant is None or self._state.membership.sees(tenant, engine_id):
+            for engine in self._state.engines.engines:
+                if engine.id == engine_id:
+                    return engine
         raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
 
     async def answer(self, method: str, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         """The result of `method` at the engine that the caller speaks to. Raises RcpError."""
-        engine = self.engine(caller.engine or "")
+        engine = self.engine(caller.engine or "", caller.tenant)
         if method == "initialize":
-            return self._initialize(engine, params)
+            return self._initialize(engine, params, caller)
         if method == "info":
-            return self._described(engine, PROTOCOL_VERSION)
+            return self._described(engine, PROTOCOL_VERSION, caller)
         if method == "ping":
             return _pong(engine, params)
         if method == "shutdown":
             return {}  # the caller's session, if it has one; never the engine
-        self._check_gate(method, engine)
-        call = MethodCall(params, *self._accepted(params, caller), method=method)
+        self._check_gate(method, engine, caller)
+        call = MethodCall(params, *self._accepted(params, caller), method=method, tenant=caller.tenant)
         if stream is not None:
             stream.open()
         state = self._state
-        return await ask_alone(call, engine, state.membership.current(), state.settings, state.witness)
+        return await ask_alone(call, engine, state.membership.current(caller.tenant), state.settings, state.witness)
 
-    def _initialize(self, engine: RemoteEngine, params: Params) -> Params:
+    def _initialize(self, engine: RemoteEngine, params: Params, caller: Caller) -> Params:
         """As a server that is not there cannot be initialized, so whoever picks one by who answers goes on."""
         version = negotiated(params)
         if not engine.up:
             raise _down(engine)
-        return self._described(engine, version)
+        return self._described(engine, version, caller)
 
-    def _described(self, engine: RemoteEngine, version: int) -> Params:
+    def _described(self, engine: RemoteEngine, version: int, caller: Caller) -> Params:
         said = _known(engine)
         gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
         claim = {} if said.conformance is None else {"conformance": said.conformance}
         return {
             "protocolVersion": version,
             "server": dict(said.server),
-            "capabilities": self._capabilities(said),
+            "capabilities": self._capabilities(said, caller),
             "_meta": {**claim, "x-gateway": gateway},
         }
 
-    def _check_gate(self, method: str, engine: RemoteEngine) -> None:
+    def _check_gate(self, method: str, engine: RemoteEngine, caller: Caller) -> None:
         """Raises UnknownMethod (-32004), CapabilityMissing (-32003)."""
         capability = gate_of(method)
         if capability is None:
             raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
-        if capability not in self._capabilities(_known(engine)):
+        if capability not in self._capabilities(_known(engine), caller):
             raise CapabilityMissing(f"engine '{engine.id}' does not offer '{capability[:100]}' here")
 
-    def _capabilities(self, said: Advertisement) -> Mapping[str, Any]:
-        """Its own advertisement without what the gateway does not let through."""
+    def _capabilities(self, said: Advertisement, caller: Caller) -> Mapping[str, Any]:
+        """Its own advertisement without what the gateway does not let through, or not to this caller."""
         hidden = NOT_RELAYED if self._state.settings.index.enabled else NOT_RELAYED | WRITING
-        return {key: value for key, value in said.capabilities.items() if said.offers(key) and key not in hidden}
+        tenant = caller.tenant
+        return {
+            key: value
+            for key, value in said.capabilities.items()
+            if said.offers(key) and key not in hidden and (tenant is None or tenant.may_use(key))
+        }
 
     def __repr__(self) -> str:
         return f"<EngineAnswers of {len(self._state.engines.engines)} engines>"

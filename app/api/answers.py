@@ -95,9 +95,9 @@ class Answers:
 
         async def forwarded(params: Params, caller: Caller) -> Params:
             state = self._state
-            members = state.membership.current()
+            members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self.accepted(params, caller), method=method)
+            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
             return await answer(call, members, state.settings, state.witness)
 
         return forwarded
@@ -114,20 +114,20 @@ class Answers:
         return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:
-        return self._described(negotiated(params))
+        return self._described(negotiated(params), caller)
 
     async def _info(self, params: Params, caller: Caller) -> Params:
-        return self._described(PROTOCOL_VERSION)
+        return self._described(PROTOCOL_VERSION, caller)
 
-    def _described(self, version: int) -> Params:
+    def _described(self, version: int, caller: Caller) -> Params:
         state = self._state
-        members = state.membership.current()
+        members = state.membership.current(caller.tenant)
         return info(
             protocol_version=version,
             name=state.settings.server.name,
             version=state.version,
             capabilities=members.capabilities,
-            gateway={"id": members.identity, "epoch": state.membership.epoch},
+            gateway={"id": members.identity, "epoch": members.epoch},
         )
 
     async def _ping(self, params: Params, caller: Caller) -> Params:
@@ -138,17 +138,18 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
-        members = self._state.membership.current()
+        members = self._state.membership.current(caller.tenant)
         discovered = frozenset().union(*members.groups.values())
         return {"engines": catalog_entries(members.offers, self._state.settings.server.public_url, discovered)}
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         state = self._state
-        members = state.membership.current()
+        members = state.membership.current(caller.tenant)
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         accepted = self.accepted(params, caller)
-        call = RetrieveCall(read_retrieve(params), *accepted)
+        screened = state.settings.screen.injection != "off"
+        call = RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
 
     def __repr__(self) -> str:

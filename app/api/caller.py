@@ -5,6 +5,8 @@ It refuses to know what is asked. A named tuple, since one is made for every req
 
 from typing import NamedTuple
 
+from app.federation.tenant import Tenant
+
 
 class Caller(NamedTuple):
     """One caller of one message."""
@@ -16,4 +18,20 @@ class Caller(NamedTuple):
     engine: str | None = None
     """The one engine it speaks to through this gateway; None: the whole federation."""
     address: str = ""
-    """Where it connects from, without the port; empty where there is no such thing."""
+    """Where it connects from, without the port; empty where there is no such thing, or where a key says who it is."""
+    tenant: Tenant | None = None
+    """Through whom everything is seen; None where callers are not told apart, and everything is everybody's."""
+    key_id: str | None = None
+    """Names the credential in the log."""
+
+    @property
+    def cancel_scope(self) -> str | None:
+        """The session as a name that no other tenant's session has."""
+        if self.session is None or self.tenant is None:
+            return self.session
+        return f"{self.tenant.id}:{self.session}"
+
+    @property
+    def name(self) -> str:
+        """The caller without its session: its key, else its address."""
+        return self.address if self.tenant is None else f"{self.tenant.id}/{self.key_id}/{self.address}"

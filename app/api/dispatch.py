@@ -10,12 +10,14 @@ from typing import Any
 
 from app.api.alone import EngineAnswers
 from app.api.answers import Answers
+from app.api.audit import Audit, known
 from app.api.caller import Caller
 from app.api.cancel import InFlight
 from app.api.handshake import Handshake, http_handshake
 from app.api.state import GatewayState
 from app.api.stream import Told
-from app.federation.catalog import EVERY_EXTENSION
+from app.api.visit import TurnedAway
+from app.federation.tenant import Tenant
 from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
@@ -25,14 +27,11 @@ from app.protocol.errors import (
     InvalidRequest,
     RcpError,
 )
-from app.protocol.messages import GATES, UNGATED, gate_of
+from app.protocol.messages import UNGATED
 from app.telemetry.logs import logger
 
 NOTIFICATIONS = "notifications/"
 CANCEL = "notifications/cancel"
-
-METHODS = frozenset(UNGATED | GATES.keys())
-"""Every method name that logs may carry as it is."""
 
 
 class Dispatcher:
@@ -63,7 +62,7 @@ class Dispatcher:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
                 if request.method == CANCEL and path_method in (None, CANCEL):
-                    self._cancel(request.params, caller.session)
+                    self._cancel(request.params, caller.cancel_scope)
                 return None
             _check_shape(request, path_method)
         except InvalidRequest as fault:
@@ -94,12 +93,13 @@ class Dispatcher:
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         state = self._state
         state.metrics.requests_in_flight.inc()
-        code: int | None = None
-        outcome = "error"
-        failed: list[str] | None = None
-        session = caller.session
+        audit = Audit()
+        body = b""
+        session = caller.cancel_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
+            if caller.tenant is not None:
+                caller.tenant.check(request.method)
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
             if caller.engine is not None:
@@ -112,43 +112,45 @@ class Dispatcher:
             if self._handshake is not None:
                 await self._handshake.after(request.method, caller, result)
             body = envelope.success(request.id, result)
-            failed = result.get("_meta", {}).get("degraded")
-            outcome = "degraded" if "degraded" in result.get("_meta", ()) else "ok"
+            audit.answered(result)
         except RcpError as error:
-            code = error.code
+            audit.failed(error)
             body = envelope.failure(request.id, error)
         except asyncio.CancelledError:
-            outcome = "cancelled"
+            audit.outcome = "cancelled"
             if running is None or not running.is_the_cause():
                 raise
-            code = Cancelled.code
+            audit.code = Cancelled.code
             body = envelope.failure(request.id, Cancelled("cancelled by the caller"))
         except Exception:  # noqa: BLE001 - the edge of a request: nothing but an error object leaves it
-            code = InternalError.code
-            self._log.exception("internal_error", request_id=caller.request_id, method=_known(request.method))
+            audit.code = InternalError.code
+            self._log.exception("internal_error", request_id=caller.request_id, method=known(request.method))
             body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
         finally:
             if running is not None:
                 self._in_flight.leave(running)
-            took = perf_counter() - started
             state.metrics.requests_in_flight.dec()
-            state.metrics.request(_known(request.method), outcome, took)
-            if code is not None:
-                state.metrics.error(code)
-            self._log.info(
-                "request",
-                request_id=caller.request_id,
-                method=_known(request.method),
-                outcome=outcome,
-                code=code,
-                ms=round(took * 1000, 2),
-                **({"failed": failed} if failed else {}),
-            )
+            self._witness(request, caller, audit, perf_counter() - started, len(body))
+        if audit.hits and caller.tenant is not None and state.guard is not None:
+            await state.guard.answered(caller.tenant, caller.address, audit.hits)
         return body
 
-    def knows(self, engine_id: str) -> bool:
-        """Whether there is an engine of this id to speak to by itself."""
+    def knows(self, engine_id: str, tenant: Tenant | None = None) -> bool:
+        """Whether there is an engine of this id to speak to by itself, as far as this tenant sees."""
+        if tenant is not None and not self._state.membership.sees(tenant, engine_id):
+            return False
         return any(engine.id == engine_id for engine in self._state.engines.engines)
+
+    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
+        """Count and log a request that has ended; `took` in seconds."""
+        metrics = self._state.metrics
+        metrics.request(known(request.method), audit.outcome, took)
+        if audit.code is not None:
+            metrics.error(audit.code)
+        if caller.tenant is not None:
+            metrics.callers.request(caller.tenant.id, audit.outcome)
+        bodies = self._state.settings.log.bodies
+        self._log.info("request", **audit.line(request, caller, took, size, bodies=bodies))
 
     def refused(
         self, fault: RcpError, request_id: str, status: int | None, message_id: str | int | float | None = None
@@ -156,6 +158,16 @@ class Dispatcher:
         """The response to what never became a request; it is counted and logged like one. `status`: HTTP's."""
         self._state.metrics.error(fault.code)
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
+        return envelope.failure(message_id, fault)
+
+    def turned_away(self, away: TurnedAway, request_id: str, message_id: str | int | float | None) -> bytes:
+        """The response to somebody whom the guard did not let in, or no further; counted, and logged if worth it."""
+        fault = away.fault
+        self._state.metrics.error(fault.code)
+        if not away.quiet:
+            who = {} if away.visit is None else {"tenant": away.visit.tenant.id, "key": away.visit.key_id}
+            line = {"request_id": request_id, **who, "status": away.status, "code": fault.code}
+            self._log.info("refused", **line, detail=fault.message)
         return envelope.failure(message_id, fault)
 
     def _cancel(self, params: dict[str, Any], session: str | None) -> None:
@@ -185,10 +197,3 @@ def _check_shape(request: Request, path_method: str | None) -> None:
         )
     if request.method.startswith(NOTIFICATIONS):
         raise InvalidRequest(f"'{request.method[:100]}' is a notification and carries no 'id'", field="id")
-
-
-def _known(method: str) -> str:
-    """The method as metrics and logs name it: names that callers invent are one, vendors' methods another."""
-    if method in METHODS:
-        return method
-    return "other" if gate_of(method) is None else EVERY_EXTENSION

@@ -150,11 +150,12 @@ def http_handshake(settings: GatewaySettings) -> Handshake | None:
 
 
 def _by_address(caller: Caller) -> str:
-    return f"caller:{caller.engine or ''}:{caller.address}"
+    return f"caller:{caller.engine or ''}:{caller.name}"
 
 
 def _by_token(caller: Caller, token: str) -> str:
-    return f"token:{caller.engine or ''}:{token}"
+    owner = "" if caller.tenant is None else caller.tenant.id
+    return f"token:{caller.engine or ''}:{owner}:{token}"
 
 
 def _as_it_is(value: Any) -> Any:

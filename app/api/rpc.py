@@ -13,11 +13,23 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from app.api.caller import Caller
+from app.api.cancel import Running
 from app.api.dispatch import Dispatcher
+from app.api.guard import Guard
+from app.api.origin import Origin
 from app.api.place import BASE, Place, place_of
 from app.api.stream import EventStream, Send
+from app.api.visit import TurnedAway, Visit
 from app.protocol import envelope, sse
-from app.protocol.errors import BackendUnavailable, InvalidRequest, NotFound, ParseError, PayloadTooLarge, RcpError
+from app.protocol.errors import (
+    BackendUnavailable,
+    InvalidRequest,
+    NotFound,
+    ParseError,
+    PayloadTooLarge,
+    RcpError,
+    Unauthorized,
+)
 from app.settings.schema import ServerSettings
 
 Scope = MutableMapping[str, Any]
@@ -31,6 +43,12 @@ NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', 
 
 MAX_SESSION = 256
 """Bytes of an `RCP-Session` header; a longer one is as good as none."""
+
+MAX_PEEK = 65_536
+"""Bytes of a body that are looked at for the id of somebody who is turned away."""
+
+REVOKED = Unauthorized("the credential is no longer valid")
+CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -49,12 +67,22 @@ class Head(NamedTuple):
     session: str | None
 
 
+class Admitted(NamedTuple):
+    """A caller that was let in, at work."""
+
+    guard: Guard
+    visit: Visit
+    running: Running
+
+
 class RpcDoor:
     """The RCP endpoint in front of `app`."""
 
-    def __init__(self, app: Asgi, dispatcher: Dispatcher, settings: ServerSettings) -> None:
+    def __init__(self, app: Asgi, dispatcher: Dispatcher, settings: ServerSettings, guard: Guard | None = None) -> None:
         self._app = app
         self._dispatcher = dispatcher
+        self._guard = guard
+        self._origin = Origin(settings.trusted_proxies) if settings.trusted_proxies else None
         self._settings = settings
         self._max_body = settings.max_body_bytes
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
@@ -75,12 +103,13 @@ class RpcDoor:
                 await self._refuse(send, 415, InvalidRequest("compressed request bodies are not accepted"), request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
+            elif self._guard is not None:
+                await self._serve_known(self._guard, place, head, scope, receive, send)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
-                await self._refuse(send, 404, NotFound(f"no engine '{place.engine[:128]}' is behind here"), request_id)
+                await self._refuse_engine(send, place.engine, request_id)
             else:
-                client = scope.get("client")
-                caller = Caller(request_id, head.session, place.engine, client[0] if client else "")
-                await self._serve(place, head, caller, receive, send)
+                caller = Caller(request_id, head.session, place.engine, self._address(scope))
+                await self._serve(place, head, caller, None, receive, send)
         except HungUp:
             return
         except asyncio.CancelledError:
@@ -90,7 +119,41 @@ class RpcDoor:
                 await self._refuse(send, 503, fault, request_id)
             raise
 
-    async def _serve(self, place: Place, head: Head, caller: Caller, receive: Receive, send: Send) -> None:
+    async def _serve_known(
+        self, guard: Guard, place: Place, head: Head, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve whom the guard lets in, for as long as its credential is good."""
+        request_id = head.request_id
+        try:
+            visit = await guard.identify(scope)
+        except TurnedAway as away:
+            message = None if away.quiet else await self._peek(receive)
+            await self._turn_away(away, message, request_id, send)
+            return
+        if place.engine is not None and not self._dispatcher.knows(place.engine, visit.tenant):
+            await self._refuse_engine(send, place.engine, request_id)
+            return
+        running = guard.enter(visit)
+        caller = Caller(request_id, head.session, place.engine, visit.owner.address, visit.tenant, visit.key_id)
+        try:
+            await self._serve(place, head, caller, Admitted(guard, visit, running), receive, send)
+        except asyncio.CancelledError:
+            if not running.is_the_cause():
+                raise
+            with suppress(RuntimeError):  # part of an answer may be on its way
+                await self._turn_away(TurnedAway(401, REVOKED, CHALLENGE), None, request_id, send)
+        finally:
+            guard.leave(visit, running)
+
+    async def _serve(
+        self,
+        place: Place,
+        head: Head,
+        caller: Caller,
+        admitted: Admitted | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         body = await self._read_body(receive)
         request_id = head.request_id
         if body is None:
@@ -101,10 +164,16 @@ class RpcDoor:
         except ParseError as fault:
             await self._refuse(send, 400, fault, request_id)
             return
+        if admitted is not None:
+            try:
+                await admitted.guard.spend(admitted.visit, message)
+            except TurnedAway as away:
+                await self._turn_away(away, message, request_id, send)
+                return
         named = place.method or None
         if type(message) is dict and "method" in message:
             if head.accept and sse.accepted(head.accept):
-                await self._serve_events(message, caller, named, receive, send)
+                await self._serve_events(message, caller, named, admitted, receive, send)
                 return
             work = self._dispatcher.message(message, caller, named)
             await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
@@ -115,7 +184,13 @@ class RpcDoor:
             await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
 
     async def _serve_events(
-        self, message: dict[str, Any], caller: Caller, path_method: str | None, receive: Receive, send: Send
+        self,
+        message: dict[str, Any],
+        caller: Caller,
+        path_method: str | None,
+        admitted: Admitted | None,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """One message of a caller that takes events: a stream if there is something to tell, else a plain answer."""
         watch = _Watch(receive)
@@ -127,8 +202,37 @@ class RpcDoor:
                 await stream.finish(answer)
             else:
                 await _send_answer(send, 200, answer, caller.request_id)
+        except asyncio.CancelledError:
+            if admitted is None or not stream.opened or not admitted.running.is_the_cause():
+                raise
+            away = self._dispatcher.refused(REVOKED, caller.request_id, 200, envelope.recover_id(message))
+            await stream.finish(away)
         finally:
             await stream.end()
+
+    def _address(self, scope: Scope) -> str:
+        """Where a caller connects from whom nobody asks who it is."""
+        if self._origin is not None:
+            return self._origin.address(scope)
+        client = scope.get("client")
+        return client[0] if client else ""
+
+    async def _peek(self, receive: Receive) -> Any:
+        """The message of somebody who is turned away, so that its id can be echoed; None if it is too long to look."""
+        body = await self._read_body(receive)
+        if body is None or len(body) > MAX_PEEK:
+            return None
+        try:
+            return envelope.read_body(body)
+        except ParseError:
+            return None
+
+    async def _turn_away(self, away: TurnedAway, message: Any, request_id: str, send: Send) -> None:
+        """Answer somebody whom the guard does not let in, or no further."""
+        message_id = envelope.recover_id(message) if type(message) is dict else None
+        body = self._dispatcher.turned_away(away, request_id, message_id)
+        headers = (*away.headers, (b"connection", b"close")) if away.quiet else away.headers
+        await _send_answer(send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
@@ -149,6 +253,9 @@ class RpcDoor:
             if size > self._max_body:
                 return None
         return b"".join(parts)
+
+    async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
+        await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
 
     async def _refuse_body(self, send: Send, request_id: str) -> None:
         fault = PayloadTooLarge(f"a request may be at most {self._max_body} bytes long", field="body")

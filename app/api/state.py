@@ -6,6 +6,7 @@ doors read them and never replace one.
 
 from dataclasses import dataclass, field
 
+from app.api.guard import Guard
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
 from app.federation.pages import Pages
@@ -55,4 +56,6 @@ class GatewayState:
     witness: Witness
     metrics: Metrics
     readiness: Readiness
+    guard: Guard | None = None
+    """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.in_memory(StateSettings()))

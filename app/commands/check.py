@@ -68,9 +68,31 @@ def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, Gateway
         typer.echo(f"ok: {_origin(config)}")
     except SettingsError as fault:
         typer.echo(f"error: {harmless(explain(fault))}", err=True)
-    if loaded is None or settings is None:
+    if loaded is None or settings is None or not _callers_are_sound(loaded, settings):
         raise typer.Exit(1)
     return loaded, settings
+
+
+def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:
+    """Tell about the tenants file, if there is one, and whether the gateway would start where it is to listen."""
+    from app.settings.auth import exposure
+    from app.settings.faults import SettingsError
+    from app.settings.source import load_tenants
+
+    exposed = exposure(settings.server.host, settings.auth)
+    if exposed is not None:
+        typer.echo(f"error: {harmless(str(exposed))}", err=True)
+    try:
+        tenants = load_tenants(settings)
+    except SettingsError as fault:
+        typer.echo(f"error: {harmless(explain(fault))}", err=True)
+        return False
+    if tenants is not None:
+        count = sum(len(entry.keys) for entry in tenants.by_id.values())
+        typer.echo(f"ok: {settings.auth.tenants_file}: {len(tenants.by_id)} tenants, {count} keys")
+        for line in tenants.strays([entry.id for entry in loaded.registry.engines]):
+            typer.echo(f"warning: {harmless(line)}", err=True)
+    return exposed is None
 
 
 def _counted(entries: "Sequence[EngineEntry]") -> str:

@@ -1,7 +1,7 @@
 """One engine asked by itself, for callers that chose it: its own params, result, scores and order, nothing fused.
 
-It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), and what its failure is
-called. It refuses to know methods, and to change what the engine answers.
+It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), how far hits are trusted,
+and what its failure is called. It refuses to know methods, and to change what else the engine answers.
 """
 
 from app.federation.call import LEAST_SECONDS, MethodCall, time_left
@@ -11,7 +11,9 @@ from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.membership import Members
 from app.federation.outcome import failed_alone
 from app.federation.request import closes_cycle
+from app.federation.sessions import scoped
 from app.federation.witness import Witness
+from app.fusion.trust import capped_hit
 from app.protocol.documents import read_idempotency_key
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
 from app.settings.schema import GatewaySettings
@@ -37,9 +39,14 @@ async def ask_alone(
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
     params = {key: value for key, value in call.params.items() if key != "_meta"}
+    if call.tenant is not None and type(params.get("sessionId")) is str:
+        params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
     question = plain(call.method, params, idempotent=repeatable)
     outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
     if outcome.result is None:
         raise failed_alone(outcome)
-    return reported(outcome.result, members, [outcome], ())
+    result = outcome.result
+    if engine.entry.max_trust is not None and type(result.get("hits")) is list:
+        result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
+    return reported(result, members, [outcome], ())

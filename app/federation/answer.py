@@ -69,6 +69,10 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list
     if stock is None:
         return lines
     lines += stock.fusion.notes
+    if stock.screened:
+        lines.append(
+            f"screen: {stock.screened} document(s) left out, whose text looks like instructions aimed at a model"
+        )
     if stock.spread is not None:
         lines.append(
             f"mmr: the gateway diversified the best {stock.spread.pool} documents by the overlap of their texts "

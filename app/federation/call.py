@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.federation.tenant import Tenant
 from app.protocol.params import CallMeta, RetrieveParams
 
 LEAST_SECONDS = 0.002
@@ -28,6 +29,8 @@ class Call:
     passed_on: Mapping[str, Any] = field(default_factory=dict)
     """What of the caller's `_meta` every engine is handed as it is."""
     method: str = "retrieve"
+    tenant: Tenant | None = None
+    """Through whom everything is seen; None where callers are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class RetrieveCall(Call):
     """A `retrieve`, its params read."""
 
     params: RetrieveParams
+    screened: bool = False
+    """Whether the gateway looks at the texts of hits itself."""
 
 
 @dataclass(frozen=True, slots=True)

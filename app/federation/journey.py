@@ -13,7 +13,7 @@ from app.federation.answer import Answer
 from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.fanout import FanOut, Heard
 from app.federation.membership import Members
-from app.federation.outcome import Hit, Outcome, degraded, nobody_answered, required_failed
+from app.federation.outcome import Hit, Outcome, degraded, knowing, nobody_answered, required_failed
 from app.federation.pages import FIRST, Pages
 from app.federation.pinned import not_served
 from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retrieve
@@ -22,6 +22,7 @@ from app.federation.progress import Listener, fused, leg_ended, log_line
 from app.federation.stock import Stock, joined, stock_of, without
 from app.federation.tail import tail_of
 from app.federation.witness import Witness
+from app.fusion.screen import Screen
 from app.protocol.errors import RcpError
 from app.settings.schema import GatewaySettings
 
@@ -34,7 +35,18 @@ _engine_of = attrgetter("engine")
 class Journey:
     """One question under way."""
 
-    __slots__ = ("_call", "_failed", "_listener", "_members", "_pages", "_rounds", "_settings", "_turn", "_witness")
+    __slots__ = (
+        "_call",
+        "_failed",
+        "_listener",
+        "_members",
+        "_pages",
+        "_rounds",
+        "_screen",
+        "_settings",
+        "_turn",
+        "_witness",
+    )
 
     def __init__(
         self,
@@ -53,11 +65,15 @@ class Journey:
         self._pages = pages
         self._turn = FIRST
         self._rounds = 0
+        self._screen: Screen | None = None
         self._failed: frozenset[str] = frozenset()
 
     async def answer(self) -> Answer:
         """What is kept, if that is enough, else what the engines give. Raises RcpError."""
         options = self._call.params.options
+        wishes = self._settings.screen
+        if wishes.feedback or wishes.injection != "off":
+            self._screen = Screen(wishes.injection, await self._pages.reported())
         if options.cursor is None and options.session_id is None:
             return await self._ask()
         self._turn = await self._pages.turn(self._call.params)
@@ -83,6 +99,8 @@ class Journey:
     def witnessed(self, answer: Answer, took: float) -> None:
         """Tell the witness. Overhead is told of where there was one longest leg."""
         fusion = None if answer.stock is None or not self._rounds else answer.stock.fusion
+        if self._screen is not None:
+            self._witness.screened(self._screen)
         self._witness.retrieved(answer.plan, answer.outcomes if self._rounds == 1 else (), fusion, took)
 
     async def _ask(self) -> Answer:
@@ -90,13 +108,17 @@ class Journey:
         self._rounds += 1
         settings, turn = self._settings, self._turn
         now = asyncio.get_running_loop().time()
-        plan = plan_retrieve(self._call, self._members, now, settings.retrieve, settings.fusion, self._depth())
+        tenant = self._call.tenant
+        blend = settings.fusion if tenant is None or tenant.fusion is None else tenant.fusion
+        plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
         stock = stock_of(plan, outcomes, self._call.params)
         if stock is None:
             return self._from_nobody(plan, outcomes)
         if turn is not FIRST:
             stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
+        stock = self._screened(stock)
+        if turn is not FIRST:
             self._failed |= frozenset(degraded(outcomes))
             self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
             stock = self._turn.stock or stock
@@ -110,11 +132,11 @@ class Journey:
         lost = await fan_out.run()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:
-            raise _lost(plan, lost)
+            raise knowing(_lost(plan, lost), outcomes)
         if self._call.params.options.index_version is not None:
             fault = not_served(plan.legs, outcomes)
             if fault is not None:
-                raise fault
+                raise knowing(fault, outcomes)
         if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
             listener.tell(fused(self._call.meta.progress_token, outcomes))
         return outcomes
@@ -150,7 +172,14 @@ class Journey:
         turn, options = self._turn, self._call.params.options
         seen = turn.trajectory
         known = None if seen is None else seen_of(stock.fusion, seen, stock.options.identity)
-        return portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread)
+        return portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread, self._screen)
+
+    def _screened(self, stock: Stock) -> Stock:
+        """The stock without what a screen leaves out."""
+        if self._screen is None:
+            return stock
+        kept = self._screen.kept(stock.fusion)
+        return stock._replace(fusion=kept, screened=self._screen.dropped)
 
     def _depth(self) -> Depth:
         """How much deeper than `k` needs: what was answered, or seen in the session, is left out."""
@@ -197,7 +226,9 @@ class Journey:
             return None
         if turn is not FIRST:
             stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
-        return portion_of(stock.fusion, self._call.params.options, plan.k, 0, turn.trajectory, stock.spread).hits
+        stock = self._screened(stock)
+        options = self._call.params.options
+        return portion_of(stock.fusion, options, plan.k, 0, turn.trajectory, stock.spread, self._screen).hits
 
     def __repr__(self) -> str:
         return f"<Journey {self._call.request_id}, {self._rounds} rounds>"

@@ -1,15 +1,16 @@
 """Who belongs to the federation at this moment, and what it advertises as one: kept until an advertisement changes.
 
-A request works on one frozen Members value from beginning to end. It refuses to know health: the federated
-advertisement is what is configured and last known (decision 2).
+A request works on one frozen Members value from beginning to end. Each tenant has its own, of the engines that it sees
+and no others. It refuses to know health: the federated advertisement is what is configured and last known (decision 2).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from app.federation.catalog import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
+from app.federation.tenant import Tenant
 
 ROUTABLE = frozenset(
     {"retrieve", "filter", "citations", "catalog", "streaming", "log", "pagination", "session"}
@@ -19,6 +20,16 @@ ROUTABLE = frozenset(
 
 WRITING = frozenset({"index"})
 """Those that it routes only if told to."""
+
+
+MAX_VIEWS = 1000
+"""Sets of engines whose members are kept; of more, the least recently made go first. There are no more than tenants."""
+
+View = tuple[tuple[str, ...], frozenset[str]]
+"""What tenants that see the same have in common: the patterns of their engines, and their roles."""
+
+EVERYTHING: View | None = None
+"""The view of those who are told apart from nobody."""
 
 
 class Engines(Protocol):
@@ -56,6 +67,12 @@ class Members:
     """Engine id -> filter fields it must not be asked for, since its type for them lost."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Gateway -> its engines that are asked directly. Its name stands for them, also where it is not asked itself."""
+    epoch: int = 1
+    """How often this very advertisement was made anew."""
+
+    def told(self) -> tuple[Any, ...]:
+        """What callers are told of it; the epoch grows when that changes."""
+        return tuple(engine.id for engine in self.engines), self.disabled, self.offers, self.groups
 
     def ids(self) -> frozenset[str]:
         """Every id of the registry, disabled ones included."""
@@ -63,9 +80,9 @@ class Members:
 
 
 class Membership:
-    """Hands out the current Members; `epoch` counts how often the advertisement was made anew."""
+    """Hands out the current Members, to each tenant its own."""
 
-    __slots__ = ("_current", "_engines", "_identity", "_max_k", "_routable", "_session_seconds", "_version", "epoch")
+    __slots__ = ("_engines", "_identity", "_max_k", "_routable", "_session_seconds", "_views")
 
     def __init__(
         self, engines: Engines, identity: str, max_k: int, session_seconds: int = 1800, *, writing: bool = False
@@ -79,40 +96,71 @@ class Membership:
         self._max_k = max_k
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._session_seconds = session_seconds
-        self.epoch = 0
-        self._version = -1
-        self._current = self._compute()
+        self._views: dict[View | None, tuple[int, Members]] = {}
 
-    def current(self) -> Members:
-        """The members now; the same object until an advertisement changes."""
-        if self._version != self._engines.version:
-            self._current = self._compute()
-        return self._current
+    def current(self, tenant: Tenant | None = None) -> Members:
+        """The members now, as this tenant sees them; the same object until an advertisement that it sees changes."""
+        seen = EVERYTHING if tenant is None else (tenant.engines, tenant.roles)
+        version = self._engines.version
+        view = self._views.get(seen)
+        if view is not None and view[0] == version:
+            return view[1]
+        members = self._compute(tenant, None if view is None else view[1])
+        self._views.pop(seen, None)
+        self._views[seen] = (version, members)
+        if len(self._views) > MAX_VIEWS:
+            del self._views[next(iter(self._views))]
+        return members
 
-    def _compute(self) -> Members:
-        self._version = self._engines.version
-        self.epoch += 1
-        engines = tuple(self._engines.asked)
+    @property
+    def epoch(self) -> int:
+        """How often the whole advertisement was made anew."""
+        return self.current().epoch
+
+    def sees(self, tenant: Tenant, engine_id: str) -> bool:
+        """Whether the engine exists for this tenant: it sees it, or the gateway through which it joined."""
+        if tenant.sees(engine_id):
+            return True
+        return any(engine_id in joined and tenant.sees(gateway) for gateway, joined in self._engines.groups.items())
+
+    def _compute(self, tenant: Tenant | None, before: Members | None) -> Members:
+        engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
+        disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement)
             for engine in engines
             if engine.advertisement is not None
         )
+        groups = self._engines.groups if tenant is None else self._groups_of(tenant)
+        routable = self._routable
+        if tenant is not None:
+            routable = frozenset(capability for capability in routable if tenant.may_use(capability))
         ours = {"fusion": ["rrf", "weighted", "convex"]}
         capabilities = merge(
-            offers, max_k=self._max_k, routable=self._routable, ours=ours, session_seconds=self._session_seconds
+            offers, max_k=self._max_k, routable=routable, ours=ours, session_seconds=self._session_seconds
         )
         retrieve = capabilities.get("retrieve")
-        return Members(
+        members = Members(
             identity=self._identity,
             engines=engines,
-            disabled=tuple(self._engines.disabled),
+            disabled=disabled,
             capabilities=capabilities,
             offers=offers,
             max_k=retrieve["maxK"] if retrieve else self._max_k,
             excluded_fields=excluded_fields(offers),
-            groups=self._engines.groups,
+            groups=groups,
         )
+        if before is None:
+            return members
+        return replace(members, epoch=before.epoch + (members.told() != before.told()))
+
+    def _groups_of(self, tenant: Tenant) -> Mapping[str, Sequence[str]]:
+        """The gateways that this tenant sees, and what joined through them."""
+        return {gateway: joined for gateway, joined in self._engines.groups.items() if tenant.sees(gateway)}
 
     def __repr__(self) -> str:
-        return f"<Membership {self._identity} epoch {self.epoch}, {len(self._current.offers)} advertisements>"
+        members = self.current()
+        return (
+            f"<Membership {self._identity} epoch {members.epoch}, {len(members.offers)} advertisements, "
+            f"{len(self._views)} views>"
+        )

@@ -177,18 +177,19 @@ def degraded(outcomes: Iterable[Outcome]) -> list[str]:
 
 def required_failed(outcome: Outcome) -> RcpError:
     """The error of the whole request when a required engine failed: that failure's own code (RCP §16.2)."""
-    return ForeignError(
+    error = ForeignError(
         _code_of(outcome),
         f"the required engine '{outcome.engine}' failed: {outcome.kind}: {outcome.detail}",
         **_error_data([outcome]),
     )
+    return knowing(error, [outcome])
 
 
 def refused_by(outcome: Outcome) -> RcpError:
     """The error of a request that its engine refused for what it asks: that engine's own code (RCP §12)."""
     assert outcome.code is not None
     message = f"engine '{outcome.engine}' refused: {outcome.detail}"
-    return ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome]))
+    return knowing(ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome])
 
 
 def failed_alone(outcome: Outcome) -> RcpError:
@@ -205,8 +206,14 @@ def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpErr
     """
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
-        return DeadlineExceeded("no engine answered before the deadline", **_error_data(lost))
-    return BackendUnavailable("no engine answered", **_error_data(lost))
+        return knowing(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
+    return knowing(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
+
+
+def knowing(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
+    """The error, knowing what became of those that were asked; the log tells it, the caller is not told more."""
+    error.engines = report(outcomes)
+    return error
 
 
 def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ before its places are; the engines are then asked again, and what was answered i
 stock comes about.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from hashlib import blake2b
 from json import JSONEncoder
 from os import urandom
@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 from app.federation.portion import Portion, remembered_of
 from app.federation.sessions import Sessions, Trajectory
 from app.federation.stock import Stock, dump_stock, load_stock
+from app.federation.suspicions import Suspicions
+from app.federation.tenant import Tenant
 from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.params import RetrieveParams
 from app.settings.schema import StateSettings
+from app.settings.screen import ScreenSettings
 from app.state.memory import MemoryStore
 from app.state.store import Store
 
@@ -82,25 +85,59 @@ FIRST = Turn()
 class Pages:
     """Keeps and finds places, stocks and sessions."""
 
-    __slots__ = ("_places", "_seconds", "_stocks", "sessions")
+    __slots__ = ("_places", "_scope", "_seconds", "_stocks", "_suspicions", "_trajectories", "sessions")
 
-    def __init__(self, places: Store, stocks: Store, sessions: Sessions, seconds: float) -> None:
-        """A cursor can be used for so many `seconds`."""
+    def __init__(
+        self,
+        places: Store,
+        stocks: Store,
+        sessions: Sessions,
+        seconds: float,
+        suspicions: Suspicions | None = None,
+    ) -> None:
+        """A cursor can be used for so many `seconds`. Without `suspicions` no report is kept."""
+        self._scope = ""
+        self._trajectories = ""
         self._places = places
         self._stocks = stocks
         self._seconds = seconds
+        self._suspicions = suspicions
         self.sessions = sessions
 
     @classmethod
-    def in_memory(cls, wishes: StateSettings, clock: Callable[[], float] = monotonic) -> "Pages":
+    def in_memory(
+        cls, wishes: StateSettings, clock: Callable[[], float] = monotonic, screen: ScreenSettings | None = None
+    ) -> "Pages":
         """The pages of a gateway that shares them with nobody."""
+        reported = None
+        if screen is not None and screen.feedback:
+            store = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+            reported = Suspicions(store, screen.feedback_ttl_seconds, screen.max_reported)
         sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         return cls(
             MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock),
             MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=STOCK_TURNOVER),
             Sessions(sessions, wishes.session_ttl_seconds, wishes.max_session_hits),
             wishes.cursor_ttl_seconds,
+            reported,
         )
+
+    async def report(self, ids: Iterable[str]) -> None:
+        """Whoever asks calls the hits of these ids poisoned: they are marked in its answers from now on, if wanted."""
+        if self._suspicions is not None:
+            await self._suspicions.report(self._trajectories, ids)
+
+    async def reported(self) -> Container[str]:
+        """The ids that whoever asks has reported."""
+        return () if self._suspicions is None else await self._suspicions.of(self._trajectories)
+
+    def within(self, tenant: Tenant) -> "Pages":
+        """The same pages as this tenant finds them: another's do not exist, nor what was kept of engines that it does
+        not see any more."""
+        own = Pages(self._places, self._stocks, self.sessions, self._seconds, self._suspicions)
+        own._scope = tenant.scope
+        own._trajectories = f"{tenant.id}:"
+        return own
 
     async def turn(self, params: RetrieveParams) -> Turn:
         """What this request continues. Raises NotFound (-32015) for a cursor that is unknown, altered or over, and
@@ -110,16 +147,16 @@ class Pages:
             return FIRST
         place, stock = _BEGINNING, None
         if cursor is not None:
-            found = await self._places.get(PLACE + cursor, _load_place)
+            found = await self._places.get(self._scope + PLACE + cursor, _load_place)
             if found is None:
                 raise NotFound("the cursor is unknown or has expired; ask again without it", field="cursor")
             if found.fingerprint != fingerprint(params):
                 raise InvalidParams("the cursor belongs to another question: only 'k' may change", field="cursor")
             place = found
-            stock = await self._stocks.get(STOCK + place.stock, load_stock)
+            stock = await self._stocks.get(self._scope + STOCK + place.stock, load_stock)
         trajectory = None
         if session_id is not None:
-            trajectory = await self.sessions.trajectory(session_id, place.root or next(_new_names))
+            trajectory = await self.sessions.trajectory(self._trajectories + session_id, place.root or next(_new_names))
         return Turn(cursor, place, stock, trajectory)
 
     async def restock(self, params: RetrieveParams, turn: Turn, stock: Stock, reach: int) -> Turn:
@@ -130,14 +167,16 @@ class Pages:
         place = turn.place._replace(stock="", start=0, reach=reach)
         if turn.cursor is None:
             return turn._replace(place=place, stock=stock)
-        now = await self._places.get(PLACE + turn.cursor, _load_place)
+        now = await self._places.get(self._scope + PLACE + turn.cursor, _load_place)
         if now is not None and now.stock != turn.place.stock:
-            theirs = await self._stocks.get(STOCK + now.stock, load_stock)
+            theirs = await self._stocks.get(self._scope + STOCK + now.stock, load_stock)
             if theirs is not None:
                 return turn._replace(place=now, stock=theirs)
         place = place._replace(stock=_token(params, f"{turn.cursor} {reach}", stock))
-        await self._stocks.put(STOCK + place.stock, stock, self._seconds, dump_stock, size=stock.size())
-        await self._places.put(PLACE + turn.cursor, place, self._seconds, list, size=1 + len(place.returned))
+        await self._stocks.put(self._scope + STOCK + place.stock, stock, self._seconds, dump_stock, size=stock.size())
+        await self._places.put(
+            self._scope + PLACE + turn.cursor, place, self._seconds, list, size=1 + len(place.returned)
+        )
         return turn._replace(place=place, stock=stock)
 
     async def keep(self, params: RetrieveParams, turn: Turn, stock: Stock, portion: Portion, reach: int) -> str:
@@ -148,21 +187,22 @@ class Pages:
         key = place.stock
         if not key:
             key = cursor
-            await self._stocks.put(STOCK + key, stock, self._seconds, dump_stock, size=stock.size())
+            await self._stocks.put(self._scope + STOCK + key, stock, self._seconds, dump_stock, size=stock.size())
         root = place.root or (cursor if turn.trajectory is None else turn.trajectory.root)
         returned = (*place.returned, *portion.keys)
         left = Place(told, root, key, portion.end, returned, reach)
-        await self._places.put(PLACE + cursor, left, self._seconds, list, size=1 + len(returned))
+        await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=1 + len(returned))
         return cursor
 
     async def remember(self, session_id: str, turn: Turn, portion: Portion, stock: Stock) -> None:
         """Let the session know what it has been answered."""
         if turn.trajectory is not None:
             keys = remembered_of(portion, stock.options.identity)
-            await self.sessions.remember(session_id, turn.trajectory.root, keys)
+            await self.sessions.remember(self._trajectories + session_id, turn.trajectory.root, keys)
 
     def __repr__(self) -> str:
-        return f"<Pages {self._places!r}, stocks {self._stocks!r}, {self.sessions!r}>"
+        whose = f"of {self._scope} " if self._scope else ""
+        return f"<Pages {whose}{self._places!r}, stocks {self._stocks!r}, {self.sessions!r}>"
 
 
 def fingerprint(params: RetrieveParams) -> str:

@@ -174,10 +174,10 @@ class _Planner:
         if self._pins is not None:
             self._demands = [demand for demand in self._demands if demand.option != "indexVersion"]
         self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
-        if needs_text(params, wishes):
+        if needs_text(params, wishes, screened=call.screened):
             self._forwarded.pop("includeText", None)
         session_id = params.options.session_id
-        self._session = None if session_id is None else scoped(members.identity, session_id)
+        self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights = engine_weights(self._fusion, members)
         self._asked_engines = asked_engines(params.gateway, members)
@@ -190,6 +190,8 @@ class _Planner:
         self._notes: list[str] = method_note(self._fusion)
         self._refusals: list[Refusal] = []
         self._check_weights()
+        if call.tenant is not None and call.tenant.weights:
+            self._weights = {**engine_weights({"weights": call.tenant.weights}, members), **self._weights}
 
     def plan(self, fusion: FusionOptions) -> Plan:
         for engine in self._members.engines:

@@ -11,6 +11,7 @@ from app.federation.outcome import Hit
 from app.fusion.diversity import diversify
 from app.fusion.identity import Identity
 from app.fusion.merge import Fusion
+from app.fusion.screen import Screen
 from app.protocol.params import RetrieveOptions
 
 BYTES_PER_TOKEN = 4
@@ -63,8 +64,12 @@ def portion_of(
     start: int = 0,
     seen: Container[str] | None = None,
     spread: Spread | None = None,
+    screen: Screen | None = None,
 ) -> Portion:
-    """At most `k` hits of the order from `start` on, none that was `seen`, none below `minScore`, within the budget."""
+    """At most `k` hits of the order from `start` on, none that was `seen`, none below `minScore`, within the budget.
+
+    `screen` marks what looks askance in them.
+    """
     length = len(fusion)
     limit = length if options.min_score is None else _above(fusion, options.min_score)
     if seen is None and spread is None:
@@ -80,6 +85,8 @@ def portion_of(
         places, last = wanted[:k], wanted[-1] + 1 if wanted else start
         chosen = fusion.pick([order[place] for place in places])
         hits, keys = chosen.hits(), chosen.keys()
+    if screen is not None:
+        screen.inspect(hits)
     tokens = None
     fitting = len(hits)
     if options.token_budget is not None:

@@ -76,11 +76,11 @@ def method_note(fusion: Mapping[str, Any]) -> list[str]:
     return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
 
 
-def needs_text(params: RetrieveParams, wishes: RetrieveSettings) -> bool:
+def needs_text(params: RetrieveParams, wishes: RetrieveSettings, *, screened: bool = False) -> bool:
     """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
     varied = params.gateway.mmr is not None or (not params.strict and "mmr" in params.raw)
     by_content = (params.gateway.identity or wishes.identity) == "content"
-    return by_content or varied or params.options.token_budget is not None
+    return screened or by_content or varied or params.options.token_budget is not None
 
 
 def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, str] | None:

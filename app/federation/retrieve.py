@@ -34,7 +34,10 @@ async def retrieve(
     began = perf_counter()
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    journey = Journey(call, members, settings, witness, listener, pages or Pages.in_memory(settings.state))
+    pages = pages or Pages.in_memory(settings.state)
+    if call.tenant is not None:
+        pages = pages.within(call.tenant)
+    journey = Journey(call, members, settings, witness, listener, pages)
     answer = await journey.answer()
     result = build_result(call.params, members, answer, perf_counter() - began)
     cursor = await journey.leave_behind(answer)

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
+from app.federation.tenant import Tenant
 from app.state.store import Store
 
 PREFIX = "session:"
@@ -67,9 +68,13 @@ class Sessions:
         return f"<Sessions for {self._seconds:g} s in {self._store!r}>"
 
 
-def scoped(identity: str, session_id: str) -> str:
-    """The session id that engines see: the same for the same session, and telling nothing about the caller's own."""
-    return blake2b(f"{identity}\0{session_id}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+def scoped(identity: str, session_id: str, tenant: Tenant | None = None) -> str:
+    """The session id that engines see: the same for the same session, and telling nothing about the caller's own.
+
+    Sessions of two tenants are never the same.
+    """
+    owner = identity if tenant is None else f"{identity}\0{tenant.id}"
+    return blake2b(f"{owner}\0{session_id}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def _as_it_is(value: Any) -> Any:

@@ -32,6 +32,8 @@ class Stock(NamedTuple):
     degraded: Sequence[str] = ()
     """Engines that were asked and gave nothing."""
     spread: Spread | None = None
+    screened: int = 0
+    """Documents that a screen left out."""
 
     def size(self) -> int:
         """Hits of engines that are held; one whose answer is long counts as one for each KiB of it."""
@@ -99,6 +101,7 @@ def dump_stock(stock: Stock) -> dict[str, Any]:
         "versions": stock.versions,
         "degraded": list(stock.degraded),
         "spread": None if stock.spread is None else list(stock.spread),
+        "screened": stock.screened,
     }
 
 
@@ -116,6 +119,7 @@ def load_stock(plain: dict[str, Any]) -> Stock:
         plain["versions"],
         plain["degraded"],
         None if plain["spread"] is None else Spread(*plain["spread"]),
+        plain["screened"],
     )
 
 
@@ -131,6 +135,7 @@ def _lists(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList
             confidence=leg.engine.entry.confidence,
             namespace=leg.engine.entry.id_namespace,
             size=outcome.size,
+            max_trust=leg.engine.entry.max_trust,
         )
         for outcome in outcomes
         if outcome.status == "ok" and (leg := legs[outcome.engine])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from app.federation.outcome import Outcome
 from app.federation.plan import Plan
 from app.fusion.merge import Fusion
+from app.fusion.screen import Screen
 from app.telemetry.logs import logger
 from app.telemetry.metrics import Metrics
 
@@ -44,6 +45,12 @@ class Witness:
         for first, second, _ in fusion.collisions(0, plan.k):
             self._metrics.collisions.inc()
             self._report_collision(first, second)
+
+    def screened(self, screen: Screen) -> None:
+        """Hits were looked at before they were answered."""
+        for action, hits in (("marked", screen.marked), ("reported", screen.reported), ("dropped", screen.dropped)):
+            if hits:
+                self._metrics.callers.screened(action, hits)
 
     def _report_collision(self, first: str, second: str) -> None:
         pair = (first, second)

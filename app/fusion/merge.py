@@ -12,7 +12,7 @@ from app.fusion.confidence import valid_confidence
 from app.fusion.copies import Copy, copies_of, richest
 from app.fusion.identity import Identity, body_text, public_id
 from app.fusion.tally import UNIT, Tally
-from app.fusion.trust import merged_trust
+from app.fusion.trust import capped, merged_trust
 
 
 class Fusion:
@@ -104,6 +104,8 @@ class Fusion:
         fused = {**hit, "score": self._score(units), "meta": meta}
         if source.namespace is not None:
             fused["id"] = public_id(hit, source.namespace)
+        if source.max_trust is not None:
+            _cap_trust(fused, source.max_trust)
         if confidence is not None:
             fused["confidence"] = confidence
         else:
@@ -131,6 +133,8 @@ class Fusion:
         }
         if source.namespace is not None:
             fused["id"] = public_id(hit, source.namespace)
+        if source.max_trust is not None:
+            _cap_trust(fused, source.max_trust)
         if "confidence" in hit:
             confidence = valid_confidence(hit["confidence"])
             if confidence is None or source.confidence == "ignore":
@@ -138,6 +142,13 @@ class Fusion:
             else:
                 mark["confidence"] = confidence
         return fused
+
+
+def _cap_trust(fused: dict[str, Any], highest: str) -> None:
+    """Lower the level of a hit whose engine says more than it may."""
+    trust = capped(fused.get("trust"), highest)
+    if trust is not None:
+        fused["trust"] = trust
 
 
 def _merged_meta(kept: dict[str, Any], copies: Sequence[Copy]) -> dict[str, Any]:
@@ -185,14 +196,17 @@ def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: Sequence[Copy
     """A citation where only another copy has one, and the most cautious trust. The kept copy has the longest text."""
     cited = type(fused.get("citation")) is dict
     statements: list[Any] = []
-    for _, _, hit in copies:
+    for source, _, hit in copies:
         if hit is kept:
             continue
         if not cited and type(hit.get("citation")) is dict:
             fused["citation"] = hit["citation"]
             cited = True
-        if "trust" in hit:
-            statements.append(hit["trust"])
+        trust = hit.get("trust")
+        if source.max_trust is not None:
+            trust = capped(trust, source.max_trust)
+        if trust is not None:
+            statements.append(trust)
     if statements:
         trust = merged_trust(fused.get("trust"), statements)
         if trust is not None:

@@ -38,6 +38,8 @@ class RankedList(NamedTuple):
     """Prefix of its ids: `docs` makes 7 `docs:7`."""
     size: int = 0
     """Bytes of the answer it came in."""
+    max_trust: str | None = None
+    """The highest `trust.level` its hits may have; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@
 It refuses to know HTTP, sockets and engines: it only names what went wrong.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 MAX_MESSAGE = 300
@@ -34,7 +35,10 @@ class GatewayError(Exception):
 
 
 class RcpError(GatewayError):
-    """A JSON-RPC error as RCP §12 defines it: `code`, `message` and the structured `data`."""
+    """A JSON-RPC error as RCP §12 defines it: `code`, `message` and the structured `data`.
+
+    `engines`: what became of those that were asked, for the log; the caller reads of them in `data`.
+    """
 
     code: int = -32603
 
@@ -42,6 +46,7 @@ class RcpError(GatewayError):
         super().__init__(message)
         self.message = message
         self.data: dict[str, Any] = data
+        self.engines: Sequence[Mapping[str, Any]] = ()
 
     def body(self) -> dict[str, Any]:
         """The `error` member of the response: `{code, message, data?}`."""

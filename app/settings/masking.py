@@ -23,6 +23,8 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
             if entry["url"] is not None:
                 entry["url"] = masked_url(entry["url"])
             entry["replicas"] = [masked_url(url) for url in entry["replicas"]]
+    elif shown["jwt"]["jwks_url"] is not None:
+        shown["jwt"]["jwks_url"] = masked_url(shown["jwt"]["jwks_url"])
     return shown
 
 

@@ -6,18 +6,14 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, address_of
-
-
-class Misplaced(ValueError):
-    """A fault seen only by looking at several keys together; `at` leads from where it was seen to the culprit."""
-
-    def __init__(self, message: str, *at: str | int) -> None:
-        super().__init__(message)
-        self.at = at
+from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
+from app.settings.screen import ScreenSettings
+from app.settings.section import Misplaced, words
+from app.settings.section import Section as _Section
+from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 
 
 class _Registry(BaseModel):
@@ -26,12 +22,6 @@ class _Registry(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=to_camel, populate_by_name=True
     )
-
-
-class _Section(BaseModel):
-    """snake_case in the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class EngineTls(_Registry):
@@ -106,6 +96,8 @@ class EngineEntry(_Registry):
     """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly."""
     discover_hosts: list[Host] = Field(default_factory=list)
     """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
+    max_trust: Literal["trusted", "community", "untrusted"] | None = None
+    """The highest `trust.level` its hits may have; a higher one is lowered."""
 
     @field_validator("command")
     @classmethod
@@ -212,6 +204,8 @@ class ServerSettings(_Section):
     """Without a frame for so long, an event stream carries a comment, so that nobody in between ends it."""
     send_timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
     """A caller that makes no room for the next frame of its event stream for so long is cut off."""
+    trusted_proxies: Annotated[list[Network], BeforeValidator(words)] = Field(default_factory=list)
+    """Addresses or networks whose X-Forwarded-For is believed; from anybody else it is ignored."""
 
     @field_validator("public_url")
     @classmethod
@@ -269,6 +263,8 @@ class StateSettings(_Section):
     """Sessions remembered at once; of more, the least recently used are forgotten first."""
     max_session_hits: int = Field(default=10_000, ge=1)
     """Hits remembered of one session; of more, the oldest are forgotten first."""
+    max_addresses: int = Field(default=10_000, ge=1)
+    """Client addresses whose requests or wrong credentials are counted at once; of more, the least recently seen go."""
 
 
 class FusionSettings(_Section):
@@ -336,6 +332,8 @@ class LogSettings(_Section):
 
     format: Literal["json", "console"] = "json"
     level: Literal["debug", "info", "warning", "error"] = "info"
+    bodies: bool = False
+    """Whether a request's line holds what was asked for; hits are never logged."""
 
 
 class GatewaySettings(_Section):
@@ -349,6 +347,17 @@ class GatewaySettings(_Section):
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    auth: AuthSettings = Field(default_factory=AuthSettings)
+    jwt: JwtSettings = Field(default_factory=JwtSettings)
+    screen: ScreenSettings = Field(default_factory=ScreenSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+
+    @model_validator(mode="after")
+    def _callers_can_be_known(self) -> "GatewaySettings":
+        check_together(self.auth, self.jwt)
+        if self.metrics.access == "admin" and "none" in self.auth.mode:
+            raise Misplaced("admin needs callers that are told apart: set auth.mode", "metrics", "access")
+        return self
 
 
 def file_name(model: type[BaseModel], field: str) -> str:

@@ -16,6 +16,7 @@ from app.settings.document import read_json, read_text, read_yaml
 from app.settings.environment import apply, fill_headers, read_overrides, stray_references
 from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings, Registry
+from app.settings.tenants import Tenants, read_tenants
 from app.settings.verdict import faults_of
 
 
@@ -51,6 +52,12 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> GatewaySetti
     if faults:
         raise SettingsError(file, faults)
     return settings
+
+
+def load_tenants(settings: GatewaySettings) -> Tenants | None:
+    """The tenants, if the settings tell callers apart. Raises SettingsError."""
+    path = settings.auth.tenants_file
+    return None if path is None else read_tenants(Path(path))
 
 
 def load_registry(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:

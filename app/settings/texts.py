@@ -4,6 +4,7 @@ No message repeats a value, which may be a secret. It refuses to know which key 
 """
 
 import re
+from ipaddress import ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -71,6 +72,15 @@ def _engine_url(url: str) -> str:
     return address_of(url, "http://127.0.0.1:8000/rcp")
 
 
+def _network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise ValueError("must be an address or a network, such as 10.0.0.0/8") from None
+    return text
+
+
+Network = Annotated[str, AfterValidator(_network)]
 EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
 Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
 Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]

@@ -6,12 +6,13 @@ It decides what is said about each kind of finding and what is suggested. Values
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from app.settings.faults import Fault, dotted, shown
-from app.settings.schema import Misplaced, file_name
+from app.settings.schema import file_name
+from app.settings.section import Misplaced
 
 Trail = tuple[str | int, ...]
 
@@ -140,9 +141,13 @@ def _closest_key(key: str, model: type[BaseModel], at: Trail) -> str | None:
 
 def _model_at(model: type[BaseModel], at: Trail) -> type[BaseModel] | None:
     level: type[BaseModel] | None = model
+    named = False
     for part in at:
-        if isinstance(part, str) and level is not None:
+        if named:  # a name that the file gives, such as a tenant's
+            named = False
+        elif isinstance(part, str) and level is not None:
             known = {file_name(level, name): info for name, info in level.model_fields.items()}
+            named = part in known and get_origin(known[part].annotation) is dict
             level = _model_in(known[part].annotation) if part in known else None
     return level
 

@@ -1,4 +1,4 @@
-"""Every metric of the gateway, in one file: name, labels, buckets, and the words in which the rooms report.
+"""Every metric of the gateway, but for those of callers (`callers.py`): name, labels, buckets, and the words in which the rooms report.
 
 Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
 numbers mean to a request.
@@ -14,13 +14,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from app.telemetry.callers import CallerMetrics
+
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
 OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 DROP_REASONS = ("malformed", "excess")
 OTHER = "other"
-
 ATTEMPTS = ("first", "again", "retry", "hedge")
 """Why a request was sent: a call's first; over a fresh connection or after a handshake; a retry; a hedge."""
 
@@ -260,6 +261,7 @@ class Metrics:
         self.duplicates = Counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
         )
+        self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         _tell_build(registry, version)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}

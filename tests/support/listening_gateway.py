@@ -34,13 +34,17 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def listening(
-    entries: list[Json], settings: Json | None = None, *, send_buffer: int | None = None
+    entries: list[Json],
+    settings: Json | None = None,
+    *,
+    send_buffer: int | None = None,
+    tenants: Json | None = None,
 ) -> AsyncIterator[tuple[GatewayState, int]]:
     """A gateway on a port of loopback, once every engine has been shaken hands with: (its state, the port).
 
     With a small `send_buffer` (bytes) the kernel holds little of what a caller does not read.
     """
-    state = made_state(entries, settings)
+    state = made_state(entries, settings, tenants=tenants)
     listener = socket.create_server(("127.0.0.1", 0))
     if send_buffer is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

@@ -15,6 +15,7 @@ from app.api.state import GatewayState
 from app.main import build_app, build_state
 from app.settings.schema import GatewaySettings, Registry
 from app.settings.source import LoadedRegistry
+from app.settings.tenants import tenants_in
 from tests.support.scripted_engine import ScriptedEngine
 
 Json = dict[str, Any]
@@ -82,26 +83,41 @@ def entry(id: str, engine: ScriptedEngine | str, **more: Any) -> Json:
     return {"id": id, "transport": "http", "url": engine if isinstance(engine, str) else engine.url, **more}
 
 
-def made_state(entries: list[Json], settings: Json | None = None, fingerprint: str = "0" * 8) -> GatewayState:
-    """A gateway put together from JSON, as the files would."""
+def made_state(
+    entries: list[Json], settings: Json | None = None, fingerprint: str = "0" * 8, tenants: Json | None = None
+) -> GatewayState:
+    """A gateway put together from JSON, as the files would; with `tenants`, callers are known by keys."""
     registry = Registry.model_validate_json(json.dumps({"engines": entries}))
-    return build_state(LoadedRegistry(registry, fingerprint), GatewaySettings.model_validate(settings or {}))
+    settings = settings or {}
+    if tenants is not None:
+        settings = {"auth": {"mode": ["keys"], "tenants_file": "tenants.yaml"}, **settings}
+    declared = None if tenants is None else tenants_in("tenants.yaml", {"tenants": tenants})
+    return build_state(LoadedRegistry(registry, fingerprint), GatewaySettings.model_validate(settings), declared)
 
 
 @asynccontextmanager
 async def running(
-    entries: list[Json], settings: Json | None = None, *, reach: bool = True, fingerprint: str = "0" * 8
+    entries: list[Json],
+    settings: Json | None = None,
+    *,
+    reach: bool = True,
+    fingerprint: str = "0" * 8,
+    tenants: Json | None = None,
+    client: tuple[str, int] = ("127.0.0.1", 123),
 ) -> AsyncIterator[RunningGateway]:
-    """A started gateway; with `reach` it is handed out once every enabled engine has been shaken hands with."""
-    state = made_state(entries, settings, fingerprint)
+    """A started gateway; with `reach` it is handed out once every enabled engine has been shaken hands with.
+
+    `client` is the address that its callers come from.
+    """
+    state = made_state(entries, settings, fingerprint, tenants)
     app: Any = build_app(state)
     async with (
         lifespan(app),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as client,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app, client=client), base_url="http://gateway") as http,
     ):
         if reach:
             await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
-        yield RunningGateway(state, client)
+        yield RunningGateway(state, http)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.dispatch import METHODS
+from app.api.audit import METHODS
 from app.protocol.errors import BadStatus
 from tests.support.fake_engine import FakeEngine, never
 from tests.support.fake_gateway import FakeGateway, Json
@@ -73,6 +73,7 @@ async def test_one_line_per_request_and_no_text(log: LogLines) -> None:
     (line,) = log.lines
     del line["timestamp"]
     assert line.pop("ms") >= 0
+    assert line.pop("bytes") > 100
     assert line == {
         "event": "request",
         "level": "info",
@@ -80,6 +81,9 @@ async def test_one_line_per_request_and_no_text(log: LogLines) -> None:
         "method": "retrieve",
         "outcome": "ok",
         "code": None,
+        "asked": ["docs"],
+        "answered": 1,
+        "hits": 3,
     }
     assert "SECRET" not in log.text
     assert "text of a" not in log.text

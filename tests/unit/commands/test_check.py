@@ -142,3 +142,33 @@ def test_nothing_is_said_of_starting_again(files: Path, run: Run, monkeypatch: p
     monkeypatch.setitem(sys.modules, "app.engines.registry", SimpleNamespace(probe=probe))  # type: ignore[arg-type]
     _write(files, {"id": "a", "command": ["x"]})
     assert "connect: cannot start 'x'" in run("check", "--registry", "rcp.json", "--connect").stdout
+
+
+TENANTS = "tenants: {a: {engines: [a, zzz]}, b: {}}"
+
+
+def test_the_tenants_file_is_checked_as_well(files: Path, run: Run) -> None:
+    """How many tenants there are, and what they name that the registry does not have."""
+    (files / "t.yaml").write_text(TENANTS)
+    (files / "g.yaml").write_text("auth: {mode: [keys], tenants_file: t.yaml}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[2] == "ok: t.yaml: 2 tenants, 0 keys"
+    assert result.stderr == "warning: tenants.a.engines[1]: no engine is called 'zzz'\n"
+
+
+def test_a_fault_of_the_tenants_file_fails_the_check(files: Path, run: Run) -> None:
+    """Like a fault of any other file."""
+    (files / "t.yaml").write_text("tenants: {a: {engine: x}}")
+    (files / "g.yaml").write_text("auth: {mode: [keys], tenants_file: t.yaml}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert result.exit_code == 1
+    assert "tenants.a.engine: unknown key; did you mean 'engines'?" in result.stderr
+
+
+def test_a_gateway_that_would_not_start_is_told(files: Path, run: Run) -> None:
+    """Listening for everybody without telling callers apart fails the check."""
+    (files / "g.yaml").write_text("server: {host: 0.0.0.0}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert result.exit_code == 1
+    assert "auth.mode: is none, and '0.0.0.0' can be reached from other machines" in result.stderr

@@ -20,7 +20,7 @@ def test_members_stay_the_same_until_something_changes() -> None:
     assert membership.current() is second
     assert (first.max_k, second.max_k) == (100, 150)
     assert membership.epoch == 2
-    assert repr(membership) == "<Membership us-1234 epoch 2, 2 advertisements>"
+    assert repr(membership) == "<Membership us-1234 epoch 2, 2 advertisements, 1 views>"
 
 
 def test_members_hold_everybody_but_advertise_whom_they_know() -> None:

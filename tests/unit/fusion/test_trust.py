@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.fusion.trust import merged_trust
+from app.fusion.trust import capped, distrusted, merged_trust, suspected
 
 LEVELS = ("untrusted", "community", "trusted")
 statements = st.one_of(
@@ -55,5 +55,34 @@ def test_a_silent_copy_is_never_vouched_for() -> None:
     assert merged_trust(None, [{"level": "trusted"}, {"level": "untrusted"}]) == {"level": "untrusted"}
     assert merged_trust(None, [{"level": "trusted", "injectionSuspected": True}]) == {
         "level": "untrusted",
+        "injectionSuspected": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("trust", "highest", "expected"),
+    [
+        ({"level": "trusted", "score": 1}, "community", {"level": "community", "score": 1}),
+        ({"level": "trusted"}, "untrusted", {"level": "untrusted"}),
+        ({"level": "untrusted"}, "trusted", {"level": "untrusted"}),
+        (None, "community", None),
+        (None, "untrusted", {"level": "untrusted"}),
+        ("odd", "community", "odd"),
+        ({"level": ["x"]}, "untrusted", {"level": "untrusted"}),
+        ({"level": "unheard-of"}, "community", {"level": "unheard-of"}),
+    ],
+)
+def test_an_engine_is_trusted_no_further_than_allowed(trust: Any, highest: str, expected: Any) -> None:
+    """A level above the registry's is lowered; where none is stated nothing is raised."""
+    assert capped(trust, highest) == expected
+
+
+def test_suspicion_claims_no_trust() -> None:
+    """What is suspected keeps its level or has the lowest; what was reported has the lowest."""
+    assert suspected({"level": "community"}) == {"level": "community", "injectionSuspected": True}
+    assert suspected(None) == {"level": "untrusted", "injectionSuspected": True}
+    assert distrusted({"level": "trusted", "score": 1}) == {
+        "level": "untrusted",
+        "score": 1,
         "injectionSuspected": True,
     }

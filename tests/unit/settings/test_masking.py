@@ -37,3 +37,11 @@ def test_settings_are_shown_with_defaults() -> None:
 def test_url_queries(url: str, shown: str) -> None:
     """A part of a query without a name counts as a value."""
     assert masked_url(url) == shown
+
+
+def test_the_address_of_an_issuers_keys_is_masked() -> None:
+    """What stands in its query may be a secret."""
+    jwt = {"issuer": "i", "audience": "a", "jwks_url": "https://h/jwks?key=SECRET"}
+    auth = {"mode": ["jwt"], "tenants_file": "t"}
+    shown = masked(GatewaySettings.model_validate({"auth": auth, "jwt": jwt}))
+    assert shown["jwt"]["jwks_url"] == "https://h/jwks?key=***"

@@ -1,0 +1,153 @@
+"""JSON Web Tokens: whose they are and what they may, if an issuer that is believed signed them for this gateway.
+
+Decides nothing by what a token says before its signature is verified. It refuses to know headers, and which tenants
+there are; nothing it raises repeats a token.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from time import time
+from typing import Any, NamedTuple
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jws import JWSRegistry, extract_compact
+from joserfc.jwt import JWTClaimsRegistry
+
+from app.api.jwks import SigningKeys
+from app.protocol.errors import BackendUnavailable
+from app.settings.auth import JwtSettings
+
+MAX_VERIFIED = 10_000
+"""Tokens whose verification is remembered; of more, the least recently used are verified again."""
+
+MAX_HEADER = 4096
+"""Bytes of a token's header; some hold a chain of certificates."""
+
+_BAD = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
+"""What foreign bytes can make the library raise."""
+
+
+class Bearer(NamedTuple):
+    """What a verified token says; what `Guard` asks for."""
+
+    tenant: str
+    roles: frozenset[str] | None
+    """None: all that the tenant may."""
+    key_id: str
+    """Of the issuer's key, for the log."""
+
+
+class BadToken(Exception):
+    """The token is not believed."""
+
+
+class Tokens:
+    """Verifies tokens of one issuer, and remembers those it has verified until they expire or the keys change."""
+
+    __slots__ = ("_claims", "_clock", "_jws", "_verified", "_version", "_wishes", "keys")
+
+    def __init__(self, wishes: JwtSettings, keys: SigningKeys, clock: Callable[[], float] = time) -> None:
+        """`clock`: seconds since the epoch."""
+        self.keys = keys
+        self._wishes = wishes
+        self._clock = clock
+        self._jws = JWSRegistry(algorithms=list(wishes.algorithms), strict_check_header=False)
+        self._jws.max_header_length = MAX_HEADER
+        self._claims = JWTClaimsRegistry(
+            now=lambda: int(clock()),
+            leeway=wishes.leeway_seconds,
+            iss={"essential": True, "value": wishes.issuer or ""},
+            aud={"essential": True, "value": wishes.audience or ""},
+            exp={"essential": True},
+        )
+        self._verified: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
+        self._version = 0
+
+    async def tenant_of(self, token: bytes) -> Bearer | None:
+        """Whose token it is; None if it is not believed. Raises BackendUnavailable while no key has ever been read."""
+        try:
+            return await self.bearer(token)
+        except BadToken:
+            return None
+
+    def start(self) -> None:
+        """Keep the issuer's keys at hand from now on."""
+        self.keys.start()
+
+    async def close(self) -> None:
+        """Let go of them."""
+        await self.keys.close()
+
+    async def bearer(self, token: bytes) -> Bearer:
+        """Whose token it is. Raises BadToken, BackendUnavailable."""
+        digest = sha256(token).digest()
+        known = self._remembered(digest)
+        if known is not None:
+            return known
+        kid = _kid_of(token)
+        keys = await self.keys.known(kid)
+        if keys is None:
+            raise BackendUnavailable("the keys of the token's issuer cannot be read yet", retryable=True)
+        try:
+            read = jwt.decode(token, keys, registry=self._jws)
+            self._claims.validate(read.claims)
+            bearer = self._bearer(read.claims, kid)
+            end = float(read.claims["exp"]) + self._wishes.leeway_seconds
+        except _BAD as fault:
+            raise BadToken(type(fault).__name__) from None
+        self._verified[digest] = (bearer, end)
+        if len(self._verified) > MAX_VERIFIED:
+            self._verified.popitem(last=False)
+        return bearer
+
+    def _remembered(self, digest: bytes) -> Bearer | None:
+        if self._version != self.keys.version:
+            self._verified.clear()
+            self._version = self.keys.version
+        known = self._verified.get(digest)
+        if known is None:
+            return None
+        if known[1] <= self._clock():
+            del self._verified[digest]
+            return None
+        self._verified.move_to_end(digest)
+        return known[0]
+
+    def _bearer(self, claims: dict[str, Any], kid: str | None) -> Bearer:
+        """The declared mapping of claims. Raises ValueError if they name no tenant."""
+        wishes = self._wishes
+        tenant = _claim(claims, wishes.tenant_claim)
+        if type(tenant) is not str or (wishes.tenants and tenant not in wishes.tenants):
+            raise ValueError("no tenant")
+        roles = None
+        if wishes.roles_claim is not None:
+            said = _claim(claims, wishes.roles_claim)
+            words = said.split() if type(said) is str else said if type(said) is list else []
+            roles = frozenset(wishes.roles[word] for word in words if type(word) is str and word in wishes.roles)
+        return Bearer(wishes.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
+
+    def __repr__(self) -> str:
+        return f"<Tokens {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
+
+
+def _kid_of(token: bytes) -> str | None:
+    """The key that the token says it is signed with; not believed. Raises BadToken."""
+    if token.index(b".") > MAX_HEADER:
+        raise BadToken("its header is too long")
+    try:
+        kid = extract_compact(token).headers().get("kid")
+    except _BAD as fault:
+        raise BadToken(type(fault).__name__) from None
+    return kid if type(kid) is str else None
+
+
+def _claim(claims: dict[str, Any], path: str) -> Any:
+    """The claim at a dotted path; a claim whose own name has dots (a URL) is found, too."""
+    if path in claims:
+        return claims[path]
+    value: Any = claims
+    for part in path.split("."):
+        value = value.get(part) if type(value) is dict else None
+    return value

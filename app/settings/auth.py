@@ -1,0 +1,121 @@
+"""Who may come in, as the operator wishes it: the sections `auth` and `jwt` of `gateway.yaml`, and what they need of
+each other. Callers themselves are declared in the tenants file (`tenants.py`).
+
+It refuses to know requests, and what a caller that came in may see.
+"""
+
+from ipaddress import ip_address
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from app.settings.faults import Fault
+from app.settings.section import Misplaced, Section, words
+
+Role = Literal["read", "write", "feedback", "admin"]
+Mode = Literal["none", "keys", "jwt"]
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
+]  # fmt: skip
+"""Signatures by a private key alone: a key that is published can verify them and not make them."""
+
+
+class AuthSettings(Section):
+    """Who may come in."""
+
+    mode: Annotated[list[Mode], BeforeValidator(words)] = Field(default=["none"], min_length=1)
+    """How callers are known: `none` (everybody may everything), `keys`, `jwt`, or both of the latter."""
+    allow_anonymous: bool = False
+    """Whether mode `none` may be served on an address that others than this machine can reach."""
+    tenants_file: str | None = Field(default=None, min_length=1)
+    """The tenants, their keys and what they may; needed by `keys` and `jwt`."""
+    max_failures: int = Field(default=20, ge=1, le=10_000)
+    """Wrong credentials an address may present in a minute; after that it is answered 429 without a line in the log."""
+
+
+class JwtSettings(Section):
+    """Which JSON Web Tokens are believed, and what they say about a caller."""
+
+    issuer: str | None = Field(default=None, min_length=1)
+    """`iss`, compared exactly."""
+    audience: str | None = Field(default=None, min_length=1)
+    """Must be among the token's `aud`."""
+    jwks_url: str | None = None
+    """Where the issuer publishes its keys; `https://`, or `http://` on loopback."""
+    algorithms: Annotated[list[Algorithm], BeforeValidator(words)] = Field(default=["RS256", "ES256"], min_length=1)
+    """Signatures that are accepted."""
+    refresh_seconds: float = Field(default=300.0, ge=1, le=86_400)
+    """Between two looks at the issuer's keys; an unknown key makes us look at once, at most every ten seconds."""
+    timeout_seconds: float = Field(default=2.0, gt=0, le=30)
+    """Longest one look may take."""
+    leeway_seconds: int = Field(default=30, ge=0, le=600)
+    """How far the issuer's clock may be from ours."""
+    tenant_claim: str = Field(default="tenant", min_length=1)
+    """The claim that names the tenant; dots lead into objects."""
+    tenants: dict[str, str] = Field(default_factory=dict)
+    """Value of that claim -> tenant; empty: the value is the tenant's id."""
+    roles_claim: str | None = Field(default=None, min_length=1)
+    """The claim that lists what the token may (a list, or words with spaces); absent: all that the tenant may."""
+    roles: dict[str, Role] = Field(default_factory=dict)
+    """Word in that claim -> role; never more than the tenant has."""
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _safe_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return url
+        try:
+            parts = urlsplit(url)
+            safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+            usable = safe and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+        except ValueError:  # its text may quote the URL
+            usable = False
+        if not usable:
+            raise ValueError("must be an https:// URL without credentials, or http:// on loopback")
+        return url
+
+
+class MetricsSettings(Section):
+    """`/metrics`."""
+
+    access: Literal["open", "admin"] | None = None
+    """Who may read it: everybody, or callers with the role `admin`; by default `open` only while auth.mode is none."""
+
+
+def check_together(auth: AuthSettings, jwt: JwtSettings) -> None:
+    """What the two sections need of each other. Raises Misplaced."""
+    if "none" in auth.mode:
+        if len(auth.mode) > 1:
+            raise Misplaced("'none' lets everybody in and cannot stand beside another mode", "auth", "mode")
+        if auth.tenants_file is not None:
+            raise Misplaced("is never read while auth.mode is none; set auth.mode to [keys]", "auth", "tenants_file")
+        return
+    if auth.tenants_file is None:
+        raise Misplaced(f"is missing: {' and '.join(auth.mode)} need the tenants", "auth", "tenants_file")
+    if "jwt" in auth.mode:
+        for name in ("issuer", "audience", "jwks_url"):
+            if getattr(jwt, name) is None:
+                raise Misplaced("is missing: auth.mode has jwt", "jwt", name)
+
+
+def exposure(host: str, auth: AuthSettings) -> Fault | None:
+    """Why a gateway that listens on `host` must not start: everybody could ask everything. None if it may."""
+    if "none" not in auth.mode or auth.allow_anonymous or is_loopback(host):
+        return None
+    return Fault(
+        "auth.mode",
+        f"is none, and '{host}' can be reached from other machines: everybody could ask everything",
+        "set auth.mode to [keys] with auth.tenants_file, listen on 127.0.0.1, or set auth.allow_anonymous to true "
+        "(RCP_GATEWAY__AUTH__ALLOW_ANONYMOUS=true)",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`; a name other than localhost is taken to be public."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

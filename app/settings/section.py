@@ -1,0 +1,27 @@
+"""What every section of `gateway.yaml` has in common: strict types, unknown keys refused, nothing changed afterwards.
+
+Decides how models of this room behave; it refuses to know what any of them says.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Misplaced(ValueError):
+    """A fault seen only by looking at several keys together; `at` leads from where it was seen to the culprit."""
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+class Section(BaseModel):
+    """snake_case in the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def words(value: Any) -> Any:
+    """One word, or several with commas, for a list: as an environment variable says it."""
+    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value

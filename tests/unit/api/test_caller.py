@@ -1,0 +1,24 @@
+"""The value that a door makes of whoever sends a message."""
+
+from app.api.caller import Caller
+from app.api.keyring import Key
+from app.api.visit import TurnedAway, Visit
+from app.federation.tenant import Tenant
+from app.protocol.errors import Unauthorized
+from app.state.quota import Owner
+
+
+def test_sessions_of_two_tenants_are_never_one() -> None:
+    """Where callers are told apart, the session's name has its tenant before it."""
+    assert Caller("r").cancel_scope is None
+    assert Caller("r", "s").cancel_scope == "s"
+    assert Caller("r", "s", tenant=Tenant("red")).cancel_scope == "red:s"
+    assert Caller("r", tenant=Tenant("red")).cancel_scope is None
+
+
+def test_a_visit_tells_no_secret() -> None:
+    """In an incident one sees who and with which key, by name."""
+    visit = Visit(Tenant("red"), Key("red", "k", b"SECRET", 0.0), "k", Owner("red"))
+    assert repr(visit) == "<Visit of red with k, 0 limited requests>"
+    assert "SECRET" not in repr(visit.holder)
+    assert repr(TurnedAway(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
