@@ -1,4 +1,4 @@
-"""Every metric of the gateway, but for those of callers (`callers.py`): name, labels, buckets, and the words in which the rooms report.
+"""Every metric of the gateway but those of callers (`callers.py`): names, labels, buckets, the words rooms report in.
 
 Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
 numbers mean to a request.
