@@ -1,7 +1,7 @@
 """The composition root: builds everything, starts it, stops it in reverse. Knows all rooms, is known by none.
 
 It decides in which order a gateway starts and stops, and how uvicorn is set up. It refuses to know what a request is.
-`serve` and `serve_stdio` are what the command line calls; `create_app` is what each worker calls.
+`serve` and `serve_stdio` are what the command line calls; `work` is what each of several workers runs.
 """
 
 import asyncio
@@ -10,26 +10,33 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version as installed_version
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NoReturn
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from uvicorn.supervisors import Multiprocess
 
 from app.api.admin import admin
+from app.api.admission import Admission
 from app.api.answers import ANSWERED
 from app.api.dispatch import Dispatcher
+from app.api.doorkeeper import Doorkeeper
 from app.api.guard import Bearers, Guard
 from app.api.pipe import Pipe
 from app.api.probes import probes
+from app.api.reload import Reload
 from app.api.rpc import Asgi, RpcDoor, not_found
-from app.api.state import GatewayState, Readiness
+from app.api.stages import AT_ONCE, TOLD, Stage, told
+from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
 from app.api.wire import DoorProtocol
+from app.api.workers import Workers, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
@@ -43,18 +50,18 @@ from app.settings.auth import exposure
 from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings
-from app.settings.source import LoadedRegistry, load_registry, load_settings, load_tenants
+from app.settings.source import Files, LoadedRegistry, Wishes
 from app.settings.tenants import Tenants
-from app.telemetry import logs
+from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 
-REGISTRY_VARIABLE = "RCP_GATEWAY_REGISTRY_FILE"
-CONFIG_VARIABLE = "RCP_GATEWAY_CONFIG_FILE"
-VERSION = installed_version("rcp-gateway")
+READY_POLL_SECONDS = 0.01
 
-SHUTDOWN_SECONDS = 20
-"""Left to requests under way once told to stop: twice the usual deadline of one, and well within the 30 seconds after
-which orchestrators usually kill; what is left of those is for closing engines and child processes."""
+WORKER_PATIENCE = 0.5
+"""A worker that takes over from one that died shares its port: it is given so many seconds to reach an engine before it
+accepts. A gateway of one process answers its probes at once; the balancer waits for `/readyz`."""
+
+VERSION = installed_version("rcp-gateway")
 
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
@@ -77,7 +84,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
             metrics.declare_engines([move.engine], LEG_KINDS)
             log.info("engine_joined", engine=move.engine, gateway=move.gateway)
         elif move.kind == "left":
-            metrics.forget_engine(move.engine)
+            metrics.forget_engines([move.engine])
             log.info("engine_left", engine=move.engine, gateway=move.gateway)
         else:
             log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
@@ -89,6 +96,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         child_line,
         engine_moved,
         lambda engine_id: EngineWitness(engine_id, metrics),
+        settings.retrieve.deadline_ms / 1000,
     )
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
@@ -96,7 +104,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     for engine in engines.engines:
         metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
     metrics.watch_engines(lambda: [engine.state() for engine in engines.engines])
-    identity = settings.server.id or f"{settings.server.name}-{loaded.fingerprint}"
+    identity = identity_of(settings, loaded.fingerprint)
     return GatewayState(
         version=VERSION,
         settings=settings,
@@ -111,6 +119,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         witness=Witness(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
+        admission=Admission(settings.server, metrics.door),
         guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings)),
         pages=Pages.in_memory(settings.state, screen=settings.screen),
     )
@@ -129,8 +138,11 @@ def _bearers(settings: GatewaySettings) -> Bearers | None:
     return Tokens(settings.jwt, SigningKeys(settings.jwt))
 
 
-def build_app(state: GatewayState) -> Asgi:
-    """The ASGI application of one gateway: the RPC door in front of FastAPI."""
+def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
+    """The ASGI application of one gateway: the RPC door in front of FastAPI. `reload` keeps it to its files.
+
+    It starts up to `patience` seconds later if it is not ready before.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -138,11 +150,16 @@ def build_app(state: GatewayState) -> Asgi:
         state.engines.start()
         if state.guard is not None:
             state.guard.start()
+        if reload is not None:
+            reload.start()
+        await _until_ready(state.readiness, patience)
         logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
         try:
             yield
         finally:
             state.readiness.draining = True
+            if reload is not None:
+                await reload.stop()
             if state.guard is not None:
                 await state.guard.close()
             await state.engines.close()
@@ -152,16 +169,13 @@ def build_app(state: GatewayState) -> Asgi:
     app.include_router(probes(state))
     app.include_router(admin(state))
     app.router.default = not_found
-    return RpcDoor(app, Dispatcher(state), state.settings.server, state.guard)
+    return RpcDoor(app, Dispatcher(state), state)
 
 
-def create_app() -> Asgi:
-    """The application of one worker, from the files named in the environment. Raises SettingsError."""
-    config = os.environ.get(CONFIG_VARIABLE)
-    settings = load_settings(Path(config) if config else None, os.environ)
-    loaded = load_registry(Path(os.environ[REGISTRY_VARIABLE]), os.environ)
-    start_log(settings.log)
-    return build_app(build_state(loaded, settings, load_tenants(settings)))
+async def _until_ready(readiness: Readiness, patience: float) -> None:
+    until = asyncio.get_running_loop().time() + patience
+    while readiness.reason() is not None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - bounded
+        await asyncio.sleep(READY_POLL_SECONDS)
 
 
 def calm_the_collector() -> None:
@@ -181,29 +195,59 @@ def start_log(wishes: LogSettings) -> None:
 
 
 def serve(registry: Path, config: Path | None, host: str | None, port: int | None, workers: int | None) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. None means: as the settings say.
+    """Serve until SIGTERM, SIGINT or SIGQUIT; the exit code. None means: as the settings say.
 
     Raises SettingsError for a bad file and OSError for an address that cannot be bound.
     """
-    settings = load_settings(config, os.environ)
-    loaded = load_registry(registry, os.environ)
-    tenants = load_tenants(settings)
+    files = Files(registry, config)
+    loaded, settings, tenants = files.load()
     host = settings.server.host if host is None else host
     exposed = exposure(host, settings.auth)
     if exposed is not None:
         raise SettingsError("settings" if config is None else str(config), (exposed,))
-    os.environ[REGISTRY_VARIABLE] = str(registry)
-    os.environ[CONFIG_VARIABLE] = str(config or "")
     server = settings.server
     count = server.workers if workers is None else workers
     if count > 1 and server.handshake == "required":
         raise SettingsError("--workers", (Fault("server.handshake", "'required' needs one worker", "leave it out"),))
     listener = _listen(host, server.port if port is None else port)
-    options = uvicorn.Config(
-        "app.main:create_app",
-        factory=True,
-        workers=count,
-        loop="uvloop",
+    _end_on_signals()
+    start_log(settings.log)
+    bound_host, bound_port = listener.getsockname()[:2]
+    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    if tenants is not None:
+        logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
+    logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
+    if count == 1:
+        signals: dict[int, Stage | None] = dict.fromkeys((*AT_ONCE, signal.SIGHUP))
+        _run(_serve(files, listener, signals, lambda: None))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
+        os.environ[shared.FOLDER] = folder
+        all_workers = Workers(count, partial(work, files), listener, shared.forget_worker)
+        return all_workers.run(server.drain_seconds, server.grace_seconds)
+
+
+def work(files: Files, place: int, listener: socket.socket, news: Connection) -> None:
+    """One worker of several, in its own process: serves until it is told to stop."""
+    _end_on_signals()
+    end_with_parent(told(Stage.FINISHING))
+    shared.share(place)
+    settings = files.load().settings
+    start_log(settings.log)
+    signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
+    signals |= {signal.SIGHUP: None, signal.SIGINT: Stage.SERVING}
+    _run(_serve(files, listener, signals, lambda: news.send_bytes(b"1")))
+
+
+async def _serve(
+    files: Files, listener: socket.socket, signals: dict[int, Stage | None], started: Callable[[], None]
+) -> None:
+    watch = files.watch()
+    loaded, settings, tenants = files.load()
+    state = build_state(loaded, settings, tenants)
+    reload = Reload(state, files.load, watch)
+    config = uvicorn.Config(
+        build_app(state, reload, WORKER_PATIENCE if shared.is_shared() else 0.0),
         http=DoorProtocol,
         proxy_headers=False,
         ws="none",
@@ -211,23 +255,9 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=server.keep_alive_seconds,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=settings.server.keep_alive_seconds,
     )
-    start_log(settings.log)
-    bound_host, bound_port = listener.getsockname()[:2]
-    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    if tenants is not None:
-        logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
-    logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
-    _end_quietly_on_signals()
-    if count == 1:
-        uvicorn.Server(options).run(sockets=[listener])
-        return 0
-    with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as shared_metrics:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_metrics
-        _Workers(options, sockets=[listener]).run()
-    return 0
+    await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve([listener])
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:
@@ -236,19 +266,18 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     From here on nothing but protocol can reach the caller: what is printed by mistake goes to stderr. Raises
     SettingsError for a bad file.
     """
-    settings = load_settings(config, os.environ)
-    loaded = load_registry(registry, os.environ)
+    wishes = Files(registry, config).load()
     answers = os.dup(1)
     os.dup2(2, 1)
-    start_log(settings.log)
-    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_pipe(build_state(loaded, settings), 0, answers))
+    start_log(wishes.settings.log)
+    logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
+    _run(_serve_pipe(wishes, 0, answers))
     return 0
 
 
-async def _serve_pipe(state: GatewayState, questions: int, answers: int) -> None:
+async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
     """Serve the caller at the other end of two file descriptors."""
+    state = build_state(wishes.loaded, wishes.settings)
     calm_the_collector()
 
     async def settled() -> None:
@@ -266,22 +295,21 @@ async def _serve_pipe(state: GatewayState, questions: int, answers: int) -> None
         logs.logger().info("stopped")
 
 
-class _Workers(Multiprocess):
-    """uvicorn's supervisor, which lets go of the listener before its workers drain.
-
-    Else the system goes on accepting for nobody, and resets those connections when the last worker has ended.
-    """
-
-    def terminate_all(self) -> None:
-        for listener in self.sockets:
-            listener.close()
-        super().terminate_all()
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serving)
 
 
-def _end_quietly_on_signals() -> None:
-    """uvicorn raises the signal that stopped it once more when it has stopped; that must not spoil exit code 0."""
+def _end_on_signals() -> None:
+    """Until there is something to end in good order, SIGTERM and SIGINT end the process at once: also as PID 1 of a
+    container, where a signal that nobody handles means nothing."""
+
+    def leave(_number: int, _frame: object) -> NoReturn:
+        raise SystemExit(0)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, leave)
+    signal.signal(signal.SIGHUP, lambda *_: None)  # the files are about to be read
 
 
 def _listen(host: str, port: int) -> socket.socket:

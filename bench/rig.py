@@ -139,7 +139,7 @@ def gateway(engines: Sequence[str], workspace: Path) -> Iterator[Child]:
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
     entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
-    config.write_text("log:\n  level: info\n")  # everything at its default, the log on
+    config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     port = free_port()
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
     with running("gateway", [*arguments, "--host", "127.0.0.1", "--port", str(port)], workspace) as child:

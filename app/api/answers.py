@@ -105,7 +105,7 @@ class Answers:
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
         settings = self._state.settings
-        started = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
         meta = read_meta(sent)
         most = settings.retrieve.deadline_ms

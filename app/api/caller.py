@@ -23,6 +23,8 @@ class Caller(NamedTuple):
     """Through whom everything is seen; None where callers are not told apart, and everything is everybody's."""
     key_id: str | None = None
     """Names the credential in the log."""
+    since: float | None = None
+    """When it came (event-loop seconds), if it had to wait to be taken on: its deadline counts from then."""
 
     @property
     def cancel_scope(self) -> str | None:

@@ -16,8 +16,11 @@ from app.api.caller import Caller
 from app.api.cancel import Running
 from app.api.dispatch import Dispatcher
 from app.api.guard import Guard
+from app.api.hang_up import HangUpWatch, HungUp, part, unless_hung_up
 from app.api.origin import Origin
 from app.api.place import BASE, Place, place_of
+from app.api.probes import PROBES
+from app.api.state import GatewayState
 from app.api.stream import EventStream, Send
 from app.api.visit import TurnedAway, Visit
 from app.protocol import envelope, sse
@@ -25,21 +28,28 @@ from app.protocol.errors import (
     BackendUnavailable,
     InvalidRequest,
     NotFound,
-    ParseError,
     PayloadTooLarge,
+    RateLimited,
     RcpError,
     Unauthorized,
 )
-from app.settings.schema import ServerSettings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-WATCH_AFTER = 0.05
-"""Seconds until a request that is still under way is watched for its caller hanging up; most are answered before."""
+STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
+"""HTTP's status for what keeps a body from becoming messages; any other reason is 400."""
+
+ENDING = "the gateway is shutting down"
 
 NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', a batch a list of them"
+
+LAST_WORDS_SECONDS = 1.0
+"""For telling a caller that its request is cut off by the end of the gateway."""
+
+RETRY_AFTER = (b"retry-after", b"1")
+CLOSE = (b"connection", b"close")
 
 MAX_SESSION = 256
 """Bytes of an `RCP-Session` header; a longer one is as good as none."""
@@ -51,10 +61,6 @@ REVOKED = Unauthorized("the credential is no longer valid")
 CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-
-
-class HungUp(Exception):
-    """The caller went away before its request was answered."""
 
 
 class Head(NamedTuple):
@@ -75,16 +81,41 @@ class Admitted(NamedTuple):
     running: Running
 
 
+class _Sent:
+    """One request on its way through the door: where it came from, and the stream its answer may become."""
+
+    __slots__ = ("admitted", "caller", "head", "message", "path_method", "receive", "send", "stream")
+
+    def __init__(
+        self,
+        path_method: str | None,
+        head: Head,
+        caller: Caller,
+        admitted: Admitted | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self.caller = caller
+        self.admitted = admitted
+        self.path_method = path_method
+        self.head = head
+        self.receive = receive
+        self.send = send
+        self.message: Any = None
+        self.stream: EventStream | None = None
+
+
 class RpcDoor:
     """The RCP endpoint in front of `app`."""
 
-    def __init__(self, app: Asgi, dispatcher: Dispatcher, settings: ServerSettings, guard: Guard | None = None) -> None:
+    def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
+        proxies = state.settings.server.trusted_proxies
         self._app = app
         self._dispatcher = dispatcher
-        self._guard = guard
-        self._origin = Origin(settings.trusted_proxies) if settings.trusted_proxies else None
-        self._settings = settings
-        self._max_body = settings.max_body_bytes
+        self._state = state
+        self._guard = state.guard
+        self._origin = Origin(proxies) if proxies else None
+        self._admission = state.admission
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +123,7 @@ class RpcDoor:
         if place is None:
             await self._app(scope, receive, send)
             return
-        head = self._read_headers(scope["headers"])
+        head = self._read_headers(scope)
         request_id = head.request_id
         try:
             if scope["method"] != "POST":
@@ -111,13 +142,18 @@ class RpcDoor:
                 caller = Caller(request_id, head.session, place.engine, self._address(scope))
                 await self._serve(place, head, caller, None, receive, send)
         except HungUp:
-            return
+            await part(scope, receive)
         except asyncio.CancelledError:
             # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
             with suppress(Exception):
-                fault = BackendUnavailable("the gateway is shutting down", retryable=True)
-                await self._refuse(send, 503, fault, request_id)
-            raise
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await self._refuse(send, 503, BackendUnavailable(ENDING, retryable=True), request_id)
+            if not self._state.readiness.draining:
+                raise
+
+    @property
+    def _max_body(self) -> int:
+        return self._state.settings.server.max_body_bytes
 
     async def _serve_known(
         self, guard: Guard, place: Place, head: Head, scope: Scope, receive: Receive, send: Send
@@ -155,60 +191,68 @@ class RpcDoor:
         send: Send,
     ) -> None:
         body = await self._read_body(receive)
-        request_id = head.request_id
         if body is None:
-            await self._refuse_body(send, request_id)
+            await self._refuse_body(send, head.request_id)
             return
+        request = _Sent(place.method or None, head, caller, admitted, receive, send)
         try:
-            message = envelope.read_body(body)
-        except ParseError as fault:
-            await self._refuse(send, 400, fault, request_id)
-            return
-        if admitted is not None:
-            try:
-                await admitted.guard.spend(admitted.visit, message)
-            except TurnedAway as away:
-                await self._turn_away(away, message, request_id, send)
-                return
-        named = place.method or None
-        if type(message) is dict and "method" in message:
-            if head.accept and sse.accepted(head.accept):
-                await self._serve_events(message, caller, named, admitted, receive, send)
-                return
-            work = self._dispatcher.message(message, caller, named)
-            await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
-        elif type(message) is list and message:
-            work = self._dispatcher.batch(message, caller, named)
-            await _send_answer(send, 200, await _unless_hung_up(work, _Watch(receive)), request_id)
-        else:
-            await self._refuse(send, 400, InvalidRequest(NO_JSON_RPC), request_id)
-
-    async def _serve_events(
-        self,
-        message: dict[str, Any],
-        caller: Caller,
-        path_method: str | None,
-        admitted: Admitted | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """One message of a caller that takes events: a stream if there is something to tell, else a plain answer."""
-        watch = _Watch(receive)
-        stream = EventStream(send, caller.request_id, self._settings, watch.hang_up)
-        work = self._dispatcher.message(message, caller, path_method, stream)
-        try:
-            answer = await _unless_hung_up(work, watch)
-            if stream.opened and answer is not None:
-                await stream.finish(answer)
+            answer = await self._answer(body, request)
+            if request.stream is not None and request.stream.opened and answer is not None:
+                await request.stream.finish(answer)
             else:
-                await _send_answer(send, 200, answer, caller.request_id)
-        except asyncio.CancelledError:
-            if admitted is None or not stream.opened or not admitted.running.is_the_cause():
-                raise
-            away = self._dispatcher.refused(REVOKED, caller.request_id, 200, envelope.recover_id(message))
-            await stream.finish(away)
+                await _send_answer(send, 200, answer, head.request_id)
+        except TurnedAway as away:
+            await self._turn_away(away, request.message, head.request_id, send)
+        except RcpError as fault:
+            headers = (RETRY_AFTER,) if isinstance(fault, RateLimited) else ()
+            await self._refuse(send, STATUSES.get(type(fault), 400), fault, head.request_id, *headers)
         finally:
-            await stream.end()
+            if request.stream is not None:
+                await request.stream.end()
+        if request.stream is not None and request.stream.given_up:
+            raise HungUp
+
+    async def _answer(self, body: bytes, request: "_Sent") -> bytes | None:
+        """The answer to a body that was taken on; its place is free again before anything of it is sent.
+
+        Raises RcpError for a body that is no message, or that there is no room for.
+        """
+        head = request.head
+        caller = request.caller
+        admission = self._admission
+        if not admission.try_enter():
+            caller = caller._replace(since=asyncio.get_running_loop().time())
+            await admission.enter()
+        places = 1
+        try:
+            message = request.message = envelope.read_body(body)
+            if request.admitted is not None:
+                await request.admitted.guard.spend(request.admitted.visit, message)
+            if type(message) is dict and "method" in message:
+                watch = HangUpWatch(request.receive)
+                if head.accept and sse.accepted(head.accept):
+                    wishes = self._state.settings.server
+                    request.stream = EventStream(request.send, head.request_id, wishes, watch.hang_up)
+                work = self._dispatcher.message(message, caller, request.path_method, request.stream)
+            elif type(message) is list and message:
+                if len(message) <= self._state.settings.server.max_batch:
+                    admission.widen(len(message) - 1)
+                    places = len(message)
+                watch = HangUpWatch(request.receive)
+                work = self._dispatcher.batch(message, caller, request.path_method)
+            else:
+                raise InvalidRequest(NO_JSON_RPC)
+            return await unless_hung_up(work, watch)
+        except asyncio.CancelledError:
+            if request.stream is None or not request.stream.opened:
+                raise
+            message_id = envelope.recover_id(request.message)
+            if request.admitted is not None and request.admitted.running.is_the_cause():
+                return self._dispatcher.refused(REVOKED, caller.request_id, 200, message_id)
+            await _last_words(request.stream, message_id)
+            raise
+        finally:
+            admission.leave(places)
 
     def _address(self, scope: Scope) -> str:
         """Where a caller connects from whom nobody asks who it is."""
@@ -224,14 +268,14 @@ class RpcDoor:
             return None
         try:
             return envelope.read_body(body)
-        except ParseError:
+        except RcpError:
             return None
 
     async def _turn_away(self, away: TurnedAway, message: Any, request_id: str, send: Send) -> None:
         """Answer somebody whom the guard does not let in, or no further."""
         message_id = envelope.recover_id(message) if type(message) is dict else None
         body = self._dispatcher.turned_away(away, request_id, message_id)
-        headers = (*away.headers, (b"connection", b"close")) if away.quiet else away.headers
+        headers = (*away.headers, CLOSE) if away.quiet else away.headers
         await _send_answer(send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
@@ -242,6 +286,7 @@ class RpcDoor:
         body: bytes = event.get("body", b"")
         if not event.get("more_body", False):
             return body if len(body) <= self._max_body else None
+        most = self._max_body
         parts = [body]
         size = len(body)
         while event.get("more_body", False):
@@ -250,7 +295,7 @@ class RpcDoor:
                 raise HungUp
             parts.append(event.get("body", b""))
             size += len(parts[-1])
-            if size > self._max_body:
+            if size > most:
                 return None
         return b"".join(parts)
 
@@ -259,19 +304,19 @@ class RpcDoor:
 
     async def _refuse_body(self, send: Send, request_id: str) -> None:
         fault = PayloadTooLarge(f"a request may be at most {self._max_body} bytes long", field="body")
-        await self._refuse(send, 413, fault, request_id, (b"connection", b"close"))
+        await self._refuse(send, 413, fault, request_id, CLOSE)
 
     async def _refuse(
         self, send: Send, status: int, fault: RcpError, request_id: str, *headers: tuple[bytes, bytes]
     ) -> None:
         await _send_answer(send, status, self._dispatcher.refused(fault, request_id, status), request_id, *headers)
 
-    def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> Head:
+    def _read_headers(self, scope: Scope) -> Head:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
         request_id = encoding = ""
         length = 0
         accept = session = b""
-        for name, value in headers:
+        for name, value in scope["headers"]:
             if name == b"content-length":
                 length = int(value[:20]) if value.isdigit() else 0  # longer than any body; int() refuses very long ones
             elif name == b"accept":
@@ -283,6 +328,8 @@ class RpcDoor:
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"rcp-session":
                 session = value
+        if accept and scope.get("http_version") == "1.0":
+            accept = b""  # it knows no chunks, and no other way to tell the end of a stream from its breaking off
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
         return Head(request_id or next(self._request_ids), encoding, length, accept, known)
 
@@ -296,6 +343,27 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await _send_answer(send, 404, envelope.failure(None, fault), "")
 
 
+def only_probes(app: Asgi) -> Asgi:
+    """What serves a connection for which there is no room: the probes of `app`, and 503 for everything else."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBES:
+            await app(scope, receive, send)
+            return
+        fault = RateLimited("the gateway has as many connections as it takes", retryable=True, retryAfterMs=1000)
+        await _send_answer(send, 503, envelope.failure(None, fault), "", RETRY_AFTER, CLOSE)
+
+    return serve
+
+
+async def _last_words(stream: EventStream, message_id: str | int | float | None) -> None:
+    """End a stream that is cut off with the error that says so."""
+    fault = BackendUnavailable(ENDING, retryable=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await stream.finish(envelope.failure(message_id, fault))
+
+
 async def _send_answer(
     send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
 ) -> None:
@@ -306,56 +374,3 @@ async def _send_answer(
         head += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _unless_hung_up(work: Awaitable[bytes | None], watch: "_Watch") -> bytes | None:
-    """Do `work`, but cancel it when the caller hangs up. Raises HungUp."""
-    try:
-        return await work
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if watch.hung_up and task is not None and task.uncancel() == 0:
-            raise HungUp from None
-        raise
-    finally:
-        watch.end()
-
-
-class _Watch:
-    """Cancels the task it was made in when the caller disconnects. Costs a timer; a task only for slow requests."""
-
-    __slots__ = ("_receive", "_task", "_timer", "_watcher", "hung_up")
-
-    def __init__(self, receive: Receive) -> None:
-        loop = asyncio.get_running_loop()
-        self.hung_up = False
-        self._receive = receive
-        self._task = asyncio.current_task()
-        self._watcher: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(WATCH_AFTER, self._start)
-
-    def end(self) -> None:
-        """The work is over: nobody cancels this task any more."""
-        self._task = None
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-
-    def hang_up(self) -> None:
-        """The caller is gone, or given up."""
-        if self._task is not None:
-            self.hung_up = True
-            self._task.cancel()
-            self._task = None
-
-    def _start(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._wait())
-
-    async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.hang_up()
-
-    def __repr__(self) -> str:
-        state = "hung up" if self.hung_up else "over" if self._task is None else "waiting"
-        return f"<_Watch {state}{', listening' if self._watcher is not None else ''}>"

@@ -1,11 +1,12 @@
 """What every door needs to answer: settings, members, witnesses, and whether this gateway is ready.
 
-It decides when a gateway is ready. It refuses to know how its parts are made: the composition root builds them, the
-doors read them and never replace one.
+It decides when a gateway is ready. It refuses to know how its parts are made: the composition root builds them, a
+reload renews them in one step, and the doors read them for each request and keep none.
 """
 
 from dataclasses import dataclass, field
 
+from app.api.admission import Admission
 from app.api.guard import Guard
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
@@ -45,9 +46,9 @@ class Readiness:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GatewayState:
-    """The parts of one running gateway that the doors use."""
+    """The parts of one running gateway that the doors use; `settings` are those that hold now."""
 
     version: str
     settings: GatewaySettings
@@ -56,6 +57,23 @@ class GatewayState:
     witness: Witness
     metrics: Metrics
     readiness: Readiness
+    admission: Admission
     guard: Guard | None = None
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.in_memory(StateSettings()))
+
+    def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
+        """Let other settings hold, and the engines that the living set has now: from the next request on.
+
+        `fingerprint` tells the registry; requests under way go on as they began.
+        """
+        self.settings = settings
+        self.admission.renew(settings.server)
+        self.membership.renew(
+            identity_of(settings, fingerprint), settings.retrieve.max_k, writing=settings.index.enabled
+        )
+
+
+def identity_of(settings: GatewaySettings, fingerprint: str) -> str:
+    """What a gateway is called in `_meta.federation.path` (RCP §16): as it is told, or by its name and registry."""
+    return settings.server.id or f"{settings.server.name}-{fingerprint}"

@@ -36,7 +36,18 @@ class EventStream:
     `hang_up` is called when the caller is given up before its response is there.
     """
 
-    __slots__ = ("_hang_up", "_lines", "_request_id", "_send", "_sending", "_settings", "_waiting", "_wake", "_writer")
+    __slots__ = (
+        "_hang_up",
+        "_lines",
+        "_request_id",
+        "_send",
+        "_sending",
+        "_settings",
+        "_waiting",
+        "_wake",
+        "_writer",
+        "given_up",
+    )
 
     logs_alone: ClassVar[bool] = False
     """Without progress there is a plain answer, which has no place for them."""
@@ -51,6 +62,8 @@ class EventStream:
         self._sending = False
         self._lines = 0
         self._writer: asyncio.Task[None] | None = None
+        self.given_up = False
+        """The caller did not take it; its connection is of no more use."""
 
     @property
     def opened(self) -> bool:
@@ -105,6 +118,7 @@ class EventStream:
         except OSError as fault:  # TimeoutError is one
             if isinstance(fault, TimeoutError):
                 logger().warning("slow_caller", request_id=self._request_id, frames_waiting=len(self._waiting))
+            self.given_up = True
             self._hang_up()
 
     async def _next(self) -> tuple[str, bytes]:

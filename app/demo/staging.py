@@ -20,6 +20,9 @@ PROJECT = Path(app.__file__).parent.parent
 """Where `python -m app…` means this project, whatever package `app` the user's own folder may hold."""
 
 SETTINGS = """\
+# Nobody has to be told first that the demo ends.
+server:
+  drain_seconds: 0
 # Engines that are still reading their text shall join soon after they listen.
 engines:
   reconnect_max_seconds: 0.5

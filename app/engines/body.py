@@ -18,6 +18,7 @@ from app.protocol.errors import (
     LegError,
     LegRateLimited,
     ParseError,
+    PayloadTooLarge,
     ProtocolViolation,
     ResponseTooLarge,
 )
@@ -153,8 +154,8 @@ def _refusal(status: int, body: Content, wait_ms: int | None) -> LegError:
 def _error_in(body: Content) -> LegError | None:
     """The JSON-RPC error that the body is, if it is one."""
     try:
-        message = envelope.loads(body)
-    except ParseError:
+        message = envelope.loads_answer(body)
+    except (ParseError, PayloadTooLarge):
         return None
     error = message.get("error") if type(message) is dict else None
     told = leg_error_of(error) if type(error) is dict else None

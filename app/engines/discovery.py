@@ -5,7 +5,7 @@ engine directly only once it has been reached directly. It refuses to know what 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from app.engines.engine import RemoteEngine
@@ -68,6 +68,13 @@ class Discovery:
         listing = self._listings.pop(gateway_id, NOTHING_LISTED)
         for entry in listing.joining.values():
             self._part(gateway_id, entry.id)
+
+    def make_room(self, leaving: Container[str], wanted: Container[str]) -> None:
+        """The registry changes: gateways in `leaving` go, and those with an engine of an id that is `wanted` read their
+        listing anew."""
+        for gateway_id, listing in list(self._listings.items()):
+            if gateway_id in leaving or any(entry.id in wanted for entry in listing.joining.values()):
+                self.forget(gateway_id)
 
     def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
         """Whom requests are asked of, in the order of the set."""

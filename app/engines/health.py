@@ -43,7 +43,9 @@ class HealthLoop:
 
     def unwatch(self, engine_id: str) -> None:
         """Look after it no longer."""
-        self._watches.pop(engine_id).cancel()
+        watch = self._watches.pop(engine_id, None)
+        if watch is not None:  # it may not have been started yet
+            watch.cancel()
         self._unseen.discard(engine_id)
         self._all_seen.set()
 
@@ -52,6 +54,10 @@ class HealthLoop:
         while self._unseen:
             self._all_seen.clear()
             await self._all_seen.wait()
+
+    def renew(self, settings: EnginesSettings) -> None:
+        """Look as often as `settings` say from the next look on."""
+        self._settings = settings
 
     async def stop(self) -> None:
         """End every watch and wait until it has ended."""

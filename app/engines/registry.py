@@ -1,4 +1,4 @@
-"""The living set of engines: opens them from their registry entries, keeps them in a stable order, closes them.
+"""The living set of engines: opens them from their registry entries, keeps them in a stable order, lets go of them.
 
 The only place that knows which kind of transport an entry asks for. It refuses to know what engines are asked.
 """
@@ -6,6 +6,7 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
@@ -27,15 +28,18 @@ LineLog = Callable[[str, str], None]
 """Told (engine id, line) for each line an engine's child process writes to its stderr."""
 
 
-LEAVE_PAUSE = 0.05
-"""Seconds between two looks at whether an engine that left still has calls under way."""
+class Change(NamedTuple):
+    """What a diff of the registry came to: ids of the engines that joined and left; one that was replaced did both."""
+
+    joined: list[str]
+    left: list[str]
 
 
 class EngineSet:
     """The engines of one registry and those that joined through its gateways, by priority (highest first) and id.
 
     `version` grows whenever an advertisement changed, or who is asked, so that what is derived from them can be kept
-    until then. `moved` hears of engines that join and leave.
+    until then. `moved` hears of engines that gateways let join and leave.
     """
 
     def __init__(
@@ -46,21 +50,25 @@ class EngineSet:
         line_log: LineLog,
         moved: Callable[[Move], None] = lambda move: None,
         witness_of: Callable[[str], Witness] = lambda engine_id: Nobody(),
+        linger: float = 10.0,
     ) -> None:
+        """`linger`: seconds until an engine that has left is closed."""
         self.version = 0
+        self.engines: tuple[RemoteEngine, ...] = ()
+        self.disabled: tuple[str, ...] = ()
         self._settings = settings
         self._report = report
         self._line_log = line_log
         self._witness_of = witness_of
-        self.engines: tuple[RemoteEngine, ...] = _ordered(
-            self._made(entry, [open_transport(each, settings, line_log) for each in addresses_of(entry)])
-            for entry in entries
-            if entry.enabled
-        )
-        self.disabled: tuple[str, ...] = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self._started = False
+        self._listed: frozenset[str] = frozenset()
+        self._linger = linger
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._ends = asyncio.Event()
         self._discovery = Discovery(self, moved)
         self._health = HealthLoop(settings, follow=self._follow)
-        self._leaving: set[asyncio.Task[None]] = set()
+        self.apply(entries, settings, linger)
+        self.version = 0
 
     @property
     def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
@@ -74,25 +82,54 @@ class EngineSet:
 
     def start(self) -> None:
         """Connect in the background; engines join whenever they come up."""
+        self._started = True
         for engine in self.engines:
             self._health.watch(engine)
 
+    def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> Change:
+        """Become what the registry says, in one step.
+
+        An engine whose entry is as it was stays as it is. A changed one is replaced by a new one, which knows the old
+        one's advertisement until it has shaken hands if it is reached in the same way. What leaves, now or later, is
+        closed `linger` seconds after: no request that still knows it lives longer.
+        """
+        wanted = {entry.id: entry for entry in entries if entry.enabled}
+        changed = settings != self._settings
+        self._settings = settings
+        self._linger = linger
+        self._health.renew(settings)
+        leaving = {
+            engine.id: engine
+            for engine in self.engines
+            if engine.id in self._listed and (changed or wanted.get(engine.id) != engine.entry)
+        }
+        self._discovery.make_room(leaving, {entry.id for entry in entries})
+        stays = {engine.id for engine in self.engines} - leaving.keys()
+        for engine_id in leaving:
+            self.leave(engine_id)
+        joining = [entry for entry in wanted.values() if entry.id not in stays]
+        for entry in joining:
+            self._admit(self._opened(entry, leaving.get(entry.id)))
+        self._listed = frozenset(wanted)
+        self.disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self.version += 1
+        return Change(sorted(entry.id for entry in joining), sorted(leaving))
+
     def join(self, entry: EngineEntry) -> None:
         """One more engine, which another gateway named; it is connected to in the background."""
-        engine = self._made(entry, [open_wary_transport(entry, self._settings)])
-        self.engines = _ordered((*self.engines, engine))
-        self.version += 1
-        self._health.watch(engine)
+        self._admit(self._made(entry, [open_wary_transport(entry, self._settings)]))
 
     def leave(self, engine_id: str) -> None:
-        """It is not asked any more from here on, and closed once its calls have ended."""
+        """It is not asked any more from here on, and closed once no request that knows it can be under way."""
         engine = next(engine for engine in self.engines if engine.id == engine_id)
         self.engines = tuple(other for other in self.engines if other is not engine)
         self.version += 1
         self._health.unwatch(engine_id)
-        leaving = asyncio.get_running_loop().create_task(_let_go(engine), name=f"leave:{engine_id}")
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        retiring = asyncio.get_running_loop().create_task(
+            self._retire(engine, self._linger), name=f"retire:{engine_id}"
+        )
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
 
     async def settled(self, seconds: float) -> None:
         """Wait until every engine has been up or had its chance to be, at most for so long."""
@@ -101,11 +138,31 @@ class EngineSet:
                 await self._health.seen()
 
     async def close(self) -> None:
-        """Stop watching, then close every engine."""
+        """Stop watching, then close every engine, also those that have left and linger."""
         await self._health.stop()
-        for leaving in self._leaving:
-            leaving.cancel()
-        await asyncio.gather(*self._leaving, *(engine.close() for engine in self.engines), return_exceptions=True)
+        self._ends.set()
+        await asyncio.gather(*(engine.close() for engine in self.engines), *self._retiring)
+
+    async def _retire(self, engine: RemoteEngine, linger: float) -> None:
+        """Close an engine that has left; at once if the gateway ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(linger):
+                await self._ends.wait()
+        await engine.close()
+
+    def _opened(self, entry: EngineEntry, before: RemoteEngine | None) -> RemoteEngine:
+        """The engine of an entry; `before` is whom it replaces."""
+        wires = [open_transport(each, self._settings, self._line_log) for each in addresses_of(entry)]
+        engine = self._made(entry, wires)
+        if before is not None and _way(before.entry) == _way(entry):
+            engine.advertisement = before.advertisement
+        return engine
+
+    def _admit(self, engine: RemoteEngine) -> None:
+        self.engines = _ordered((*self.engines, engine))
+        self.version += 1
+        if self._started:
+            self._health.watch(engine)
 
     async def _follow(self, engine: RemoteEngine) -> None:
         if engine.entry.discover and await self._discovery.follow(engine):
@@ -134,23 +191,17 @@ class EngineSet:
 
     def __repr__(self) -> str:
         up = sum(engine.up for engine in self.engines)
-        return f"<EngineSet {up}/{len(self.engines)} up, version {self.version}>"
+        lingering = f", {len(self._retiring)} lingering" if self._retiring else ""
+        return f"<EngineSet {up}/{len(self.engines)} up, version {self.version}{lingering}>"
+
+
+def _way(entry: EngineEntry) -> tuple[object, ...]:
+    """What decides who answers when an engine is asked."""
+    return entry.url, entry.replicas, entry.command, entry.headers
 
 
 def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
     return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
-
-
-async def _let_go(engine: RemoteEngine) -> None:
-    """Close it when nothing is under way any more, at the latest when no call can be."""
-    try:
-        async with asyncio.timeout(engine.entry.timeout_ms / 1000):
-            while engine.gate.in_flight or engine.gate.waiting:  # noqa: ASYNC110 - a gate tells nobody that it is empty
-                await asyncio.sleep(LEAVE_PAUSE)
-    except TimeoutError:
-        pass
-    finally:
-        await engine.close()
 
 
 def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:

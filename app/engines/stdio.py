@@ -14,8 +14,15 @@ from typing import Any, Final
 from app.engines.child import Child, Line
 from app.engines.lines import HEAD_BYTES, TAIL_BYTES, Oversized, StderrTail, number_in_head, number_in_tail
 from app.engines.transport import Reply, result_of
-from app.protocol.envelope import encode_call, encode_notification, loads
-from app.protocol.errors import ConnectFailed, LegError, ParseError, ProtocolViolation, ResponseTooLarge
+from app.protocol.envelope import encode_call, encode_notification, loads_answer
+from app.protocol.errors import (
+    ConnectFailed,
+    LegError,
+    ParseError,
+    PayloadTooLarge,
+    ProtocolViolation,
+    ResponseTooLarge,
+)
 from app.settings.schema import EngineEntry, EnginesSettings
 
 BOM: Final = b"\xef\xbb\xbf"
@@ -237,9 +244,12 @@ class StdioTransport:
 
     def _hear_object(self, line: bytes | bytearray) -> None:
         try:
-            message = loads(line)
+            message = loads_answer(line)
         except ParseError as fault:
-            self._hear_unreadable(line, fault)
+            self._hear_unreadable(line, ProtocolViolation(fault.message))
+            return
+        except PayloadTooLarge as fault:
+            self._hear_unreadable(line, ResponseTooLarge(fault.message))
             return
         if not _is_answer(message):
             self._count_noise(len(line))
@@ -253,13 +263,13 @@ class StdioTransport:
                 self._child.answered = True
                 self._backoff.reset()
 
-    def _hear_unreadable(self, line: bytes | bytearray, fault: ParseError) -> None:
-        """Spoilt JSON (NaN, a log line glued to its end) fails its call at once if it shows whose answer it is."""
+    def _hear_unreadable(self, line: bytes | bytearray, fault: LegError) -> None:
+        """What cannot be read (NaN, a glued-on log line) fails its call at once if it shows whose answer it is."""
         number = number_in_head(bytes(line[:HEAD_BYTES]))
         if number is None:
             number = number_in_tail(bytes(line[-TAIL_BYTES:]))
         torn = self._child is not None and self._child.ending  # its exit status says more
-        if torn or number is None or not self._settle(number, ProtocolViolation(fault.message)):
+        if torn or number is None or not self._settle(number, fault):
             self._count_noise(len(line))
 
     def _hear_oversized(self, line: Oversized) -> None:

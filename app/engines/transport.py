@@ -14,13 +14,15 @@ from app.protocol.errors import (
     LegError,
     LegRateLimited,
     ParseError,
+    PayloadTooLarge,
     ProtocolViolation,
     RateLimited,
     Refused,
+    ResponseTooLarge,
     clip,
 )
 
-Content = bytes | bytearray | memoryview
+Content = bytes | bytearray
 """A whole, decoded body."""
 
 Waiter = asyncio.Future[Content]
@@ -98,9 +100,11 @@ def read_reply(body: Content, call_id: int) -> dict[str, Any]:
     if not body:
         raise ProtocolViolation("the engine sent an empty body")
     try:
-        message = envelope.loads(body)
+        message = envelope.loads_answer(body)
     except ParseError as fault:
         raise ProtocolViolation(fault.message) from None
+    except PayloadTooLarge as fault:
+        raise ResponseTooLarge(fault.message) from None
     return result_of(message, call_id)
 
 

@@ -16,6 +16,9 @@ from app.federation.plan import Leg
 from app.federation.tail import Tail, Tally, must_answer
 from app.protocol.errors import LegError, LegFault, LegLate
 
+DIGEST_SECONDS = 0.01
+"""Answers that arrived together are read one after the other for so long before the loop sees to something else."""
+
 
 class _Begun:
     """A leg that was asked without a task."""
@@ -134,8 +137,14 @@ class FanOut:
             self._loop.call_soon(self._digest)
 
     def _digest(self) -> None:
+        """Read what is there, but not for so long that others on the loop would notice: some answers are megabytes."""
         ready, self._ready = self._ready, []
-        for begun in ready:
+        until = self._clock() + DIGEST_SECONDS
+        for place, begun in enumerate(ready):
+            if place and self._clock() > until:
+                self._ready = ready[place:]
+                self._loop.call_soon(self._digest)
+                return
             if begun in self._begun:
                 self._begun.discard(begun)
                 self._take(begun)

@@ -32,6 +32,10 @@ EVERYTHING: View | None = None
 """The view of those who are told apart from nobody."""
 
 
+OUTDATED = -1
+"""No version of the living set: what has it is made anew."""
+
+
 class Engines(Protocol):
     """The living set, by priority (highest first) and id; `version` grows with each changed advertisement."""
 
@@ -97,6 +101,13 @@ class Membership:
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._session_seconds = session_seconds
         self._views: dict[View | None, tuple[int, Members]] = {}
+
+    def renew(self, identity: str, max_k: int, *, writing: bool = False) -> None:
+        """Other wishes hold, and perhaps other engines: the next request gets Members made of them."""
+        self._identity = identity
+        self._max_k = max_k
+        self._routable = ROUTABLE | WRITING if writing else ROUTABLE
+        self._views = {seen: (OUTDATED, members) for seen, (_, members) in self._views.items()}
 
     def current(self, tenant: Tenant | None = None) -> Members:
         """The members now, as this tenant sees them; the same object until an advertisement that it sees changes."""

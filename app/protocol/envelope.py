@@ -11,12 +11,15 @@ from typing import Any
 
 import orjson
 
-from app.protocol.errors import InvalidRequest, ParseError, RcpError
+from app.protocol.errors import InvalidRequest, ParseError, PayloadTooLarge, RcpError
+from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy
 
 MAX_EXACT_ID = 2**63
 
 MAX_REQUEST_DEPTH = 100
 """Levels of nesting in what a caller sends."""
+
+WEIGHING = f"{MEMBER} for each value, {BOX} for each object or array, {NAME} for each name"
 
 MAX_WRITTEN_DEPTH = 200
 """Levels of nesting that are written; orjson reads 1024 and writes 254."""
@@ -43,12 +46,21 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
         raise ParseError(f"the body is not JSON: {fault}") from None
 
 
+def loads_answer(body: bytes | bytearray) -> Any:
+    """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
+    if is_heavy(body, MAX_ANSWER_WEIGHT):
+        raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
+    return loads(body)
+
+
 def read_body(body: bytes) -> Any:
     """What a caller sent, parsed: as `loads`, but bounded in depth and with one method per object.
 
     Parsers differ in which of two equal keys they keep, so a proxy in front of us may have let another method through.
-    Raises ParseError (-32700).
+    Raises ParseError (-32700), and PayloadTooLarge (-32013) for one that would take too long to parse.
     """
+    if is_heavy(body, MAX_REQUEST_WEIGHT):
+        raise PayloadTooLarge(f"a body may weigh at most {MAX_REQUEST_WEIGHT}: {WEIGHING}", field="body")
     message = loads(body)
     if body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH and _deeper(message, MAX_REQUEST_DEPTH):
         raise ParseError(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")

@@ -203,9 +203,28 @@ class ServerSettings(_Section):
     sse_comment_seconds: float = Field(default=15.0, gt=0, le=3600)
     """Without a frame for so long, an event stream carries a comment, so that nobody in between ends it."""
     send_timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """A caller that makes no room for the next frame of its event stream for so long is cut off."""
+    """A caller that makes no room for the next frame of its event stream, or does not read its answer, for so long is
+    cut off."""
     trusted_proxies: Annotated[list[Network], BeforeValidator(words)] = Field(default_factory=list)
     """Addresses or networks whose X-Forwarded-For is believed; from anybody else it is ignored."""
+    message_timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
+    """A connection on which a request has begun and not come to its end for so long is cut off, answered 408."""
+    max_in_flight: int = Field(default=256, ge=1, le=100_000)
+    """Requests under way at once, members of batches counted one by one; more wait, and then are refused with 503."""
+    max_waiting: int = Field(default=64, ge=0, le=100_000)
+    """Requests that may wait to be taken on …"""
+    max_wait_ms: int = Field(default=100, ge=0, le=60_000)
+    """… and milliseconds each of them does; its deadline counts from its arrival."""
+    max_connections: int = Field(default=4096, ge=1, le=1_000_000)
+    """Connections of callers at once; on more only the probes are answered. Never more than leaves some of the
+    process's file descriptors for engines."""
+    drain_seconds: float = Field(default=10.0, ge=0, le=3600)
+    """After SIGTERM requests are still served for so long, while `/readyz` says 503: the balancer has time to look."""
+    grace_seconds: float = Field(default=20.0, ge=0, le=3600)
+    """Then requests under way have so long to end before they are cut off. Orchestrators must wait for longer than
+    both together before they kill."""
+    reload_seconds: float = Field(default=2.0, ge=0, le=3600)
+    """Between two looks at the registry and the settings file; what changed is taken over. 0: only on SIGHUP."""
 
     @field_validator("public_url")
     @classmethod

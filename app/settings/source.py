@@ -5,10 +5,11 @@ It decides what overrides what. Whatever is wrong is a SettingsError that names 
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,6 +19,7 @@ from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings, Registry
 from app.settings.tenants import Tenants, read_tenants
 from app.settings.verdict import faults_of
+from app.settings.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,33 @@ class LoadedRegistry:
 
     def __repr__(self) -> str:
         return f"LoadedRegistry({self.fingerprint}: {', '.join(entry.id for entry in self.registry.engines)})"
+
+
+class Wishes(NamedTuple):
+    """All that is wished of one gateway."""
+
+    loaded: LoadedRegistry
+    settings: GatewaySettings
+    tenants: Tenants | None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the wishes of a gateway are written."""
+
+    registry: Path
+    config: Path | None
+
+    def load(self) -> Wishes:
+        """What they say now, the environment merged in. Raises SettingsError."""
+        settings = load_settings(self.config, os.environ)
+        return Wishes(load_registry(self.registry, os.environ), settings, load_tenants(settings))
+
+    def watch(self) -> Watch:
+        """Whether they say something else than now. Raises SettingsError."""
+        tenants = load_settings(self.config, os.environ).auth.tenants_file
+        files = (self.registry, self.config, None if tenants is None else Path(tenants))
+        return Watch(file for file in files if file is not None)
 
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> GatewaySettings:

@@ -4,17 +4,16 @@ Label values come from configuration and enums only, so that no caller can add a
 numbers mean to a request.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from app.telemetry.callers import CallerMetrics
+from app.telemetry.door import DoorMetrics
+from app.telemetry.shared import AllWorkers, is_shared
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
@@ -72,11 +71,13 @@ class _Outcomes:
             children[0].inc()
             children[1].observe(seconds)
 
-    def forget(self, first: str) -> None:
-        for key in [key for key in self._children if key[0] == first]:
+    def forget(self, engine: str) -> None:
+        for key in [key for key in self._children if key[0] == engine]:
             del self._children[key]
-            self._counter.remove(*key)
-            self._histogram.remove(*key)
+
+    @property
+    def metrics(self) -> tuple[Counter, Histogram]:
+        return self._counter, self._histogram
 
     def __repr__(self) -> str:
         return f"<_Outcomes {len(self._children)} pairs of labels>"
@@ -123,6 +124,30 @@ def _replica_gauges(states: Iterable[EngineState]) -> Iterator[GaugeMetricFamily
             in_flight.add_metric([state.id, replica.label], float(replica.in_flight))
     yield up
     yield in_flight
+
+
+class _NotedStates:
+    """The engines' state where several workers can read it: noted every second, and at a scrape by who is asked.
+
+    An engine or replica is up if it is for all of them; everything else adds up.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[EngineState]], registry: CollectorRegistry) -> None:
+        self._states = _EngineStates(read)
+        self._registry = registry
+        self._gauges: dict[str, Gauge] = {}
+
+    def note(self) -> None:
+        for family in self._states.collect():
+            for sample in family.samples:
+                gauge = self._gauges.get(family.name) or self._made(family, [*sample.labels])
+                gauge.labels(*sample.labels.values()).set(sample.value)
+
+    def _made(self, family: GaugeMetricFamily, labels: Sequence[str]) -> Gauge:
+        mode: Literal["livemin", "livesum"] = "livemin" if family.name.endswith("_up") else "livesum"
+        made = Gauge(family.name, family.documentation, labels, registry=self._registry, multiprocess_mode=mode)
+        self._gauges[family.name] = made
+        return made
 
 
 class _GuardCounters:
@@ -175,15 +200,11 @@ class _GuardCounters:
         self.gate_wait.labels(engine)
 
     def forget(self, engine: str) -> None:
-        for label in self._replicas.pop(engine, ()):
-            self.ejections.remove(engine, label)
-        for kind in ATTEMPTS:
-            self.attempts.remove(engine, kind)
-        for reason in FORGONE:
-            self.retries_forgone.remove(engine, reason)
-        for state in BREAKER_STATES:
-            self.breaker_transitions.remove(engine, state)
-        self.gate_wait.remove(engine)
+        self._replicas.pop(engine, None)
+
+    @property
+    def metrics(self) -> tuple[Counter | Histogram, ...]:
+        return self.attempts, self.retries_forgone, self.breaker_transitions, self.ejections, self.gate_wait
 
 
 def _tell_build(registry: CollectorRegistry, version: str) -> None:
@@ -195,18 +216,6 @@ def _tell_build(registry: CollectorRegistry, version: str) -> None:
         multiprocess_mode="max",
     )
     build.labels(version).set(1)
-
-
-def _forget_dead_workers(directory: str) -> None:
-    """Gauges of workers that are gone would be added up for ever; their counters stay, as they must."""
-    for path in Path(directory).glob("gauge_live*.db"):
-        pid = path.stem.rpartition("_")[2]
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
-        except OSError:
-            continue  # it is there, and somebody else's
 
 
 class Metrics:
@@ -262,11 +271,14 @@ class Metrics:
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
+        self.door = DoorMetrics(registry)
         _tell_build(registry, version)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}
         self._other_code = self._errors.labels(OTHER)
-        self._states: _EngineStates | None = None
+        self._engines: set[str] = set()
+        self._of_engines = (*self._legs.metrics, self._dropped, *self._guards.metrics)
+        self._noted: _NotedStates | None = None
 
     def declare_methods(self, methods: Iterable[str]) -> None:
         """Let every method's series exist with 0; any other method is counted as `other`."""
@@ -282,6 +294,7 @@ class Metrics:
     def declare_engines(self, engines: Iterable[str], kinds: Sequence[str]) -> None:
         """Let every series of these engines exist with 0; `kinds` are the classes a leg can fail with."""
         for engine in engines:
+            self._engines.add(engine)
             for outcome in ("ok", "cancelled", *kinds):
                 self._legs.declare(engine, outcome)
             for reason in DROP_REASONS:
@@ -321,29 +334,35 @@ class Metrics:
         if self._guards.knows(engine):
             self._guards.gate_wait.labels(engine).observe(seconds)
 
-    def forget_engine(self, engine: str) -> None:
-        """Let its series end. With several workers they stay, for what other workers count must not be lost."""
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-            return
-        self._legs.forget(engine)
-        self._guards.forget(engine)
-        for reason in DROP_REASONS:
-            self._dropped.remove(engine, reason)
+    def forget_engines(self, engines: Iterable[str]) -> None:
+        """Let the series of these engines vanish; one that comes back begins with 0."""
+        for engine in engines:
+            self._engines.discard(engine)
+            self._legs.forget(engine)
+            self._guards.forget(engine)
+            if not is_shared():  # else they are left out at the scrape
+                for metric in self._of_engines:
+                    metric.remove_by_labels({"engine": engine})
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Let `read` be asked for the engines' state at each scrape."""
-        self._states = _EngineStates(read)
-        self.registry.register(self._states)
+        if is_shared():
+            self._noted = _NotedStates(read, self.registry)
+        else:
+            self.registry.register(_EngineStates(read))
+
+    def note_engines(self) -> None:
+        """Where there are several workers: let the others know the engines' state."""
+        if self._noted is not None:
+            self._noted.note()
 
     def scraped(self) -> CollectorRegistry:
-        """The registry to expose: of all workers if there are several (`PROMETHEUS_MULTIPROC_DIR`), else ours."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        """The registry to expose: of all workers if there are several, else ours."""
+        if self._noted is None:
             return self.registry
-        _forget_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        self._noted.note()
         whole = CollectorRegistry()
-        MultiProcessCollector(whole)  # type: ignore[no-untyped-call]
-        if self._states is not None:
-            whole.register(self._states)
+        whole.register(AllWorkers(lambda: self._engines))
         return whole
 
     def request(self, method: str, outcome: str, seconds: float) -> None:
@@ -363,4 +382,5 @@ class Metrics:
 
     def dropped(self, engine: str, reason: str, hits: int) -> None:
         """`hits` of an engine were left out: `malformed` or `excess`."""
-        self._dropped.labels(engine, reason).inc(hits)
+        if engine in self._engines:
+            self._dropped.labels(engine, reason).inc(hits)

@@ -100,7 +100,7 @@ async def gateway_process(
     gateway = await start_gateway(place, engines, settings)
     try:
         yield gateway
-        assert await gateway.end() == 0, "the gateway did not end in good order"
+        assert await gateway.end(signal.SIGINT) == 0, "the gateway did not end in good order"  # it need not drain
     finally:
         if gateway.process.poll() is None:
             gateway.process.kill()

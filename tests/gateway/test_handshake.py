@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.main import CONFIG_VARIABLE, REGISTRY_VARIABLE, serve
+from app.main import serve
 from app.settings.faults import SettingsError
 from tests.gateway.conftest import Starter
 from tests.support.running_gateway import Json, RunningGateway, entry, running
@@ -144,10 +144,8 @@ async def test_the_handshake_is_optional_by_default(engines: Starter) -> None:
         assert code(await gateway.call("retrieve", {"query": "q"}, headers={"RCP-Session": "mine"})) is None
 
 
-def test_more_workers_than_one_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_than_one_are_refused(tmp_path: Path) -> None:
     """`--workers` cannot undo what the file rules out: a session is known to one worker only."""
-    for name in (REGISTRY_VARIABLE, CONFIG_VARIABLE):
-        monkeypatch.setenv(name, "put back afterwards")
     registry, config = tmp_path / "rcp.json", tmp_path / "gateway.yaml"
     registry.write_text('{"engines": []}')
     config.write_text("server: {handshake: required}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_effective_settings_are_logged_without_secrets(tmp_path: Path) -> None:
             if json.loads(line)["event"] == "started":
                 break
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=30)[1]
     assert process.returncode == 0
     assert SECRET not in "".join(lines) + rest

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ async def test_frames_arrive_from_a_served_gateway(engines: Any, tmp_path: Path)
         async with asking(port, question()) as reader:
             await hear_one_by_one(reader, holds)
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)
         await process.communicate()
     assert process.returncode == 0
 

@@ -8,8 +8,8 @@ from app.api.caller import Caller
 from app.api.rpc import RpcDoor
 from app.protocol import envelope
 from app.protocol.errors import RcpError
-from app.settings.schema import ServerSettings
-from tests.support.fake_gateway import Exchange
+from tests.support.fake_engine import FakeEngines
+from tests.support.fake_gateway import Exchange, state_of
 
 LIMIT = 1024
 """Bytes of a body that the door takes."""
@@ -52,11 +52,11 @@ class FakeDispatcher:
 class Door:
     """An RPC door with a fake dispatcher behind it, and an application that notes what passes by."""
 
-    def __init__(self, answer: Any = ANSWER) -> None:
+    def __init__(self, answer: Any = ANSWER, **wishes: Any) -> None:
         self.dispatcher = FakeDispatcher(answer)
         self.passed: list[str] = []
-        settings = ServerSettings(max_body_bytes=LIMIT)
-        self.app: Any = RpcDoor(self._app, self.dispatcher, settings)  # type: ignore[arg-type]
+        self.state = state_of(FakeEngines(), {"server": {"max_body_bytes": LIMIT, **wishes}})
+        self.app: Any = RpcDoor(self._app, self.dispatcher, self.state)  # type: ignore[arg-type]
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.passed.append(scope.get("path", scope["type"]))

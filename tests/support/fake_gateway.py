@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from app.api.admission import Admission
 from app.api.answers import ANSWERED
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
@@ -38,6 +39,7 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
         witness=Witness(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
+        admission=Admission(read.server, metrics.door),
     )
 
 

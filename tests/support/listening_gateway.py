@@ -7,12 +7,13 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 
+from app.api.doorkeeper import Doorkeeper
 from app.api.state import GatewayState
 from app.api.wire import DoorProtocol
 from app.main import build_app
@@ -22,14 +23,6 @@ PATIENCE = 20.0
 """Seconds before a test is called hung; never waited for when all is well."""
 
 EVENTS = "application/json, text/event-stream"
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals stay the test run's."""
-
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
 
 
 @asynccontextmanager
@@ -51,7 +44,7 @@ async def listening(
     options = uvicorn.Config(
         build_app(state), http=DoorProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
-    server = _Server(options)
+    server = Doorkeeper(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await until(lambda: server.started or serving.done())

@@ -4,13 +4,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvicorn
 
+from app.api.doorkeeper import Doorkeeper
 from app.api.wire import DoorProtocol
 from app.main import build_app
-from tests.support.listening_gateway import PATIENCE, _Server
+from tests.support.listening_gateway import PATIENCE
 from tests.support.running_gateway import Json, RunningGateway, http_client, made_state, until
 
 
@@ -27,7 +27,7 @@ async def mounted(
     options = uvicorn.Config(
         build_app(state), http=DoorProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
-    server: Any = _Server(options)
+    server = Doorkeeper(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await until(lambda: server.started or serving.done())

@@ -11,7 +11,8 @@ from app.api.caller import Caller
 from app.api.rpc import RpcDoor
 from app.api.stream import EventStream
 from app.settings.schema import ServerSettings
-from tests.support.fake_gateway import Exchange
+from tests.support.fake_engine import FakeEngines
+from tests.support.fake_gateway import Exchange, state_of
 from tests.support.log_lines import LogLines, own_log
 from tests.support.virtual_time import jumping_loop, turns, virtually
 
@@ -343,7 +344,7 @@ class Script:
         return False
 
     def door(self, **settings: Any) -> Any:
-        return RpcDoor(self.message, self, ServerSettings.model_validate(settings))  # type: ignore[arg-type]
+        return RpcDoor(self.message, self, state_of(FakeEngines(), {"server": settings}))  # type: ignore[arg-type]
 
 
 def asking(**more: Any) -> Exchange:

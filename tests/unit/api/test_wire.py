@@ -1,12 +1,15 @@
 """The corked transport: two writes of one iteration leave as one, and nothing is held longer or lost."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.api.wire import CorkedTransport, DoorProtocol
+from app.api import wire
+from app.api.wire import CorkedTransport, DoorProtocol, Doorway
+from app.settings.schema import ServerSettings
 from tests.support.virtual_time import turns
 
 
@@ -110,3 +113,70 @@ def test_door_ignores_offers_to_upgrade_and_bounds_heads(monkeypatch: pytest.Mon
     for _ in range(3):
         door.data_received(b"x" * 30_000)
     assert refused == ["The head of the request is too long."]
+
+
+def door_at(cycle: Any = None, *, receiving: bool = False, unread: int = 0) -> tuple[Any, FakeTransport, list[str]]:
+    """A connection in some state, its transport, and why it was cut."""
+    cut: list[str] = []
+    door: Any = DoorProtocol.__new__(DoorProtocol)
+    behind: Any = FakeTransport()
+    behind.lingers_until = None
+    behind.get_write_buffer_size = lambda: unread
+    behind.abort = behind.close
+    door.transport, door.cycle, door._receiving = behind, cycle, receiving
+    door.flow = SimpleNamespace(write_paused=False)
+    door.server_state = Doorway(ServerSettings, cut.append, lambda app: app, lambda target: None)
+    return door, behind, cut
+
+
+ASKED = SimpleNamespace(response_complete=False, response_started=False, more_body=False)
+SENDING = SimpleNamespace(response_complete=False, response_started=False, more_body=True)
+ANSWERED = SimpleNamespace(response_complete=True, response_started=True, more_body=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "waits_for", "seconds", "reason"),
+    [
+        ({"cycle": None}, "nothing", 75.0, None),
+        ({"cycle": ANSWERED}, "nothing", 75.0, None),
+        ({"cycle": None, "receiving": True}, "request", 60.0, "message_timeout"),
+        ({"cycle": SENDING, "receiving": True}, "request", 60.0, "message_timeout"),
+        ({"cycle": ANSWERED, "unread": 10}, "reader", 30.0, "unread"),
+        ({"cycle": ASKED}, "answer", None, None),
+    ],
+)
+def test_patience_is_lost_in_time(state: Any, waits_for: str, seconds: float | None, reason: str | None) -> None:
+    """A connection is cut once it has kept the gateway waiting for its time, and never while the gateway is at work."""
+    door, behind, cut = door_at(**state)
+    assert repr(door).startswith(f"<DoorProtocol waits for {waits_for}")
+    door.look(1000.0)
+    door.look(1000.0 + (seconds or 1e6) - 0.1)
+    assert not behind.closing
+    if seconds is not None:
+        door.look(1000.0 + seconds)
+        assert behind.closing
+    assert cut == ([] if reason is None else [reason])
+
+
+def test_progress_is_patience() -> None:
+    """Whoever reads a little between two looks is not cut, however long it takes; another request begins anew."""
+    door, behind, cut = door_at(ANSWERED, unread=1000)
+    for left in range(1000, 900, -1):
+        behind.get_write_buffer_size = lambda left=left: left  # type: ignore[misc]
+        door.look((1000 - left) * 29.0)
+    assert not behind.closing
+    door, behind, cut = door_at(ANSWERED, receiving=True)
+    for number in range(100):
+        door._messages = number
+        door.look(number * 59.0)
+    assert (behind.closing, cut) == (False, [])
+
+
+def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more connections than three quarters of the descriptors, whatever the settings wish."""
+    monkeypatch.setattr(wire, "getrlimit", lambda which: (100, 200))
+    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
+    assert doorway.most == 75
+    assert repr(doorway) == "<Doorway 0/75 connections, 0 requests>"
+    monkeypatch.setattr(wire, "getrlimit", lambda which: (wire.RLIM_INFINITY, wire.RLIM_INFINITY))
+    assert Doorway(ServerSettings, print, lambda app: app, lambda target: None).most == 4096

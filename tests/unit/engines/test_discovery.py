@@ -74,32 +74,48 @@ def test_a_child_is_asked_directly_once_it_was_reached(wires: Wires) -> None:
     virtually(story())
 
 
-def test_who_leaves_is_closed_once_its_calls_have_ended(wires: Wires) -> None:
-    """An engine that left keeps its wire until nothing is under way, at the latest for its own timeout."""
+def test_who_leaves_is_closed_when_no_request_can_know_it(wires: Wires) -> None:
+    """An engine that left keeps its wire for as long as a request that began before may still ask it."""
 
     async def story() -> None:
         engines = wires.engines(entry_of("in"))
         engines.start()
-        engines.join(entry_of("in/x", timeoutMs=5000))
-        engines.join(entry_of("in/y", timeoutMs=5000))
+        engines.join(entry_of("in/x"))
         await turns()
-        quick, stuck = engines.engines[1:]
-        assert quick.gate.try_enter()
-        assert stuck.gate.try_enter()
         version = engines.version
         engines.leave("in/x")
-        engines.leave("in/y")
         assert [engine.id for engine in engines.engines] == ["in"]
-        assert engines.version == version + 2
-        await asyncio.sleep(1)
+        assert engines.version == version + 1
+        await asyncio.sleep(9.9)
         assert not wires.wires["in/x"].closed
-        quick.gate.leave()
-        await asyncio.sleep(0.1)
-        assert (wires.wires["in/x"].closed, wires.wires["in/y"].closed) == (True, False)
-        await asyncio.sleep(4)
-        assert wires.wires["in/y"].closed
+        await asyncio.sleep(0.2)
+        assert wires.wires["in/x"].closed
         await engines.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    virtually(story())
+
+
+def test_gateways_make_room_for_the_registry(wires: Wires) -> None:
+    """An engine that joined through a gateway goes when that gateway leaves, or an entry takes its id."""
+
+    async def story() -> None:
+        for change in ([entry_of("in", discover=True), entry_of("in/x")], [entry_of("other")]):
+            wires.wires.clear()
+            wires.moves.clear()
+            wires.wires["in"] = FakeTransport(
+                **{"initialize": described(gateway_id="them"), "info": described(gateway_id="them")},
+                **{"catalog/list": listing("x", "y")},
+            )
+            engines = wires.engines(entry_of("in", discover=True))
+            engines.start()
+            await asyncio.sleep(1)
+            assert [engine.id for engine in engines.engines] == ["in", "in/x", "in/y"]
+            engines.apply(change, EnginesSettings(), 0.0)
+            assert [engine.id for engine in engines.engines] == [entry.id for entry in change]
+            assert Move("left", "in", "in/x") in wires.moves
+            assert engines.asked
+            await engines.close()
 
     virtually(story())
 

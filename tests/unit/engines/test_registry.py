@@ -127,3 +127,77 @@ def test_probe_that_fails_lets_go_too(wires: dict[str, FakeTransport]) -> None:
         assert wires["a"].closed
 
     virtually(story())
+
+
+def test_apply_changes_only_what_is_different(wires: dict[str, FakeTransport]) -> None:
+    """What is the same stays the same object; what changed or left is closed later, and what is new is looked after."""
+
+    async def story() -> None:
+        engines = engine_set(entry_of("a"), entry_of("b"), entry_of("c"))
+        engines.start()
+        await asyncio.sleep(1.0)
+        a, b, _ = engines.engines
+        gone, wires["b"] = wires["b"], FakeTransport()
+        changed = [entry_of("d"), entry_of("b", weight=2.0), entry_of("a"), entry_of("off", enabled=False)]
+        assert engines.apply(changed, SETTINGS, 5.0) == (["b", "d"], ["b", "c"])
+        assert [engine.id for engine in engines.engines] == ["a", "b", "d"]
+        assert engines.engines[0] is a
+        assert engines.engines[1].entry.weight == 2.0
+        assert engines.engines[1].advertisement is b.advertisement
+        assert engines.disabled == ("off",)
+        assert repr(engines).endswith(", 2 lingering>")
+        await asyncio.sleep(4.9)
+        assert (gone.closed, wires["c"].closed, engines.engines[2].up) == (False, False, True)
+        await asyncio.sleep(0.2)
+        assert (gone.closed, wires["c"].closed, wires["a"].closed) == (True, True, False)
+        assert "lingering" not in repr(engines)
+        await engines.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    virtually(story())
+
+
+def test_what_lingers_is_closed_with_the_set(wires: dict[str, FakeTransport]) -> None:
+    """The end of the gateway does not wait for what has left."""
+
+    async def story() -> None:
+        engines = engine_set(entry_of("a"))
+        engines.apply([], SETTINGS, 3600.0)
+        began = asyncio.get_running_loop().time()
+        await engines.close()
+        assert asyncio.get_running_loop().time() - began < 1
+        assert wires["a"].closed
+
+    virtually(story())
+
+
+def test_other_settings_are_other_engines(wires: dict[str, FakeTransport]) -> None:
+    """What is decided for all engines together holds for all of them at once."""
+
+    async def story() -> None:
+        engines = engine_set(entry_of("a"))
+        other = EnginesSettings(idle_seconds=1.0)
+        assert engines.apply([entry_of("a")], other, 0.0) == (["a"], ["a"])
+        assert engines.apply([entry_of("a")], other, 0.0) == ([], [])
+        await engines.close()
+
+    virtually(story())
+
+
+def test_who_joined_through_a_gateway_is_left_alone(
+    wires: dict[str, FakeTransport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A diff of the registry touches no engine that never stood in it."""
+    monkeypatch.setattr(registry, "open_wary_transport", lambda entry, settings: FakeTransport())
+
+    async def story() -> None:
+        engines = engine_set(entry_of("a"))
+        engines.join(entry_of("guest", priority=1))
+        joined = engines.engines[0]
+        assert engines.apply([entry_of("b")], SETTINGS, 0.0) == (["b"], ["a"])
+        assert engines.engines[0] is joined
+        engines.leave("guest")
+        assert [engine.id for engine in engines.engines] == ["b"]
+        await engines.close()
+
+    virtually(story())

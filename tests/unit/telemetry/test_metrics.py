@@ -1,7 +1,6 @@
 """Every metric: there from the start with 0, bounded in its series, and gone with the engine it is about."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -161,7 +160,7 @@ def test_guards_of_engines_are_counted(metrics: Metrics) -> None:
 def test_guards_of_an_engine_that_left_are_forgotten(metrics: Metrics) -> None:
     """Its series are gone, and what still happens to its last calls brings none of them back."""
     metrics.declare_replicas("docs", ["0", "1"])
-    metrics.forget_engine("docs")
+    metrics.forget_engines(["docs"])
     metrics.attempted("docs", "retry")
     metrics.forgone("docs", "budget")
     metrics.breaker("docs", "open")
@@ -200,31 +199,13 @@ def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pyt
     assert metrics.scraped() is metrics.registry
 
 
-def test_several_workers_expose_one_whole(metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With several workers the scrape reads what all wrote, and the engines' states from the one that was asked."""
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    metrics.watch_engines(lambda: [EngineState("docs", True, 3)])
-    whole = metrics.scraped()
-    assert whole is not metrics.registry
-    assert whole.get_sample_value("rcp_gateway_engine_up", {"engine": "docs"}) == 1
-
-
 def test_an_engine_that_left_has_no_series(metrics: Metrics) -> None:
     """The series of an engine end with it; a call of it that ends later is counted nowhere, and the others stay."""
     metrics.leg("docs", "ok", 0.1)
     metrics.dropped("docs", "excess", 2)
-    metrics.forget_engine("docs")
+    metrics.forget_engines(["docs"])
     metrics.leg("docs", "ok", 0.1)
     assert all(labels.get("engine") != "docs" for _, labels in series(metrics))
     assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
     metrics.declare_engines(["docs"], LEG_KINDS)
-    assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0
-
-
-def test_of_several_workers_none_lets_series_end(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """What other workers counted of an engine must not be lost."""
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    metrics.forget_engine("docs")
     assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0

@@ -1,0 +1,210 @@
+"""uvicorn's server as one gateway needs it: its signals, its end in stages, and a look at all connections now and then.
+
+It decides when a gateway that was told to stop stops being ready, stops accepting, and stops waiting; the doors and
+engines behind it are stopped by the application's own shutdown, which always runs. It refuses to know what is served.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+
+from app.api.probes import quick_probes
+from app.api.rpc import only_probes
+from app.api.stages import Stage, hastened
+from app.api.state import GatewayState
+from app.api.wire import Doorway
+from app.telemetry.logs import logger
+
+LOOK_TICKS = 10
+"""Every how many ticks (of 0.1 s) all connections are looked at."""
+
+PARTING_SECONDS = 1.0
+"""For so long every answer says `Connection: close` before nothing is accepted any more, so that a balancer lets go of
+its connections by itself instead of finding them closed under a request."""
+
+CUT_SECONDS = 2.0
+"""Left to requests that are cut off to say so to their callers."""
+
+POLL_SECONDS = 0.05
+
+
+class Doorkeeper(uvicorn.Server):
+    """Serves one gateway until it is told to stop.
+
+    `signals` says which stage each signal leads to; None for a stage that depends on the present one (`hastened`).
+    Without any the process's signals are left alone.
+    """
+
+    server_state: Doorway
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: GatewayState,
+        *,
+        signals: Mapping[int, Stage | None] | None = None,
+        reload: Callable[[], None] = lambda: None,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(config)
+        self.stage = Stage.SERVING
+        self.server_state = Doorway(
+            lambda: state.settings.server, state.metrics.door.connection_cut, only_probes, quick_probes(state)
+        )
+        self._state = state
+        self._signals = signals or {}
+        self._reload = reload
+        self._tell_started = started
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- told to stop
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Hear the signals in the loop, not between two steps of whatever runs; afterwards they mean nothing."""
+        loop = asyncio.get_running_loop()
+        for number in self._signals:
+            loop.add_signal_handler(number, self.hear, number)
+        try:
+            yield
+        finally:
+            for number in self._signals:
+                loop.remove_signal_handler(number)
+                signal.signal(number, lambda *_: None)
+
+    def hear(self, number: int) -> None:
+        """A signal has come."""
+        if number == signal.SIGHUP:
+            self._reload()
+        elif number in self._signals:
+            stage = self._signals[number]
+            self.hasten(hastened(self.stage, number) if stage is None else stage)
+
+    def hasten(self, stage: Stage) -> None:
+        """Go on to `stage`, unless that is reached already."""
+        if stage <= self.stage:
+            return
+        self.stage = stage
+        self._state.readiness.draining = True
+        self._state.metrics.door.draining.set(1)
+        if self._timer is not None:
+            self._timer.cancel()
+        if stage is Stage.DRAINING:
+            seconds = self._state.settings.server.drain_seconds
+            logger().info("draining", seconds=seconds, requests=len(self.server_state.tasks))
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._part)
+        else:
+            self._say_goodbye()
+            self.should_exit = True
+
+    def _part(self) -> None:
+        self._say_goodbye()
+        seconds = min(PARTING_SECONDS, self._state.settings.server.drain_seconds)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.hasten, Stage.FINISHING)
+
+    def _say_goodbye(self) -> None:
+        """Let every answer from now on be the last of its connection."""
+        self.server_state.closing = True
+        for connection in self._connections():
+            if connection.busy:
+                connection.leave()
+
+    # -- while it serves
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then accept."""
+        await super().startup(sockets)
+        self._tell_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % LOOK_TICKS == 0:
+            self.look_around()
+        return await super().on_tick(counter)
+
+    def look_around(self) -> None:
+        """Cut connections that keep us waiting for too long, and let the metrics know how many there are."""
+        now = asyncio.get_running_loop().time()
+        for connection in self._connections():
+            connection.look(now)
+        self._state.metrics.door.connections.set(len(self.server_state.connections))
+        self._state.metrics.note_engines()
+
+    # -- the end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, let what is under way end, cut off the rest, then stop the application."""
+        self.hasten(Stage.FINISHING)
+        for listener in sockets or []:
+            self._accept_rest(listener)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        tasks = self.server_state.tasks
+        logger().info("finishing", requests=len(tasks), connections=len(self.server_state.connections))
+        if await self._all_end():
+            logger().info("drained")
+        else:
+            logger().warning("cut_off", requests=len(tasks), connections=len(self.server_state.connections))
+            await self._cut_off()
+        await self.lifespan.shutdown()
+
+    def _accept_rest(self, listener: socket.socket) -> None:
+        """Take in whoever has been connected by the system and not been noticed by us: closing would reset them."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):  # BlockingIOError: that was the last
+            while True:
+                accepted, _ = listener.accept()
+                accepted.setblocking(False)
+                adopting = loop.create_task(self._adopt(accepted))
+                self.server_state.tasks.add(adopting)
+                adopting.add_done_callback(self.server_state.tasks.discard)
+
+    async def _adopt(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        protocol: Any = self.config.http_protocol_class
+        with suppress(OSError):
+            await loop.connect_accepted_socket(
+                lambda: protocol(
+                    config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+                ),
+                accepted,
+            )
+
+    async def _all_end(self) -> bool:
+        """Whether requests and connections have all ended, after at most the grace."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._state.settings.server.grace_seconds
+        while self.server_state.connections or self.server_state.tasks:
+            for connection in self._connections():
+                connection.leave()
+                connection.look(loop.time())
+            if self.stage is Stage.CUTTING or loop.time() >= until:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    async def _cut_off(self) -> None:
+        """End every request, after a word to its caller, and then every connection."""
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUT_SECONDS)
+        for connection in self._connections():
+            connection.transport.close()
+        await asyncio.sleep(POLL_SECONDS)
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[Any]:
+        return list(self.server_state.connections)
+
+    def __repr__(self) -> str:
+        return f"<Doorkeeper {self.stage.name.lower()}, {self.server_state!r}>"

@@ -1,0 +1,141 @@
+"""Other wishes without a restart: the files are watched, read anew, and taken over in one step or not at all.
+
+It decides when to look, that a faulty file changes nothing, and which settings wait for a restart. Requests under way
+finish as they began. It refuses to know how files are read and what an engine is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from app.api.state import GatewayState
+from app.protocol.errors import LEG_KINDS
+from app.settings.faults import SettingsError
+from app.settings.schema import GatewaySettings
+from app.settings.source import Wishes
+from app.settings.watch import Watch
+from app.telemetry.logs import logger
+
+SETTLE_SECONDS = 0.2
+"""A file that has just changed is looked at once more after so long: it may still be being written."""
+
+IDLE_SECONDS = 3600.0
+"""Between two looks if nothing is to be looked at by itself."""
+
+AT_START = frozenset(
+    {"server.host", "server.port", "server.workers", "server.keep_alive_seconds"}
+    | {"server.handshake", "server.max_line_bytes", "server.trusted_proxies"}
+)
+SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen"})
+"""Settings that are read once, when the gateway starts."""
+
+Load = Callable[[], Wishes]
+"""Reads all files. Raises SettingsError."""
+
+
+class Reload:
+    """Keeps one gateway to what its files say."""
+
+    __slots__ = ("_asked", "_began_with", "_load", "_state", "_task", "_watch", "failure")
+
+    def __init__(self, state: GatewayState, load: Load, watch: Watch) -> None:
+        """`watch` must have looked at the files before they were read for `state`."""
+        self.failure: str | None = None
+        """Why the files are not what is in force; None while they are."""
+        self._state = state
+        self._began_with = state.settings
+        self._load = load
+        self._watch = watch
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._state.metrics.door.in_force_since(time.time())
+        self._task = asyncio.create_task(self._keep_looking(), name="reload")
+
+    async def stop(self) -> None:
+        """Watch no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def ask(self) -> None:
+        """Read the files now, changed or not."""
+        self._asked.set()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._next_look()
+            asked = self._asked.is_set()
+            self._asked.clear()
+            if await asyncio.to_thread(self._watch.changed):
+                await self._settled()
+                asked = True
+            if asked:
+                await self.now()
+
+    async def _next_look(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._state.settings.server.reload_seconds or IDLE_SECONDS):
+                await self._asked.wait()
+
+    async def _settled(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            if not await asyncio.to_thread(self._watch.changed):
+                return
+
+    async def now(self) -> None:
+        """Read all files and take over what they say, or nothing of it if there is a fault in one."""
+        try:
+            wishes = await asyncio.to_thread(self._load)
+        except SettingsError as fault:
+            self.failure = str(fault)
+            self._state.metrics.door.reloaded(None)
+            told = [str(one) for one in fault.faults]
+            logger().error("reload_failed", file=fault.file, faults=told, in_force="what was before")
+            return
+        self.failure = None
+        self._apply(wishes)
+
+    def _apply(self, wishes: Wishes) -> None:
+        """The one step: no request sees half of it."""
+        loaded, settings, tenants = wishes
+        state = self._state
+        longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
+        change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
+        state.metrics.forget_engines(set(change.left) - set(change.joined))
+        state.metrics.declare_engines(change.joined, LEG_KINDS)
+        for engine in state.engines.engines:
+            if engine.id in change.joined:
+                state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+        before = state.settings
+        state.renew(settings, loaded.fingerprint)
+        if state.guard is not None and tenants is not None:
+            state.guard.replace(tenants)
+        state.metrics.door.reloaded(time.time())
+        changed = list(differing(before, settings))
+        logger().info("reloaded", joined=change.joined, left=change.left, settings=changed)
+        waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
+        if waiting:
+            logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
+
+    def __repr__(self) -> str:
+        state = "not started" if self._task is None else "ended" if self._task.done() else "watching"
+        return f"<Reload {state} {self._watch!r}, {'faulty: ' + self.failure if self.failure else 'in force'}>"
+
+
+def _waits(key: str) -> bool:
+    """Whether this setting waits for a restart."""
+    return key in AT_START or key.partition(".")[0] in SECTIONS_AT_START
+
+
+def differing(one: GatewaySettings, other: GatewaySettings) -> Iterator[str]:
+    """The settings, as `section.key`, in which they differ."""
+    for section in type(one).model_fields:
+        ours, theirs = getattr(one, section), getattr(other, section)
+        for key in type(ours).model_fields:
+            if getattr(ours, key) != getattr(theirs, key):
+                yield f"{section}.{key}"

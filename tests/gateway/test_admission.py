@@ -1,0 +1,196 @@
+"""More than the gateway takes on: refused at once and without asking anybody, while probes get through."""
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.listening_gateway import asking, listening, question
+from tests.support.running_gateway import Json, RunningGateway, entry, running, until
+from tests.support.scripted_engine import hang, hits
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+async def taken(gateway: RunningGateway, engine: Any, count: int) -> list[asyncio.Task[Any]]:
+    """So many requests under way, which end when they are cancelled."""
+    engine.answers["retrieve"] = hang
+    tasks = [asyncio.create_task(gateway.post(question(None))) for _ in range(count)]
+    await until(lambda: gateway.state.admission.in_flight == count)
+    return tasks
+
+
+async def end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Have the callers of these requests leave."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_beyond_the_bound_requests_are_refused(engines: Any) -> None:
+    """503 with Retry-After and -32011, counted; no engine hears of it, and a place that gets free is taken again."""
+    engine = await engines()
+    settings = {"server": {"max_in_flight": 2, "max_waiting": 0}}
+    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 2)
+        await until(lambda: len(engine.requests()) == 2)
+        refused = await gateway.post(question(None))
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        error = refused.json()["error"]
+        assert error["code"] == -32011
+        assert error["data"] == {"retryable": True, "retryAfterMs": 1000}
+        assert len(engine.requests()) == 2
+        assert await gateway.metric("rcp_gateway_admission_refusals_total", reason="full") == 1
+        assert "2/2 in flight" in repr(gateway.state.admission)
+        await end(tasks)
+        assert (await gateway.post(PING)).status_code == 200
+        assert gateway.state.admission.in_flight == 0
+
+
+async def test_some_wait_for_a_moment(engines: Any) -> None:
+    """A request waits up to `max_wait_ms` for a place: it is served if one gets free, and refused if none does."""
+    engine = await engines()
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 1, "max_wait_ms": 10_000}}
+    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 1)
+        waiting = asyncio.create_task(gateway.post(PING))
+        await until(lambda: gateway.state.admission.waiting == 1)
+        assert (await gateway.post(PING)).status_code == 503
+        await end(tasks)
+        assert (await waiting).status_code == 200
+        assert await gateway.metric("rcp_gateway_admission_wait_seconds_count") == 2
+    settings["server"]["max_wait_ms"] = 20
+    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 1)
+        assert (await gateway.post(PING)).status_code == 503
+        assert await gateway.metric("rcp_gateway_admission_refusals_total", reason="waited") == 1
+        await end(tasks)
+        assert gateway.state.admission.in_flight == 0
+
+
+async def test_waiting_counts_towards_the_deadline(engines: Any) -> None:
+    """What a request waited is gone from its deadline: the engines get less."""
+    engine = await engines()
+    settings = {
+        "server": {"max_in_flight": 1, "max_wait_ms": 10_000},
+        "retrieve": {"deadline_ms": 60_000, "reserve_ms": 0},
+    }
+    async with running([entry("e", engine, timeoutMs=600_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 1)
+        waiting = asyncio.create_task(gateway.post(question(None)))
+        await until(lambda: gateway.state.admission.waiting == 1)
+        await asyncio.sleep(0.1)
+        engine.answers["retrieve"] = {"hits": hits("a")}
+        await end(tasks)
+        assert (await waiting).status_code == 200
+        assert engine.requests()[-1].params["_meta"]["deadlineMs"] <= 59_400 - 90
+
+
+async def test_a_batch_counts_member_by_member(engines: Any) -> None:
+    """A batch that finds no room for all its members is refused as a whole, unless it is alone."""
+    engine = await engines()
+    async with running([entry("e", engine, timeoutMs=60_000)], {"server": {"max_in_flight": 3}}) as gateway:
+        assert (await gateway.post([PING] * 5)).status_code == 200
+        tasks = await taken(gateway, engine, 1)
+        assert (await gateway.post([PING] * 2)).status_code == 200
+        refused = await gateway.post([PING] * 3)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == -32011
+        assert gateway.state.admission.in_flight == 1
+        await end(tasks)
+
+
+async def test_probes_get_through(engines: Any) -> None:
+    """While everything else is refused, /livez, /readyz and /metrics answer."""
+    engine = await engines()
+    engine.answers["retrieve"] = hang
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with listening([entry("e", engine, timeoutMs=60_000)], settings) as (state, port):
+        async with asking(port, question(None)), asking(port, PING) as refused:
+            await refused.head()
+            assert refused.status == 503
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert (await plain(port, f"GET {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"))[0] == 200
+        assert state.admission.in_flight <= 1
+
+
+async def plain(port: int, request: str | bytes) -> tuple[int, bytes]:
+    """(status, all that came) for raw bytes on a connection of their own, until the gateway closes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request if isinstance(request, bytes) else request.encode())
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return int(answer.split(b" ", 2)[1]), answer
+
+
+async def test_probes_share_a_connection_with_requests(engines: Any) -> None:
+    """A probe answered on the spot leaves its connection to the next request, and waits for one before it."""
+    async with listening([entry("e", await engines())]) as (_, port):
+        body = json.dumps(PING).encode()
+        ping = b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        probe = b"GET /livez HTTP/1.1\r\nhost: g\r\n\r\n"
+        last = b"GET /readyz HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"
+        _, answers = await plain(port, probe + ping + probe + ping + last)
+    assert answers.count(b"HTTP/1.1 200 OK") == 5
+    said = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 ")[1:]]
+    assert [b"alive" in said[0], b"result" in said[1], b"alive" in said[2], b"result" in said[3]] == [True] * 4
+    assert b"degraded" in said[4]
+
+
+async def test_connections_beyond_the_bound_serve_only_probes(engines: Any) -> None:
+    """A connection too many is answered 503 and closed, but a probe on it is answered; many too many are closed."""
+    engine = await engines()
+    settings = {"server": {"max_connections": 2}}
+    async with listening([entry("e", engine)], settings) as (state, port), AsyncExitStack() as stack:
+        for _ in range(2):
+            reader = await stack.enter_async_context(asking(port, PING))
+            await reader.head()
+            assert reader.status == 200
+        status, answer = await plain(port, b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 2\r\n\r\n{}")
+        assert status == 503
+        assert b"retry-after: 1" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == -32011
+        assert (await plain(port, b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"))[0] == 200
+        cut = state.metrics.registry.get_sample_value("rcp_gateway_connections_cut_total", {"reason": "too_many"})
+        assert cut == 2
+
+
+@pytest.mark.parametrize("member", [b"[]", b"{}", b'{"a":1}', b'""'], ids=["arrays", "objects", "members", "strings"])
+async def test_a_megabyte_of_nothing_stalls_nobody(engines: Any, member: bytes) -> None:
+    """A body that would take long to parse is refused with -32013 before it is parsed; prose of that size is not."""
+    async with running([entry("e", await engines())]) as gateway:
+        body = b"[" + b",".join([member] * (1_000_000 // (len(member) + 1))) + b"]"
+        began = time.thread_time()
+        refused = await gateway.post(body)
+        took = time.thread_time() - began
+        assert refused.status_code == 413
+        assert refused.json()["error"]["code"] == -32013
+        assert took < 0.5
+        prose = {**PING, "params": {"nonce": ('He said: "[no], {never}", and left. ' * 27_000)}}
+        assert (await gateway.post(prose)).status_code == 200
+
+
+async def test_an_engine_that_answers_nothing_at_length_is_not_parsed(engines: Any) -> None:
+    """Sixteen megabytes of empty arrays are `too_large`; as many of long texts are an answer."""
+    engine, other = await engines(), await engines()
+    engine.answers["retrieve"] = {"hits": [[]] * 3_000_000}
+    other.answers["retrieve"] = {
+        "hits": [{"id": str(i), "score": 1.0, "text": "prose, and more: " * 4000} for i in range(200)]
+    }
+    entries = [entry("e", engine, timeoutMs=60_000), entry("f", other, timeoutMs=60_000)]
+    async with running(entries, {"retrieve": {"deadline_ms": 60_000}}) as gateway:
+        result = await gateway.retrieve(k=1)
+        kinds = {engine["id"]: engine.get("reason", engine["status"]) for engine in report(result)}
+    assert kinds["f"] == "ok"
+    assert "too_large" in str(report(result)[0])
+
+
+def report(result: Json) -> list[Json]:
+    """The report of every engine."""
+    found: list[Json] = result["_meta"]["x-gateway"]["engines"]
+    return found

@@ -1,0 +1,164 @@
+"""Told to stop: not ready at once, serving for a while, then nothing new, and nothing under way is lost."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway_process import gateway_process
+from tests.support.listening_gateway import asking, question
+from tests.support.running_gateway import entry, until
+from tests.support.scripted_engine import ScriptedEngine, hang, hits
+
+QUICK = {"server": {"drain_seconds": 0.6, "grace_seconds": 5}}
+
+
+class Gate:
+    """An engine's answer that is held back until it is let go."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+
+    async def __call__(self, asked: Any) -> Any:
+        await self.free.wait()
+        return {"hits": hits("late")}
+
+
+async def test_sigterm_drains(engines: Any, tmp_path: Path) -> None:
+    """Not ready at once but serving, then `Connection: close`, then no longer accepting; exit code 0 (B118, B119)."""
+    async with gateway_process(tmp_path, [entry("e", await engines())], QUICK) as gateway:
+        before = await gateway.retrieve()
+        gateway.signal(signal.SIGTERM)
+        await gateway.until_told("draining")
+        assert await gateway.ready() == 503
+        during = await gateway.retrieve()
+        last = during
+        while "connection" not in last.headers:
+            last = await gateway.retrieve()
+            await asyncio.sleep(0.01)
+        assert await gateway.ended() == 0
+    assert before.status_code == during.status_code == last.status_code == 200
+    assert "connection" not in before.headers
+    assert last.headers["connection"] == "close"
+    assert [line["event"] for line in gateway.log if line["event"] in ("draining", "drained", "stopped")] == [
+        "draining",
+        "drained",
+        "stopped",
+    ]
+    assert "Traceback" not in gateway.text
+
+
+async def test_what_is_under_way_is_finished(engines: Any, tmp_path: Path) -> None:
+    """A request that began before the end is answered, though nothing new is accepted any more."""
+    engine = await engines()
+    engine.answers["retrieve"] = held = Gate()
+    entries = [entry("e", engine, timeoutMs=60_000)]
+    async with gateway_process(tmp_path, entries, {"server": {"drain_seconds": 0}}) as gateway:
+        asked = asyncio.create_task(gateway.retrieve())
+        await until(lambda: len(engine.requests()) == 1)
+        gateway.signal(signal.SIGTERM)
+        await gateway.until_told("finishing")
+        await until_refused(gateway.port)
+        held.free.set()
+        answer = await asked
+        assert await gateway.ended() == 0
+    assert [hit["id"] for hit in answer.json()["result"]["hits"]] == ["late"]
+    assert answer.headers["connection"] == "close"
+
+
+async def until_refused(port: int) -> None:
+    """Wait until nobody accepts on this port any more."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                return
+            writer.close()
+            await asyncio.sleep(0.02)
+
+
+async def test_what_never_ends_is_cut_off(engines: Any, tmp_path: Path) -> None:
+    """After the grace a plain request is answered 503 and a stream ends with a last frame; the engines' processes are
+    stopped, nothing is logged as broken (B63, B64)."""
+    engine = await engines()
+    engine.answers["retrieve"] = hang
+    child = {"id": "child", "command": ["sh", "-c", f"echo $$ > {tmp_path}/pid; cat > /dev/null"]}
+    entries = [entry("e", engine, timeoutMs=60_000), child]
+    settings = {"server": {"drain_seconds": 0, "grace_seconds": 0.3}, "retrieve": {"deadline_ms": 60_000}}
+    async with gateway_process(tmp_path, entries, settings) as gateway:
+        plain = asyncio.create_task(gateway.retrieve())
+        async with asking(gateway.port, question()) as reader:
+            await reader.head()
+            await until(lambda: len(engine.requests()) == 2)
+            gateway.signal(signal.SIGTERM)
+            frames = [message async for message in all_messages(reader)]
+            answer = await plain
+            assert await gateway.ended() == 0
+    assert frames[-1]["id"] == 1
+    assert frames[-1]["error"]["code"] == -32010
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == -32010
+    assert gateway.told("cut_off")[0]["requests"] == 2
+    assert "Traceback" not in gateway.text
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+async def all_messages(reader: Any) -> Any:
+    """Every message of a stream until its end in good order."""
+    while (message := await reader.message()) is not None:
+        yield message
+
+
+@pytest.mark.parametrize(
+    ("signals", "skipped"),
+    [([signal.SIGINT], "draining"), ([signal.SIGTERM, signal.SIGTERM], "nothing"), ([signal.SIGQUIT], "draining")],
+    ids=["SIGINT", "SIGTERM twice", "SIGQUIT"],
+)
+async def test_impatient_signals(engines: Any, tmp_path: Path, signals: Any, skipped: str) -> None:
+    """SIGINT and a second SIGTERM do not wait for a balancer; SIGQUIT waits for nobody. The exit code is 0."""
+    settings = {"server": {"drain_seconds": 3600, "grace_seconds": 5}}
+    async with gateway_process(tmp_path, [entry("e", await engines())], settings) as gateway:
+        for number in signals:
+            gateway.signal(number)
+            await asyncio.sleep(0.1)  # two of a kind at the same time are one to the system
+        assert await gateway.ended() == 0
+    assert not gateway.told(skipped)
+    assert gateway.told("stopped")
+
+
+async def test_a_signal_while_it_starts_ends_it(tmp_path: Path) -> None:
+    """SIGTERM that comes before anything serves ends the process at once, with exit code 0."""
+    async with gateway_process(tmp_path, [entry("e", await dead_engine())], reach=False) as gateway:
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.ended() == 0
+
+
+async def dead_engine() -> str:
+    """The address of an engine that is not there."""
+    engine = await ScriptedEngine().start()
+    await engine.stop()
+    return engine.url
+
+
+async def test_idle_keep_alive_connections_do_not_hold_it_up(engines: Any, tmp_path: Path) -> None:
+    """Connections without a request are closed at the end, and one with half a request may still send the rest."""
+    async with gateway_process(tmp_path, [entry("e", await engines())], {"server": {"drain_seconds": 0.2}}) as gateway:
+        idle, idle_writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        half, half_writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping"}).encode()
+        half_writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n" % len(body))
+        await half_writer.drain()
+        gateway.signal(signal.SIGTERM)
+        await gateway.until_told("finishing")
+        assert await idle.read() == b""
+        half_writer.write(b"\r\n" + body)
+        answer = await half.read()
+        assert b"connection: close" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"jsonrpc": "2.0", "id": 7, "result": {}}
+        assert await gateway.ended() == 0
+        idle_writer.close()
+        half_writer.close()
