@@ -115,6 +115,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
             settings.retrieve.max_k,
             settings.state.session_ttl_seconds,
             writing=settings.index.enabled,
+            rerank_union=settings.retrieve.rerank_union,
         ),
         witness=Witness(metrics),
         metrics=metrics,

@@ -7,7 +7,7 @@ refuses to know framing and what becomes of errors; how engines are asked is the
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from app.api.caller import Caller
 from app.api.state import GatewayState
@@ -17,7 +17,12 @@ from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
 from app.federation.embedding import embed
 from app.federation.extension import extend
+from app.federation.feedback import feedback
+from app.federation.gathering import Errand
+from app.federation.graph import graph
 from app.federation.membership import WRITING, Members
+from app.federation.memory import memory_build, memory_recall
+from app.federation.pages import Pages
 from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
@@ -31,8 +36,12 @@ Params = dict[str, Any]
 Answer = Callable[[Params, Caller], Awaitable[Params]]
 """(params, caller) -> result. Raises RcpError."""
 
-StreamedAnswer = Callable[[Params, Caller, Told | None], Awaitable[Params]]
-"""The same, telling a stream how it comes along."""
+
+class StreamedAnswer(Protocol):
+    """The same, telling a stream how it comes along."""
+
+    def __call__(self, params: Params, caller: Caller, stream: Told | None = None) -> Awaitable[Params]: ...
+
 
 FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
 """How the federation answers a method other than `retrieve`."""
@@ -43,12 +52,24 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
         "embed/sparse": embed,
         "embed/multi": embed,
         "rerank": rerank,
+        "memory/build": memory_build,
         "query/transform": transform,
         "index/add": indexing.add,
         "index/delete": indexing.delete,
     }
 )
-"""The methods that engines answer, and how; `retrieve` is a story of its own."""
+"""The methods that one engine answers, and how."""
+
+GatheredAnswer = Callable[[Errand, Pages], Awaitable[Params]]
+"""How the federation answers a method that several engines are asked at once."""
+
+GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
+    {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
+)
+"""The methods that several engines answer together, and how; `retrieve` is a story of its own."""
+
+TELLING = frozenset({"graph", "memory/recall"})
+"""Of these, which tell how they come along."""
 
 Accepted = tuple[CallMeta, float, float, str, int, Params]
 """What a Call says besides its params and its method, in the order of its fields."""
@@ -57,7 +78,7 @@ OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 ANSWERED = frozenset(
-    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, EVERY_EXTENSION}
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *GATHERED, EVERY_EXTENSION}
 )
 """The methods with series of their own in the metrics; vendors' methods share one, all others another."""
 
@@ -76,7 +97,12 @@ class Answers:
             "retrieve": self._retrieve,
             **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
         }
-        self.streamed: Mapping[str, StreamedAnswer] = {"retrieve": self._retrieve}
+        gathering = {method: self._gathering(method, answer) for method, answer in GATHERED.items()}
+        self._plain |= gathering
+        self.streamed: Mapping[str, StreamedAnswer] = {
+            "retrieve": self._retrieve,
+            **{method: gathering[method] for method in TELLING},
+        }
         """The methods that can tell how they come along."""
 
     def of(self, method: str) -> Answer:
@@ -101,6 +127,19 @@ class Answers:
             return await answer(call, members, state.settings, state.witness)
 
         return forwarded
+
+    def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
+        """The same, of several engines at once; a stream may hear how it comes along."""
+
+        async def gathered(params: Params, caller: Caller, stream: Told | None = None) -> Params:
+            state = self._state
+            members = state.membership.current(caller.tenant)
+            _check_gate(method, members, state.settings)
+            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
+            pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
+            return await answer(Errand(call, members, state.settings, state.witness, stream), pages)
+
+        return gathered
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""

@@ -116,7 +116,7 @@ async def memory(subject: Subject) -> None:
     _need_write(subject)
     scopes = subject.offered("memory", "scopes") or ["global"]
     scope = "session" if "session" in scopes else scopes[0]
-    built = await subject.result("memory/build", {"documents": [{"text": "conformance probe"}], "scope": scope})
+    built = await _written(subject, "memory/build", {"documents": [{"text": "conformance probe"}], "scope": scope})
     if not isinstance(built.get("memoryId"), str):
         raise Departure(f"memory/build gives 'memoryId', a string, and not {brief(built.get('memoryId'))}")
     _clues(await subject.result("memory/recall", {"query": "probe", "memoryId": built["memoryId"]}))
@@ -131,7 +131,7 @@ async def index(subject: Subject) -> None:
     ids = [f"conformance-{uuid4()}" for _ in range(2)]
     documents = [{"id": document_id, "text": f"conformance probe {document_id}"} for document_id in ids]
     for _ in range(2):
-        added = (await subject.result("index/add", {"documents": documents})).get("ids")
+        added = (await _written(subject, "index/add", {"documents": documents})).get("ids")
         if added != ids:
             raise Departure(f"the documents {brief(ids)} were added, and 'ids' is {brief(added)}")
     for expected in (2, 0):
@@ -177,3 +177,17 @@ def _clues(result: Json) -> None:
 def _need_write(subject: Subject) -> None:
     if not subject.wishes.write:
         raise Moot("nothing may be written here; allow it with --write, best on a server made for it")
+
+
+async def _written(subject: Subject, method: str, params: Json) -> Json:
+    """The result of a call that writes. Raises Moot where a server of several places wants to be told which is meant.
+
+    RCP has no param for that: it is a server's own, and its name begins with `x-`.
+    """
+    reply = await subject.ask(method, params)
+    error = reply.response().get("error")
+    data = error.get("data") if isinstance(error, dict) and error.get("code") == INVALID_PARAMS else None
+    field = data.get("field") if isinstance(data, dict) else None
+    if isinstance(field, str) and field.startswith("x-"):
+        raise Moot(f"there are several places to write to, and '{field}' must say which is meant")
+    return reply.result(f"{method} {brief(params)}")

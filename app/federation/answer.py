@@ -39,7 +39,7 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
     plan, outcomes, stock, portion = answer
     usage: dict[str, Any] = {
         "candidates": sum([outcome.candidates for outcome in outcomes]),
-        "reranked": sum([outcome.reranked for outcome in outcomes]),
+        "reranked": sum([outcome.reranked for outcome in outcomes]) + _reranked(outcomes, stock),
         "latencyMs": round(took * 1000, 2),
     }
     if portion.tokens is not None:
@@ -63,8 +63,13 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
     return result
 
 
+def _reranked(outcomes: Sequence[Outcome], stock: Stock | None) -> int:
+    """Documents of the union that were reranked for this answer; none for a page of what was kept."""
+    return 0 if stock is None or stock.verdict is None or not outcomes else stock.verdict.reranked
+
+
 def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list[str]:
-    """In a stable order: what the plan decided, then the engines by id, then the blend, then variety."""
+    """In a stable order: the plan's, then the engines' by id, then those of the blend, the reranker and variety."""
     lines = [*plan.notes, *notes(outcomes)]
     if stock is None:
         return lines
@@ -73,6 +78,8 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list
         lines.append(
             f"screen: {stock.screened} document(s) left out, whose text looks like instructions aimed at a model"
         )
+    if stock.verdict is not None:
+        lines += stock.verdict.notes
     if stock.spread is not None:
         lines.append(
             f"mmr: the gateway diversified the best {stock.spread.pool} documents by the overlap of their texts "
@@ -104,6 +111,14 @@ def _blend(stock: Stock) -> dict[str, Any]:
         "confidenceWeight": options.confidence_weight,
         "identity": options.identity,
     }
+    verdict = stock.verdict
+    if verdict is not None:
+        blend["rerank"] = {
+            "engine": verdict.engine,
+            "topN": verdict.top_n,
+            "reranked": verdict.reranked,
+            "asked": verdict.asked,
+        }
     if stock.spread is not None:
         blend["mmr"] = {"lambda": stock.spread.lambda_, "pool": stock.spread.pool}
     return blend

@@ -59,7 +59,7 @@ def merge(
     | … `maxK` | the largest, and no more than `max_k`; an engine that states none has no bound of its own |
     | … `modes`, `modalities`, `units` | union; an engine without `modalities` takes text |
     | … `levels` | the largest |
-    | … `mmr`, `rerankBuiltin`, `confidence` | if any |
+    | … `mmr`, `rerankBuiltin`, `confidence` | if any; `rerankBuiltin` also if we rerank ourselves (`ours`) |
     | … `deterministic`, `snapshots` | only if all |
     | … `defaultMode` | only if all agree |
     | … `scoreFloor` | 0, for the scale is ours |

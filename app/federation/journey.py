@@ -7,6 +7,7 @@ result is written.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from app.federation.answer import Answer
@@ -18,9 +19,12 @@ from app.federation.pages import FIRST, Pages
 from app.federation.pinned import not_served
 from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retrieve
 from app.federation.portion import NOTHING, Portion, portion_of, seen_of
-from app.federation.progress import Listener, fused, leg_ended, log_line
+from app.federation.progress import Listener, fused, reranked
+from app.federation.reranker import rerank_union
 from app.federation.stock import Stock, joined, stock_of, without
 from app.federation.tail import tail_of
+from app.federation.telling import Telling
+from app.federation.union import Union
 from app.federation.witness import Witness
 from app.fusion.screen import Screen
 from app.protocol.errors import RcpError
@@ -73,7 +77,7 @@ class Journey:
         options = self._call.params.options
         wishes = self._settings.screen
         if wishes.feedback or wishes.injection != "off":
-            self._screen = Screen(wishes.injection, await self._pages.reported())
+            self._screen = await self._pages.screen(wishes)
         if options.cursor is None and options.session_id is None:
             return await self._ask()
         self._turn = await self._pages.turn(self._call.params)
@@ -91,7 +95,8 @@ class Journey:
         if stock is None:
             return None
         if params.options.session_id is not None:
-            await self._pages.remember(params.options.session_id, turn, portion, stock)
+            heard = "feedback" in self._members.capabilities
+            await self._pages.remember(params.options.session_id, turn, portion, stock, for_feedback=heard)
         if not answer.follows:
             return None
         return await self._pages.keep(params, turn, stock, portion, turn.place.reach or plan.window)
@@ -101,7 +106,8 @@ class Journey:
         fusion = None if answer.stock is None or not self._rounds else answer.stock.fusion
         if self._screen is not None:
             self._witness.screened(self._screen)
-        self._witness.retrieved(answer.plan, answer.outcomes if self._rounds == 1 else (), fusion, took)
+        in_one_go = self._rounds == 1 and answer.plan.union is None
+        self._witness.retrieved(answer.plan, answer.outcomes if in_one_go else (), fusion, took)
 
     async def _ask(self) -> Answer:
         """Ask the engines, as deep as this turn needs."""
@@ -120,9 +126,19 @@ class Journey:
         stock = self._screened(stock)
         if turn is not FIRST:
             self._failed |= frozenset(degraded(outcomes))
+        if plan.union is not None:
+            stock = await self._reranked(plan.union, stock)
+        if turn is not FIRST:
             self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
             stock = self._turn.stock or stock
         return Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+
+    async def _reranked(self, union: Union, stock: Stock) -> Stock:
+        """The stock with the best of the union reranked; as it is if nobody can be asked in time."""
+        stock = await rerank_union(self._call, self._members, self._settings, self._witness, union, stock)
+        if self._listener is not None and self._rounds == 1 and stock.verdict is not None:
+            self._listener.tell(reranked(self._call.meta.progress_token, stock.verdict))
+        return stock
 
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
@@ -202,23 +218,9 @@ class Journey:
 
     def _telling(self, plan: Plan, listener: Listener) -> Heard:
         """Lets the listener hear of every leg that ends, and of the list fused so far."""
-        ended: list[Outcome] = []
-        wanted = self._call.meta.log_level
-        listener.open()
+        return Telling(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan)).heard
 
-        def heard(outcome: Outcome) -> None:
-            self._witness.leg(outcome)
-            if outcome.status != "cancelled":
-                ended.append(outcome)
-                line = None if wanted is None else log_line(wanted, outcome)
-                if line is not None:
-                    listener.log(line)
-                hits = self._so_far(plan, ended)
-                listener.tell(leg_ended(self._call.meta.progress_token, outcome, len(ended), len(plan.legs), hits))
-
-        return heard
-
-    def _so_far(self, plan: Plan, ended: list[Outcome]) -> list[Hit] | None:
+    def _so_far(self, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
         turn = self._turn
         stock = stock_of(plan, sorted(ended, key=_engine_of), self._call.params)

@@ -15,6 +15,7 @@ from app.federation.tenant import Tenant
 ROUTABLE = frozenset(
     {"retrieve", "filter", "citations", "catalog", "streaming", "log", "pagination", "session"}
     | {"embed", "sparseEmbed", "multiVector", "rerank", "transform", EVERY_EXTENSION}
+    | {"graph", "memory", "feedback"}
 )
 """Capabilities that this gateway can route; no other is advertised."""
 
@@ -86,20 +87,29 @@ class Members:
 class Membership:
     """Hands out the current Members, to each tenant its own."""
 
-    __slots__ = ("_engines", "_identity", "_max_k", "_routable", "_session_seconds", "_views")
+    __slots__ = ("_engines", "_identity", "_max_k", "_rerank_union", "_routable", "_session_seconds", "_views")
 
     def __init__(
-        self, engines: Engines, identity: str, max_k: int, session_seconds: int = 1800, *, writing: bool = False
+        self,
+        engines: Engines,
+        identity: str,
+        max_k: int,
+        session_seconds: int = 1800,
+        *,
+        writing: bool = False,
+        rerank_union: bool = True,
     ) -> None:
         """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`.
 
-        `writing`: whether engines' indexes may be written to through us.
+        `writing`: whether engines' indexes may be written to through us; `rerank_union`: whether we have reranked what
+        engines give together, where they cannot.
         """
         self._engines = engines
         self._identity = identity
         self._max_k = max_k
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._session_seconds = session_seconds
+        self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
 
     def renew(self, identity: str, max_k: int, *, writing: bool = False) -> None:
@@ -146,7 +156,9 @@ class Membership:
         routable = self._routable
         if tenant is not None:
             routable = frozenset(capability for capability in routable if tenant.may_use(capability))
-        ours = {"fusion": ["rrf", "weighted", "convex"]}
+        ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"]}
+        if self._rerank_union and any(offer.advertisement.offers("rerank") for offer in offers if offer.advertisement):
+            ours["rerankBuiltin"] = True
         capabilities = merge(
             offers, max_k=self._max_k, routable=routable, ours=ours, session_seconds=self._session_seconds
         )

@@ -63,8 +63,11 @@ def _level(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
 
 
 def _rerank(value: Any, advertisement: Advertisement, offer: RetrieveOffer) -> str | None:
-    if not offer.rerank_builtin:
-        return "rerank inside retrieve is not advertised"
+    return rerank_fault(value, advertisement) if offer.rerank_builtin else "rerank inside retrieve is not advertised"
+
+
+def rerank_fault(value: Mapping[str, Any], advertisement: Advertisement) -> str | None:
+    """What of a `rerank` (its `method`, its `model`) this engine's reranker lacks, if anything."""
     reranker = advertisement.capabilities.get("rerank")
     reranker = reranker if type(reranker) is dict else {}
     for key, listed in (("method", "methods"), ("model", "models")):

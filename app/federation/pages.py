@@ -5,18 +5,20 @@ before its places are; the engines are then asked again, and what was answered i
 stock comes about.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from json import JSONEncoder
 from os import urandom
 from time import monotonic
 from typing import Any, NamedTuple
 
+from app.federation.origins import Origins
 from app.federation.portion import Portion, remembered_of
 from app.federation.sessions import Sessions, Trajectory
 from app.federation.stock import Stock, dump_stock, load_stock
 from app.federation.suspicions import Suspicions
 from app.federation.tenant import Tenant
+from app.fusion.screen import Screen
 from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.params import RetrieveParams
 from app.settings.schema import StateSettings
@@ -85,13 +87,14 @@ FIRST = Turn()
 class Pages:
     """Keeps and finds places, stocks and sessions."""
 
-    __slots__ = ("_places", "_scope", "_seconds", "_stocks", "_suspicions", "_trajectories", "sessions")
+    __slots__ = ("_places", "_scope", "_seconds", "_stocks", "_suspicions", "_trajectories", "origins", "sessions")
 
     def __init__(
         self,
         places: Store,
         stocks: Store,
         sessions: Sessions,
+        origins: Origins,
         seconds: float,
         suspicions: Suspicions | None = None,
     ) -> None:
@@ -103,6 +106,7 @@ class Pages:
         self._seconds = seconds
         self._suspicions = suspicions
         self.sessions = sessions
+        self.origins = origins
 
     @classmethod
     def in_memory(
@@ -114,10 +118,12 @@ class Pages:
             store = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
             reported = Suspicions(store, screen.feedback_ttl_seconds, screen.max_reported)
         sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+        origins = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         return cls(
             MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock),
             MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=STOCK_TURNOVER),
             Sessions(sessions, wishes.session_ttl_seconds, wishes.max_session_hits),
+            Origins(origins, wishes.session_ttl_seconds, wishes.max_session_hits),
             wishes.cursor_ttl_seconds,
             reported,
         )
@@ -127,14 +133,18 @@ class Pages:
         if self._suspicions is not None:
             await self._suspicions.report(self._trajectories, ids)
 
-    async def reported(self) -> Container[str]:
-        """The ids that whoever asks has reported."""
-        return () if self._suspicions is None else await self._suspicions.of(self._trajectories)
+    async def screen(self, wishes: ScreenSettings) -> Screen | None:
+        """What looks at the hits that are to be answered to whoever asks; None if nobody wants it."""
+        if not wishes.feedback and wishes.injection == "off":
+            return None
+        reported = () if self._suspicions is None else await self._suspicions.of(self._trajectories)
+        return Screen(wishes.injection, reported)
 
     def within(self, tenant: Tenant) -> "Pages":
         """The same pages as this tenant finds them: another's do not exist, nor what was kept of engines that it does
         not see any more."""
-        own = Pages(self._places, self._stocks, self.sessions, self._seconds, self._suspicions)
+        origins = self.origins.within(tenant.id)
+        own = Pages(self._places, self._stocks, self.sessions, origins, self._seconds, self._suspicions)
         own._scope = tenant.scope
         own._trajectories = f"{tenant.id}:"
         return own
@@ -194,11 +204,15 @@ class Pages:
         await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=1 + len(returned))
         return cursor
 
-    async def remember(self, session_id: str, turn: Turn, portion: Portion, stock: Stock) -> None:
-        """Let the session know what it has been answered."""
+    async def remember(
+        self, session_id: str, turn: Turn, portion: Portion, stock: Stock, *, for_feedback: bool = False
+    ) -> None:
+        """Let the session know what it has been answered; `for_feedback` also whose hits they were."""
         if turn.trajectory is not None:
             keys = remembered_of(portion, stock.options.identity)
             await self.sessions.remember(self._trajectories + session_id, turn.trajectory.root, keys)
+        if for_feedback:
+            await self.origins.remember(session_id, stock.fusion.origins(portion.keys))
 
     def __repr__(self) -> str:
         whose = f"of {self._scope} " if self._scope else ""

@@ -31,11 +31,13 @@ from app.federation.request import (
     method_note,
     needs_text,
     pinned_versions,
+    window_of,
 )
 from app.federation.sessions import scoped
+from app.federation.union import Union, union_of, without_rerank
 from app.fusion.ranked import FusionOptions
 from app.protocol.capabilities import Advertisement, RetrieveOffer
-from app.protocol.errors import BackendUnavailable, InvalidParams
+from app.protocol.errors import BackendUnavailable, InvalidParams, OptionUnsupported
 from app.protocol.filters import FilterFault, fault_of
 from app.resilience.deadline import leg_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
@@ -92,6 +94,8 @@ class Plan:
     """Whether the gateway itself diversifies the fused list."""
     lost: tuple[Outcome, ...] = ()
     """Engines that the request names and that nobody has reached yet: they count as failed."""
+    union: Union | None = None
+    """Who reranks what the engines give together, if they cannot rerank and somebody else can."""
 
 
 def plan_retrieve(
@@ -112,7 +116,34 @@ def plan_retrieve(
     fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
         return nobody_asked(call, members, fusion, *stop)
+    if wishes.rerank_union and call.params.options.rerank is not None:
+        return _plan_reranked(call, members, now, wishes, depth, fusion)
     return _Planner(call, members, now, wishes, depth).plan(fusion)
+
+
+def _plan_reranked(
+    call: RetrieveCall,
+    members: Members,
+    now: float,
+    wishes: RetrieveSettings,
+    depth: Depth,
+    fusion: FusionOptions,
+) -> Plan:
+    """The plan of a request with `rerank`: engines that rerank by themselves are asked if there are any, else all are,
+    and their union is reranked."""
+    own: Plan | OptionUnsupported
+    try:
+        own = _Planner(call, members, now, wishes, depth).plan(fusion)
+    except OptionUnsupported as refusal:
+        own = refusal
+    if isinstance(own, Plan) and [leg for leg in own.legs if "rerank" not in leg.without]:
+        return own
+    union = union_of(call, members, window_of(min(call.params.k, members.max_k), wishes))
+    if union is not None:
+        return _Planner(without_rerank(call, now), members, now, wishes, depth, union).plan(fusion)
+    if isinstance(own, OptionUnsupported):
+        raise own
+    return own
 
 
 def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionOptions, reason: str, detail: str) -> Plan:
@@ -150,13 +181,20 @@ class _Planner:
         "_refusals",
         "_session",
         "_skipped",
+        "_union",
         "_weights",
         "_window",
         "_wishes",
     )
 
     def __init__(
-        self, call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, depth: Depth
+        self,
+        call: RetrieveCall,
+        members: Members,
+        now: float,
+        wishes: RetrieveSettings,
+        depth: Depth,
+        union: Union | None = None,
     ) -> None:
         params = call.params
         self._call = call
@@ -165,7 +203,10 @@ class _Planner:
         self._wishes = wishes
         self._k = min(params.k, members.max_k)
         self._depth = depth
-        self._window = max(int(self._k * wishes.overfetch), wishes.window_min)
+        self._union = union
+        self._window = window_of(self._k, wishes)
+        if union is not None:
+            self._window = max(self._window, union.top_n)
         if depth is not SURFACE:
             self._window = max(self._window, min(max(self._window + depth.beyond, depth.least), MAX_HITS))
         self._pinning = params.options.index_version is not None
@@ -174,7 +215,7 @@ class _Planner:
         if self._pins is not None:
             self._demands = [demand for demand in self._demands if demand.option != "indexVersion"]
         self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
-        if needs_text(params, wishes, screened=call.screened):
+        if union is not None or needs_text(params, wishes, screened=call.screened):
             self._forwarded.pop("includeText", None)
         session_id = params.options.session_id
         self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
@@ -210,6 +251,7 @@ class _Planner:
             self._window,
             self._varied(),
             tuple(self._lost),
+            self._union,
         )
 
     def _consider(self, engine: Engine) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from app.federation.outcome import Hit, Outcome, failure_line
+from app.federation.union import Verdict
 from app.protocol.params import LOG_LEVELS
 
 Progress = dict[str, Any]
@@ -75,6 +76,13 @@ def fused(token: Token, outcomes: Sequence[Outcome]) -> Progress:
     }
 
 
+def reranked(token: Token, verdict: Verdict) -> Progress:
+    """The union was reranked, or was to be; the response is next."""
+    message = f"{verdict.engine}: {verdict.reranked} documents reranked" if verdict.engine else "the fused order stands"
+    return {"progressToken": token, "progress": 1.0, "stage": "rerank", "message": message}
+
+
 def _answer_line(outcome: Outcome) -> str:
     hits = len(outcome.hits)
-    return f"{outcome.engine}: {hits} hit{'' if hits == 1 else 's'} after {outcome.took * 1000:.0f} ms"
+    said = "answered" if outcome.result is not None and not hits else f"{hits} hit{'' if hits == 1 else 's'}"
+    return f"{outcome.engine}: {said} after {outcome.took * 1000:.0f} ms"

@@ -104,3 +104,8 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
             field="indexVersion",
         )
     return pins
+
+
+def window_of(k: int, wishes: RetrieveSettings) -> int:
+    """How many hits each engine is asked for, but for its own bounds, where `k` are answered and none is left out."""
+    return max(int(k * wishes.overfetch), wishes.window_min)

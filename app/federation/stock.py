@@ -4,15 +4,17 @@ Deeper answers of the same engines join what there is: what was given once is ne
 comes back. It refuses to know where a stock is kept and how much of it one answer serves.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.federation.outcome import MAX_HITS, Outcome, degraded
 from app.federation.pinned import versions_of
 from app.federation.plan import Leg, Plan
 from app.federation.portion import Spread, fresh, seen_of, spread_over
+from app.federation.union import Verdict
 from app.fusion.merge import Fusion
 from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.reranking import Reranked
 from app.fusion.strategies import fuse
 from app.protocol.params import RetrieveParams
 
@@ -34,6 +36,8 @@ class Stock(NamedTuple):
     spread: Spread | None = None
     screened: int = 0
     """Documents that a screen left out."""
+    verdict: Verdict | None = None
+    """What became of reranking the union, if the order was to be."""
 
     def size(self) -> int:
         """Hits of engines that are held; one whose answer is long counts as one for each KiB of it."""
@@ -47,7 +51,7 @@ class Stock(NamedTuple):
 def stock_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> Stock | None:
     """The stock of a first answer; None if no engine answered."""
     legs = {leg.engine.id: leg for leg in plan.legs}
-    lists = _lists(legs, outcomes)
+    lists = lists_of(legs, outcomes)
     if not lists:
         return None
     spread = spread_over(_lambda(params), plan.k) if plan.varied else None
@@ -77,9 +81,16 @@ def joined(stock: Stock, kept: Stock | None) -> Stock:
         fusion=fuse(lists, stock.options),
         open=frozenset(deeper | (kept.open - given.keys())),
         versions=versions,
-        degraded=sorted({*stock.degraded, *(engine for engine in kept.degraded if engine not in given)}),
+        degraded=sorted({*stock.degraded, *_still_missing(kept, given)}),
         spread=kept.spread or stock.spread,
     )
+
+
+def _still_missing(kept: Stock, given: Container[str]) -> list[str]:
+    """Engines that gave nothing before either; who failed to rerank that order may be asked again for this one."""
+    asked = () if kept.verdict is None else kept.verdict.asked
+    rerankers = {told["id"] for told in asked if told["status"] == "failed"}
+    return [engine for engine in kept.degraded if engine not in given and engine not in rerankers]
 
 
 def without(stock: Stock, returned: Container[str], seen: Container[str] | None) -> Stock:
@@ -102,6 +113,8 @@ def dump_stock(stock: Stock) -> dict[str, Any]:
         "degraded": list(stock.degraded),
         "spread": None if stock.spread is None else list(stock.spread),
         "screened": stock.screened,
+        "reranking": None if stock.fusion.reranking is None else [dict(said) for said in stock.fusion.reranking],
+        "verdict": None if stock.verdict is None else list(stock.verdict),
     }
 
 
@@ -109,21 +122,22 @@ def load_stock(plain: dict[str, Any]) -> Stock:
     """What `dump_stock` was given: fused anew, for fusion gives the same for the same lists."""
     lists = [RankedList(*ranked) for ranked in plain["lists"]]
     options = FusionOptions(*plain["options"])
-    fusion = fuse(lists, options)
-    places = {key: place for place, key in enumerate(fusion.keys())}
+    reranking = None if plain["reranking"] is None else Reranked(*plain["reranking"])
     return Stock(
         lists,
-        fusion.pick(places[key] for key in plain["order"]),
+        fuse(lists, options).restored(plain["order"], reranking),
         options,
         frozenset(plain["open"]),
         plain["versions"],
         plain["degraded"],
         None if plain["spread"] is None else Spread(*plain["spread"]),
         plain["screened"],
+        None if plain["verdict"] is None else Verdict(*plain["verdict"]),
     )
 
 
-def _lists(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList]:
+def lists_of(legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList]:
+    """What fusion takes, of the engines that answered; `legs` by engine id."""
     return [
         RankedList(
             engine=outcome.engine,

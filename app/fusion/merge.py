@@ -4,13 +4,14 @@ Hits are built on demand, only those asked for, as fresh objects; what the engin
 know how points were given.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from app.fusion.collision import clashing
 from app.fusion.confidence import valid_confidence
 from app.fusion.copies import Copy, copies_of, richest
 from app.fusion.identity import Identity, body_text, public_id
+from app.fusion.reranking import Reranked, stamped
 from app.fusion.tally import UNIT, Tally
 from app.fusion.trust import capped, merged_trust
 
@@ -18,11 +19,20 @@ from app.fusion.trust import capped, merged_trust
 class Fusion:
     """Documents of several engines in one total order."""
 
-    __slots__ = ("_copies", "_identity", "_tally", "duplicates", "method", "notes")
+    __slots__ = ("_copies", "_identity", "_tally", "duplicates", "method", "notes", "reranking")
 
-    def __init__(self, method: str, notes: tuple[str, ...], tally: Tally, identity: Identity) -> None:
+    def __init__(
+        self,
+        method: str,
+        notes: tuple[str, ...],
+        tally: Tally,
+        identity: Identity,
+        reranking: Reranked | None = None,
+    ) -> None:
+        """`reranking`: what a reranker made of the order, if one was asked."""
         self.method = method
         self.notes = notes
+        self.reranking = reranking
         self._tally = tally
         self._identity = identity
         self._copies: dict[str, list[Copy]] = {}
@@ -44,11 +54,26 @@ class Fusion:
     def scores(self) -> list[float]:
         """The reported `score` of every document, best first, without building hits."""
         units = self._tally.units
-        return [self._score(units[key]) for key in self._tally.order(0)]
+        scores = [self._score(units[key]) for key in self._tally.order(0)]
+        if self.reranking is None:
+            return scores
+        given = self.reranking.scores
+        return [given.get(key, score) for key, score in zip(self._tally.order(0), scores, strict=True)]
 
     def hits(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """The fused hits from `start` up to `stop` (RCP §16.3)."""
-        return [self._fused(key) for key in self._tally.order(stop)[start:stop]]
+        keys = self._tally.order(stop)[start:stop]
+        hits = [self._fused(key) for key in keys]
+        return hits if self.reranking is None else stamped(keys, hits, self.reranking)
+
+    def origins(self, keys: Iterable[str]) -> dict[str, dict[str, str | int | float]]:
+        """Id as callers see it -> engine id -> the id that this engine gave it, of the documents with these keys."""
+        found = {}
+        for key in keys:
+            copies = self._copies_of(key)
+            source, _, hit = richest(copies)
+            found[f"{public_id(hit, source.namespace)}"] = {copy[0].engine: copy[2]["id"] for copy in copies}
+        return found
 
     def text(self, index: int) -> str:
         """The text of the document at `index`: of its kept copy, or empty."""
@@ -57,7 +82,26 @@ class Fusion:
     def pick(self, order: Iterable[int]) -> "Fusion":
         """The same fusion with only the documents at these indexes, in this order."""
         chosen = [self._tally.order()[index] for index in order]
-        return Fusion(self.method, self.notes, self._tally.picked(chosen), self._identity)
+        return Fusion(self.method, self.notes, self._tally.picked(chosen), self._identity, self.reranking)
+
+    def reranked(self, top: int, values: Mapping[int, float]) -> "Fusion":
+        """The same documents, with the first `top` of them in the order of a reranker's `values` (index -> value).
+
+        Those without a value come after those with one, and equal ones stay in the fused order. The scores stay where
+        they are: each place keeps the score it has, so that they still fall.
+        """
+        keys, scores = self.keys(), self.scores()
+        top = min(top, len(keys))
+        order = sorted(range(top), key=lambda index: (index not in values, -values.get(index, 0.0)))
+        reranking = Reranked(
+            {keys[index]: score for index, score in zip(order, scores, strict=False)},
+            {keys[index]: value for index, value in values.items()},
+        )
+        return self.restored([keys[index] for index in order] + keys[top:], reranking)
+
+    def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "Fusion":
+        """The same fusion in an order of `keys` that it was once served in."""
+        return Fusion(self.method, self.notes, self._tally.picked(list(keys)), self._identity, reranking)
 
     def collisions(
         self, start: int = 0, stop: int | None = None, known: Container[tuple[str, str]] = ()

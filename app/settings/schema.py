@@ -265,6 +265,8 @@ class RetrieveSettings(_Section):
     """Tail cut: once engines with this share of the weight have answered, and every required one, …"""
     grace_ms: int = Field(default=100, ge=0, le=600_000)
     """… the others are waited for so long and no longer, and noted as `late`. At `quorum` 0 all are waited for."""
+    rerank_union: bool = True
+    """Whether a `rerank` that no retrieving engine can do is done to the fused list, by an engine that offers it."""
 
 
 class StateSettings(_Section):

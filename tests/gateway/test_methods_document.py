@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from app.federation import embedding, forward
+from app.federation.outcome import MAX_HITS
+from app.protocol.graph_params import MAX_HOPS
+from app.protocol.params import DEFAULT_K
 from app.protocol.transform import MAX_VARIANTS
 from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
@@ -39,28 +42,46 @@ def plain(value: Any) -> Any:
 
 async def test_the_examples_are_asked_and_answered(engines: Any) -> None:
     """Each request of the page is answered as the page says, by engines that give what it takes."""
-    docs: ScriptedEngine = await engines(capabilities={"index": {"writable": True}})
+    docs: ScriptedEngine = await engines(
+        capabilities={"index": {"writable": True}, "graph": {"ops": ["neighbors"]}, "memory": {}, "feedback": {}}
+    )
     judge: ScriptedEngine = await engines(capabilities={"rerank": {}})
     spare: ScriptedEngine = await engines(
         capabilities={
             "rerank": {},
             "embed": {"identity": "m", "dimension": 2, "encodings": ["f32-base64"]},
             "transform": {"methods": ["multi-query"]},
+            "graph": {},
         }
     )
-    docs.answers["index/add"] = {"ids": ["7", "b41f"], "chunks": 2}
+    docs.answers |= {
+        "index/add": {"ids": ["7", "b41f"], "chunks": 2},
+        "graph": {
+            "nodes": [{"id": "keys", "label": "Keys"}],
+            "edges": [{"src": "keys", "dst": "rotation", "weight": 0.8}],
+        },
+        "memory/recall": {"clues": [{"query": "key rotation", "seedIds": ["keys"], "weight": 0.9}]},
+        "feedback": {"accepted": 1},
+    }
     spare.answers |= {
         "rerank": {"results": [{"index": 1, "score": 0.9}, {"index": 0, "score": 0.2}]},
         "embed": {"vectors": ["AACAPwAAAEA=", "AABAQAAAgEA="], "encoding": "f32-base64", "dimension": 2},
         "query/transform": {"queries": ["rotate signing keys", "how often to change keys"]},
+        "graph": {"nodes": [{"id": 7}]},
     }
-    registry = [entry("docs", docs, idNamespace="docs"), entry("judge", judge, priority=1), entry("spare", spare)]
+    registry = [
+        entry("docs", docs, idNamespace="docs"),
+        entry("judge", judge, priority=1),
+        entry("spare", spare, idNamespace="spare"),
+    ]
     played = []
     async with running(registry, {"index": {"enabled": True}}) as gateway:
         await judge.stop()
         for request, response in examples():
             answer = (await gateway.post(request)).json()
             told = response["result"].get("_meta")
+            if "usage" not in response["result"]:
+                answer["result"].pop("usage", None)
             if told is None:
                 answer["result"].pop("_meta")
             else:
@@ -73,7 +94,7 @@ async def test_the_examples_are_asked_and_answered(engines: Any) -> None:
                     made.update({key: shown[key] for key in ("reason", "attempts") if key in shown})
             assert plain(answer) == plain(response)
             played.append(request["method"])
-    assert played == ["rerank", "embed", "query/transform", "index/add"]
+    assert played == ["rerank", "embed", "query/transform", "index/add", "graph", "memory/recall", "feedback"]
 
 
 def test_every_reason_is_there() -> None:
@@ -81,7 +102,7 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    for name in ("candidates", "forward", "indexing"):
+    for name in ("candidates", "forward", "indexing", "graph", "memory", "feedback"):
         for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}
@@ -95,3 +116,6 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert embedding.AT_ONCE == 8
     assert "up to eight at a time" in TEXT
     assert f"`n` is at most {MAX_VARIANTS}" in TEXT
+    assert f"`hops` above {MAX_HOPS} are lowered" in TEXT
+    assert f"an engine's first {MAX_HITS} count" in TEXT
+    assert f"at most `k` ({DEFAULT_K})" in TEXT

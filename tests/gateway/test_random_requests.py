@@ -97,15 +97,27 @@ def engine_of(place: int, made: Json, delay: float = 0.0) -> FakeEngine:
     offer = made["capabilities"]["retrieve"]
 
     async def answer(params: Mapping[str, Any]) -> Any:
-        check_sent(params, made["capabilities"])
         await asyncio.sleep(delay)
         if made["down"]:
             raise BadStatus("503")
+        if "passages" in params:
+            return judged(params, made["capabilities"]["rerank"])
+        check_sent(params, made["capabilities"])
         result: Json = {"hits": [dict(found) for found in corpus[: params["k"]]]}
         return {**result, "indexVersion": f"v{place}"} if offer.get("snapshots") else result
 
     wishes: Json = {"weight": made["weight"], "idNamespace": made["namespace"]}
     return FakeEngine(f"e{place}", answer, capabilities=made["capabilities"], **wishes)
+
+
+def judged(params: Mapping[str, Any], offer: Json) -> Json:
+    """What a reranker makes of passages that it takes: the later in the alphabet the better."""
+    passages = params["passages"]
+    assert 1 <= len(passages) <= offer.get("maxCandidates", MAX_HITS)
+    assert all(passages)
+    assert params["method"] == "llm"
+    assert not {"topN", "k", "sessionId"} & params.keys()
+    return {"scores": [float(sum(ord(letter) for letter in passage) % 97) for passage in passages]}
 
 
 def check_sent(params: Mapping[str, Any], capabilities: Json) -> None:
@@ -154,7 +166,8 @@ def timeless(result: Json) -> str:
     kept["nextCursor"] = "nextCursor" in kept
     del kept["usage"]["latencyMs"]
     kept["usage"].pop("notes", None)  # a failure's note says after how many milliseconds
-    for engine in kept["_meta"]["x-gateway"]["engines"]:
+    gateway = kept["_meta"]["x-gateway"]
+    for engine in (*gateway["engines"], *gateway.get("fusion", {}).get("rerank", {}).get("asked", ())):
         del engine["tookMs"]
     return json.dumps(kept)
 
@@ -216,14 +229,14 @@ def mark(hit: Json, identity: str) -> str:
 
 def reach(engine: FakeEngine) -> int:
     """The most hits that this engine was asked for."""
-    return max(params["k"] for params in engine.asked)
+    return max((params["k"] for params in engine.asked if "k" in params), default=0)
 
 
 def check_whole(federation: Federation, made: list[Json], served: list[Any]) -> None:
     """Everything that engines gave was served, and whoever could give more was asked for more."""
     given: set[str] = set()
     for engine, one in zip(federation.engines, made, strict=True):
-        if not engine.asked or one["down"]:
+        if not reach(engine) or one["down"]:
             continue
         prefix = "" if one["namespace"] is None else f"{one['namespace']}:"
         given |= {f"{prefix}{found['id']}" for found in one["corpus"][: reach(engine)]}

@@ -55,6 +55,17 @@ async def test_the_gateway_proves_what_it_claims() -> None:
     assert report.claimed in ("L1", "L2")
     wanted = {"framing.path", "framing.compact", "batch.malformed", "stream.progress", "pages.no-gaps", "filter.or"}
     assert wanted <= passed(report)
+    assert {"graph.results", "feedback.accepted", "feedback.bad-signals", "memory.recall"} <= passed(report)
+    assert "'x-gateway.engine' must say which is meant" in skipped(report)["memory.round-trip"]
+
+
+async def test_memories_are_built_through_the_gateway() -> None:
+    """Where one engine has memories it is clear which one is meant, and what is built is recalled by its name."""
+    with model_over_http() as one:
+        async with listening([entry("one", one)]) as (_, port):
+            report = await examined(f"http://127.0.0.1:{port}/rcp")
+    assert failed(report) == {}
+    assert "memory.round-trip" in passed(report)
 
 
 async def test_the_gateway_proves_it_where_a_handshake_is_required() -> None:

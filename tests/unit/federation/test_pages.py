@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.federation.origins import Origins
 from app.federation.outcome import answered
 from app.federation.pages import FIRST, Pages, fingerprint, reproducible
 from app.federation.portion import portion_of
@@ -196,7 +197,7 @@ def test_what_must_be_the_same_to_the_bit(params: Any, expected: bool) -> None:
 async def test_everything_can_be_kept_outside_the_process() -> None:
     """Over stores that keep nothing but JSON, pages within a session are what they are in memory."""
     places, stocks, sessions = PlainStore(), PlainStore(), PlainStore()
-    outside = Pages(places, stocks, Sessions(sessions, 1800, 100), 300)
+    outside = Pages(places, stocks, Sessions(sessions, 1800, 100), Origins(sessions, 1800, 100), 300)
     settings = GatewaySettings()
     served: list[list[Any]] = []
     for pages in (outside, Pages.in_memory(settings.state)):

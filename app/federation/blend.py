@@ -1,0 +1,61 @@
+"""Hits of several engines as one list, for methods that answer hits beside other things: `graph` and `memory/recall`.
+
+Pure. Decides by which wishes they are fused, as for `retrieve` (RCP §16.3). It refuses to know what else was answered.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from app.federation.outcome import Hit, Outcome
+from app.federation.plan import Leg
+from app.federation.stock import lists_of
+from app.fusion.merge import Fusion
+from app.fusion.ranked import FusionOptions
+from app.fusion.screen import Screen
+from app.fusion.strategies import fuse
+from app.protocol.params import GatewayOptions
+from app.settings.schema import GatewaySettings
+
+
+class Blend:
+    """How hits become one list: the settings', and what `x-gateway` says otherwise; at most `k`."""
+
+    __slots__ = ("_k", "_options", "_screen")
+
+    def __init__(
+        self, gateway: GatewayOptions, settings: GatewaySettings, k: int, screen: Screen | None = None
+    ) -> None:
+        """`screen` looks at what is answered."""
+        wishes = settings.fusion
+        weight = gateway.confidence_weight
+        self._k = k
+        self._screen = screen
+        self._options = FusionOptions(
+            # Floors are stated of the scores of `retrieve`; nobody states any here.
+            method="rrf" if wishes.method == "convex" else wishes.method,
+            rrf_k=wishes.rrf_k,
+            confidence_weight=wishes.confidence_weight if weight is None else weight,
+            identity=gateway.identity or settings.retrieve.identity,
+        )
+
+    def fusion(self, legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> Fusion:
+        """All hits of those who answered, without those that a screen leaves out; `outcomes` by engine id."""
+        fusion = fuse(lists_of(legs, outcomes), self._options)
+        return fusion if self._screen is None else self._screen.kept(fusion)
+
+    def hits(self, fusion: Fusion) -> list[Hit]:
+        """What is answered of them."""
+        hits = fusion.hits(0, self._k)
+        if self._screen is not None:
+            self._screen.inspect(hits)
+        return hits
+
+    def keys(self, fusion: Fusion) -> Sequence[str]:
+        """The identity keys of what is answered."""
+        return fusion.keys(0, self._k)
+
+    def so_far(self, legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[Hit] | None:
+        """What the answer would hold if nobody else answered; None if nobody has yet."""
+        return self.hits(self.fusion(legs, outcomes)) if any(one.status == "ok" for one in outcomes) else None
+
+    def __repr__(self) -> str:
+        return f"<Blend of at most {self._k} by {self._options.method}>"

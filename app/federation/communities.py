@@ -1,0 +1,64 @@
+"""Communities and summaries of several graphs as one answer (RCP §7.9, ops `global` and `communities`). Pure.
+
+Communities are an engine's own reading of its own graph, so two are never merged: where ids meet they are kept apart by
+their engines' names. It refuses to know who was asked.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.federation.voice import Voice, in_order, marked, measure
+
+
+class _Found(NamedTuple):
+    voice: Voice
+    place: int
+    community: Mapping[str, Any]
+
+
+def join_communities(voices: Sequence[Voice], most: int | None = None) -> list[dict[str, Any]]:
+    """All communities by `score`, highest first, those without one last; at most `most`.
+
+    Ids that two engines use become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal
+    scores: in the order in which engines speak, each engine's own order kept.
+    """
+    found = [one for voice in in_order(voices) for one in _own(voice)]
+    ids = _names(found)
+    order = sorted(range(len(found)), key=lambda index: -measure(found[index].community.get("score")))
+    joined = [{**marked(found[index].community, [found[index].voice.engine]), "id": ids[index]} for index in order]
+    return joined if most is None else joined[:most]
+
+
+def join_summaries(voices: Sequence[Voice]) -> str | None:
+    """One summary is answered as it is; several become paragraphs, each behind its engine's name."""
+    said = [(voice.engine, voice.result["summary"]) for voice in in_order(voices) if _says(voice.result.get("summary"))]
+    if len(said) <= 1:
+        return said[0][1] if said else None
+    return "\n\n".join(f"{engine}: {summary}" for engine, summary in said)
+
+
+def _own(voice: Voice) -> list[_Found]:
+    """The engine's communities, each id once."""
+    first: dict[str, _Found] = {}
+    for place, community in enumerate(voice.listed("communities")):
+        first.setdefault(f"{community['id']}", _Found(voice, place, community))
+    return list(first.values())
+
+
+def _names(found: Sequence[_Found]) -> list[str | int | float]:
+    """An id for each that no other has. An engine's name holds no colon, so that prefixed ids meet nobody else's."""
+    ids = [one.voice.public(one.community["id"]) for one in found]
+    prefixed: set[int] = set()
+    while True:
+        seen = Counter(f"{name}" for name in ids)
+        clashing = [index for index, name in enumerate(ids) if seen[f"{name}"] > 1 and index not in prefixed]
+        if not clashing:
+            return ids
+        for index in clashing:
+            ids[index] = f"{found[index].voice.engine}:{ids[index]}"
+        prefixed.update(clashing)
+
+
+def _says(summary: Any) -> bool:
+    return type(summary) is str and bool(summary.strip())

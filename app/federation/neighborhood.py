@@ -1,0 +1,57 @@
+"""Nodes and edges of several graphs as one neighbourhood (RCP §7.9, op `neighbors`). Pure.
+
+Decides when two nodes or edges are one: nodes by the id that callers see, edges by their ends and all they say but
+their weight. It refuses to know who was asked, and how far the graphs were walked.
+"""
+
+from collections.abc import Mapping, Sequence
+from json import JSONEncoder
+from typing import Any
+
+from app.federation.voice import Voice, in_order, marked
+
+_WEIGHED = frozenset({"weight", "meta"})
+"""What two copies of one edge may differ in."""
+
+_canonical = JSONEncoder(sort_keys=True).encode
+
+
+def join_nodes(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+    """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
+    copies: dict[str, list[tuple[Voice, Mapping[str, Any]]]] = {}
+    for voice in in_order(voices):
+        for node in voice.listed("nodes"):
+            copies.setdefault(f"{voice.public(node['id'])}", []).append((voice, node))
+    return [_node(group) for group in copies.values()]
+
+
+def join_edges(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+    """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
+    copies: dict[str, list[tuple[Voice, dict[str, Any]]]] = {}
+    for voice in in_order(voices):
+        for edge in voice.listed("edges"):
+            public = {**edge, "src": voice.public(edge["src"]), "dst": voice.public(edge["dst"])}
+            copies.setdefault(_edge_key(public), []).append((voice, public))
+    return [_joined(group, "weight") for group in copies.values()]
+
+
+def _node(group: Sequence[tuple[Voice, Mapping[str, Any]]]) -> dict[str, Any]:
+    voice, kept = group[0]
+    return {**_joined(group, "score"), "id": voice.public(kept["id"])}
+
+
+def _joined(group: Sequence[tuple[Voice, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
+    """The copies as one: the first engine's fields win, the largest `measure` is kept."""
+    joined: dict[str, Any] = {}
+    for _, member in reversed(group):
+        joined.update(member)
+    values = [member[measure] for _, member in group if type(member.get(measure)) in (int, float)]
+    if values:
+        joined[measure] = max(values)
+    return marked(joined, list({voice.engine: None for voice, _ in group}))
+
+
+def _edge_key(edge: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in edge.items() if key not in _WEIGHED}
+    said["src"], said["dst"] = f"{edge['src']}", f"{edge['dst']}"
+    return _canonical(said)

@@ -1,0 +1,31 @@
+"""Questions to several scripted engines at once, asked without a door: errands as the door makes them."""
+
+import asyncio
+from typing import Any
+
+from app.federation.gathering import Errand
+from app.federation.pages import Pages
+from app.federation.progress import Listener
+from app.federation.witness import Witness
+from app.protocol.errors import LEG_KINDS
+from app.settings.schema import GatewaySettings, StateSettings
+from app.telemetry.metrics import Metrics
+from tests.support.fake_engine import FakeEngine, Json, members_of, method_call_of
+
+
+def errand_of(
+    method: str, params: Json, *engines: FakeEngine, listener: Listener | None = None, settings: Any = None, **call: Any
+) -> Errand:
+    """One call to these engines, accepted now; each of their capabilities is advertised."""
+    members = members_of(*engines)
+    offered = {name: {} for engine in engines if engine.advertisement for name in engine.advertisement.capabilities}
+    members.capabilities.update(offered)  # type: ignore[attr-defined]
+    metrics = Metrics("test")
+    metrics.declare_engines(members.ids(), LEG_KINDS)
+    made = method_call_of(method, params, now=asyncio.get_running_loop().time(), **call)
+    return Errand(made, members, GatewaySettings.model_validate(settings or {}), Witness(metrics), listener)
+
+
+def forgetful() -> Pages:
+    """Pages that last as long as the test."""
+    return Pages.in_memory(StateSettings())
