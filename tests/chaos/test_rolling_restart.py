@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from app.settings.schema import ServerSettings
 from tests.chaos.caller import Caller
 from tests.chaos.gateway_process import GatewayProcess, start_gateway
 from tests.chaos.scenario import question
@@ -34,7 +33,6 @@ NAMES = ("one", "two")
 
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="needs nginx"),
-    pytest.mark.skipif("drain_seconds" not in ServerSettings.model_fields, reason="needs a gateway that drains"),
 ]
 
 CONFIGURATION = """
