@@ -53,7 +53,7 @@ async def test_origins_of_a_session_are_its_tenants(engines: Any) -> None:
 
 
 async def test_what_a_tenant_calls_poisoned_is_marked_for_it(engines: Any) -> None:
-    """With `screen.feedback`, in every method that answers hits, for that tenant alone, even if no engine records it."""
+    """With `screen.feedback`, in every method that answers hits, for that tenant alone, even if no engine records."""
     engine = await listening_to_feedback(engines, {"broken": True}, results=hits("a", "b"))
     engine.capabilities["graph"] = {}
     engine.answers["graph"] = {"hits": hits("a", "b")}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.protocol.errors import (
@@ -130,6 +130,7 @@ async def test_ids_that_an_engine_makes_up_get_its_prefix() -> None:
     assert sent(docs, 1) == {"ids": ["docs-1", "2", "9"]}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a:x", "a:y", "b:x", "b:y:z"]), min_size=1, max_size=12))
 def test_ids_keep_their_order_wherever_they_go(ids: list[str]) -> None:
     """However documents are dealt out, each id comes back in its place, as the caller knows it."""
@@ -145,6 +146,7 @@ def test_ids_keep_their_order_wherever_they_go(ids: list[str]) -> None:
     asyncio.run(story())
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a:x", "plain", "d:x", "a:", ":b", None, 7]), max_size=12))
 def test_what_is_no_prefix_is_part_of_the_id(ids: list[Any]) -> None:
     """Only a namespace of the registry, with something behind it, is one; whoever is meant gets the others whole."""
