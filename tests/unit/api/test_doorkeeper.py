@@ -16,7 +16,9 @@ async def test_stages_only_go_on() -> None:
     state = state_of(FakeEngines(), {"server": {"drain_seconds": 3600}})
     asked: list[str] = []
     signals: Any = {signal.SIGTERM: None, signal.SIGUSR1: Stage.FINISHING, signal.SIGHUP: None}
-    keeper = Doorkeeper(uvicorn.Config(lambda: None), state, signals=signals, reload=lambda: asked.append("reload"))
+    keeper = Doorkeeper(
+        uvicorn.Config(lambda: None, log_config=None), state, signals=signals, reload=lambda: asked.append("reload")
+    )
     assert repr(keeper).startswith("<Doorkeeper serving, <Doorway 0/")
     keeper.hear(signal.SIGHUP)
     keeper.hear(signal.SIGWINCH)
