@@ -165,6 +165,7 @@ class DoorProtocol(HttpToolsProtocol):
     _messages = 0
     _refused = False
     """What came was no HTTP; the rest of it is not read any more."""
+    _abort: Callable[[], None]
     _probed = False
     """What is being read was a probe, and is answered."""
     _discarded = 0
@@ -177,6 +178,7 @@ class DoorProtocol(HttpToolsProtocol):
         """One connection was accepted."""
         corked: Any = CorkedTransport(transport, self.loop, self._is_sending)  # type: ignore[arg-type]
         super().connection_made(corked)
+        self._abort = corked.abort
         above = len(self.connections) - self.server_state.most
         if above > 0:
             self.server_state.cut("too_many")
@@ -216,7 +218,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._receiving = True
         self._messages += 1
         super().on_message_begin()
-        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["abort"] = self._abort  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """A head was read to its end."""
