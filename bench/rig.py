@@ -37,14 +37,14 @@ class RigError(Exception):
 class Child:
     """One process of the rig, and the base URLs it serves."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, checkout: Path) -> None:
         self.name = name
         self.log = log
         self.urls: list[str] = []
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
-                cwd=PROJECT,
+                cwd=checkout,  # `python -m` looks for modules there first
                 env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -108,9 +108,9 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def running(name: str, arguments: Sequence[str], workspace: Path) -> Iterator[Child]:
-    """A child for the length of the block; its stderr goes to `workspace`."""
-    child = Child(name, arguments, workspace / f"{name}.log")
+def running(name: str, arguments: Sequence[str], workspace: Path, checkout: Path = PROJECT) -> Iterator[Child]:
+    """A child for the length of the block, of the code in `checkout`; its stderr goes to `workspace`."""
+    child = Child(name, arguments, workspace / f"{name}.log", checkout)
     try:
         yield child
     finally:
@@ -134,15 +134,18 @@ def floor(engines: Sequence[str], loop: str, workspace: Path, name: str = "") ->
 
 
 @contextmanager
-def gateway(engines: Sequence[str], workspace: Path) -> Iterator[Child]:
-    """The real gateway in front of `engines`, with every engine joined. Raises RigError."""
+def gateway(
+    engines: Sequence[str], workspace: Path, name: str = "gateway", checkout: Path = PROJECT
+) -> Iterator[Child]:
+    """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError."""
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
     entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     port = free_port()
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
-    with running("gateway", [*arguments, "--host", "127.0.0.1", "--port", str(port)], workspace) as child:
+    arguments += ["--host", "127.0.0.1", "--port", str(port)]
+    with running(name, arguments, workspace, checkout) as child:
         root = f"http://127.0.0.1:{port}"
         wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")
         wait_until(child, lambda: joined(fetch(f"{root}/engines")) == len(engines), "was not joined by every engine")
