@@ -138,22 +138,23 @@ def load_stock(plain: dict[str, Any]) -> Stock:
 
 def lists_of(legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList]:
     """What fusion takes, of the engines that answered; `legs` by engine id."""
-    return [
-        RankedList(
-            engine=outcome.engine,
-            hits=outcome.hits,
-            weight=leg.weight,
-            priority=leg.engine.entry.priority,
-            fetch_k=leg.asked,
-            score_floor=leg.score_floor,
-            confidence=leg.engine.entry.confidence,
-            namespace=leg.engine.entry.id_namespace,
-            size=outcome.size,
-            max_trust=leg.engine.entry.max_trust,
-        )
-        for outcome in outcomes
-        if outcome.status == "ok" and (leg := legs[outcome.engine])
-    ]
+    return [_list_of(legs[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
+
+
+def _list_of(leg: Leg, outcome: Outcome) -> RankedList:
+    entry = leg.engine.entry
+    return RankedList(  # by position, which is cheaper: weight, priority, fetch_k and so on
+        outcome.engine,
+        outcome.hits,
+        leg.weight,
+        entry.priority,
+        leg.asked,
+        leg.score_floor,
+        entry.confidence,
+        entry.id_namespace,
+        outcome.size,
+        entry.max_trust,
+    )
 
 
 def _open(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> frozenset[str]:
