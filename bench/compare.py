@@ -19,6 +19,7 @@ from typing import Any
 
 import uvloop
 
+from app.compiled import INTERPRETED_VARIABLE
 from bench import rig
 from bench.load import Crew, Tally
 from bench.stub_engine import documents
@@ -171,6 +172,9 @@ def run(args: argparse.Namespace) -> Comparison:
             targets.append(stack.enter_context(rig.floor(engines, other, workspace)))
         if not args.no_gateway:
             targets.append(stack.enter_context(rig.gateway(engines, workspace)))
+        if args.interpreted:
+            sources = rig.gateway(engines, workspace, "interpreted", variables={INTERPRETED_VARIABLE: "1"})
+            targets.append(stack.enter_context(sources))
         for checkout in args.against:
             targets.append(stack.enter_context(rig.gateway(engines, workspace, checkout.name, checkout)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
@@ -206,6 +210,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--control", action="store_true", help="measure the floor twice: how far from 1 is chance?")
     parser.add_argument("--both-loops", action="store_true", help="measure the floor on the other loop too")
     parser.add_argument("--no-gateway", action="store_true", help="the floor only")
+    parser.add_argument("--interpreted", action="store_true", help="the gateway without its compiled rooms, too")
     against = "the gateway of another checkout too; may be given more than once"
     parser.add_argument("--against", type=Path, metavar="DIR", action="append", default=argparse.SUPPRESS, help=against)
     parser.add_argument("--no-fusion", action="store_true", help="leave out the cost of fusion alone")
@@ -223,8 +228,8 @@ def arguments() -> argparse.Namespace:
     for checkout in args.against:
         if not (checkout / "app" / "main.py").is_file():
             parser.error(f"--against {checkout}: there is no gateway (app/main.py)")
-    if len({"gateway", *(checkout.name for checkout in args.against)}) <= len(args.against):
-        parser.error("--against: the names of the folders must differ, and none may be 'gateway'")
+    if len({"gateway", "interpreted", *(checkout.name for checkout in args.against)}) <= len(args.against) + 1:
+        parser.error("--against: the names of the folders must differ, and none may be 'gateway' or 'interpreted'")
     args.k = min(WANTED, documents(args.engines, args.hits))
     args.stub = ["--engines", str(args.engines), "--hits", str(args.hits), "--bytes", str(args.bytes)]
     args.stub += ["--confidence", args.confidence, *(["--citations"] if args.citations else [])]
