@@ -16,13 +16,12 @@ from typing import Any, Final, NamedTuple
 MODULES: Final = (
     *("fusion.collision", "fusion.confidence", "fusion.copies", "fusion.identity", "fusion.merge", "fusion.ranked"),
     *("fusion.strategies", "fusion.tally", "fusion.trust"),
-    *("federation.answer", "federation.fanout", "federation.journey", "federation.outcome", "federation.pinned"),
-    *("federation.plan", "federation.portion", "federation.retrieve", "federation.stock", "federation.witness"),
-    *("engines.body", "engines.connection", "engines.engine", "engines.http", "engines.pool", "engines.transport"),
-    *("protocol.envelope", "resilience.limits", "state.memory", "telemetry.metrics", "telemetry.tallies"),
-    *("api.cancel", "api.dispatch", "api.rpc"),
+    *("federation.answer", "federation.fanout", "federation.outcome", "federation.pinned", "federation.plan"),
+    *("federation.portion", "federation.stock", "federation.witness"),
+    *("engines.connection", "engines.engine", "engines.http", "engines.pool", "engines.transport"),
+    *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
 )
-"""What a federated retrieve runs through, by module of this package."""
+"""Where a federated retrieve spends its time, by module of this package."""
 
 INTERPRETED_VARIABLE: Final = "RCP_GATEWAY_INTERPRETED"
 """Environment variable; not empty: the sources are run even where compiled modules lie ready."""
