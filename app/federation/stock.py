@@ -79,7 +79,7 @@ def joined(stock: Stock, kept: Stock | None) -> Stock:
     return stock._replace(
         lists=lists,
         fusion=fuse(lists, stock.options),
-        open=frozenset(deeper | (kept.open - given.keys())),
+        open=frozenset(deeper.union(kept.open.difference(given))),
         versions=versions,
         degraded=sorted({*stock.degraded, *_still_missing(kept, given)}),
         spread=kept.spread or stock.spread,
