@@ -47,10 +47,16 @@ class Tallies:
         self._tallies.setdefault((first, second), Tally(len(self._bounds) + 1))
 
     def observe(self, first: str, second: str, seconds: float) -> None:
-        """One more, and how long it took."""
-        tally = self._tallies[(first, second)]
-        tally.counts[bisect_left(self._bounds, seconds)] += 1
-        tally.seconds += seconds
+        """One more, and how long it took; nothing for labels that are forgotten, or were never declared."""
+        tally = self._tallies.get((first, second))
+        if tally is not None:
+            tally.counts[bisect_left(self._bounds, seconds)] += 1
+            tally.seconds += seconds
+
+    def forget(self, first: str) -> None:
+        """Let every series with this first label end."""
+        for key in [key for key in self._tallies if key[0] == first]:
+            del self._tallies[key]
 
     def families(self) -> Iterator[Metric]:
         """Both metrics as they are now."""
