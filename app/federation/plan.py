@@ -378,7 +378,7 @@ class _Planner:
             self._lost.append(never_reached(engine.id, why))
 
     def _check_weights(self) -> None:
-        known = self._members.ids() | INNER_LISTS | self._members.groups.keys() if self._weights else frozenset()
+        known = self._members.ids().union(INNER_LISTS, self._members.groups) if self._weights else frozenset()
         for name in self._weights:
             if name not in known:
                 raise InvalidParams(

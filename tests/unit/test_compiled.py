@@ -1,5 +1,6 @@
 """Compiled rooms: used only where every source is what was compiled, all of them or none; edited sources always run."""
 
+import ast
 import importlib
 import json
 import subprocess
@@ -41,6 +42,39 @@ def test_every_compiled_module_is_there() -> None:
     assert len(set(compiled.MODULES)) == len(compiled.MODULES)
     for name in compiled.MODULES:
         assert importlib.util.find_spec(f"app.{name}") is not None
+
+
+def sources() -> dict[str, ast.Module]:
+    """The compiled modules, parsed."""
+    package = Path(compiled.__file__).parent
+    return {name: ast.parse((package / f"{name.replace('.', '/')}.py").read_text()) for name in compiled.MODULES}
+
+
+def test_no_set_passes_for_a_frozenset() -> None:
+    """`frozenset | dict.keys()` is a set to Python and a frozenset to mypy: compiled, that is a TypeError. Use `union`."""
+    found = []
+    for name, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.BinOp):
+                sides = [side.func for side in (node.left, node.right) if isinstance(side, ast.Call)]
+                if any(isinstance(call, ast.Attribute) and call.attr == "keys" for call in sides):
+                    found.append(f"{name}:{node.lineno} {ast.unparse(node)}")
+    assert found == []
+
+
+def test_what_is_caught_has_one_name_for_each_type() -> None:
+    """Compiled, a name has one type: a fault of another class caught under it is a TypeError."""
+    found = []
+    for name, tree in sources().items():
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                caught: dict[str, str] = {}
+                for node in ast.walk(function):
+                    if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+                        kind = ast.unparse(node.type)
+                        if caught.setdefault(node.name, kind) != kind:
+                            found.append(f"{name}:{node.lineno} {node.name}: {caught[node.name]}, {kind}")
+    assert found == []
 
 
 def test_where_nothing_is_compiled_sources_run(tmp_path: Path) -> None:
