@@ -51,7 +51,7 @@ def sources() -> dict[str, ast.Module]:
 
 
 def test_no_set_passes_for_a_frozenset() -> None:
-    """`frozenset | dict.keys()` is a set to Python and a frozenset to mypy: compiled, that is a TypeError. Use `union`."""
+    """`frozenset | dict.keys()` is a set to Python and a frozenset to mypy: compiled, a TypeError. Use `union`."""
     found = []
     for name, tree in sources().items():
         for node in ast.walk(tree):
