@@ -314,9 +314,10 @@ class _Planner:
     def _ask(self, engine: Engine, advertisement: Advertisement, offer: RetrieveOffer, left_out: list[str]) -> None:
         seconds, deadline, meta = self._budget(engine.entry.timeout_ms)
         asked = self._window if offer.max_k is None else min(self._window, offer.max_k)
+        weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
         if self._plain:
             shared = self._shared_params(asked, deadline, meta)
-            self._legs.append(Leg(engine, shared, engine.entry.weight, seconds, deadline, asked, offer.score_floor))
+            self._legs.append(Leg(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
             return
         params = {**self._forwarded, "_meta": meta}
         raw = self._call.params.raw
@@ -330,7 +331,6 @@ class _Planner:
             params.pop(key, None)
         if self._session is not None and not dedups(advertisement):
             params["sessionId"] = self._session
-        weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
         leg = Leg(engine, params, weight, seconds, deadline, asked, offer.score_floor)
         if left_out or self._pinning:
             leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))

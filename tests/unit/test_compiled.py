@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +131,13 @@ def test_whoever_wishes_runs_the_sources(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv(compiled.INTERPRETED_VARIABLE, value)
         compiled.choose()
         assert len(adoptions) == expected
+
+
+def test_another_process_chooses_before_it_imports() -> None:
+    """What a worker is given travels by name, and brings no compiled module along; called, it does its work."""
+    entry = compiled.Entry("json", "dumps")
+    assert pickle.loads(pickle.dumps(entry))([1]) == "[1]"
+    script = "import pickle, sys; from app import compiled, api; import app.api.workers, app.settings.source\n"
+    script += "print([name for name in sys.modules if name.removeprefix('app.') in compiled.MODULES])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
