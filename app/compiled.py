@@ -11,7 +11,7 @@ import sys
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 MODULES: Final = (
     *("fusion.collision", "fusion.confidence", "fusion.copies", "fusion.identity", "fusion.merge", "fusion.ranked"),
@@ -87,12 +87,7 @@ def in_use() -> bool:
     return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
 
 
-class Entry(NamedTuple):
-    """A function by its name, for another process: called there, it is looked up once it is settled what rooms run."""
-
-    module: str
-    function: str
-
-    def __call__(self, *arguments: Any) -> Any:
-        choose()
-        return getattr(importlib.import_module(self.module), self.function)(*arguments)
+def call(module: str, function: str, *arguments: Any) -> Any:
+    """Call a function by its name once it is settled what rooms run: how another process comes to its work."""
+    choose()
+    return getattr(importlib.import_module(module), function)(*arguments)

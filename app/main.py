@@ -230,7 +230,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[shared.FOLDER] = folder
-        all_workers = Workers(count, partial(compiled.Entry("app.main", "work"), files), listener, shared.forget_worker)
+        all_workers = Workers(count, partial(compiled.call, "app.main", "work", files), listener, shared.forget_worker)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from app.federation.adjustment import (
+    ALIKE,
     INNER_LISTS,
     OWN_PARAMS,
+    Shared,
     dedups,
     forwarded_meta,
+    shared_params,
     write_funnel,
     write_inner_fusion,
 )
@@ -37,7 +40,6 @@ from app.federation.sessions import scoped
 from app.federation.union import Union, union_of, without_rerank
 from app.fusion.ranked import FusionOptions
 from app.protocol.capabilities import Advertisement, RetrieveOffer
-from app.protocol.envelope import SharedParams
 from app.protocol.errors import BackendUnavailable, InvalidParams, OptionUnsupported
 from app.protocol.filters import FilterFault, fault_of
 from app.resilience.deadline import leg_seconds
@@ -158,10 +160,6 @@ def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionOptions, re
     )
 
 
-_PLAIN = frozenset({"query", "k", "filter", "includeText", "minScore"})
-"""Options that every engine is sent alike, or not at all."""
-
-
 class _Planner:
     """Walks the members once; what is the same for every engine is worked out before."""
 
@@ -229,8 +227,8 @@ class _Planner:
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights = engine_weights(self._fusion, members)
         self._asked_engines = asked_engines(params.gateway, members)
-        self._plain = params.raw.keys() <= _PLAIN and session_id is None
-        self._shared: dict[tuple[int, float], SharedParams] = {}
+        self._plain = params.raw.keys() <= ALIKE and session_id is None
+        self._shared: Shared = {}
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
         self._meta = forwarded_meta(call, members.identity)
         self._cut_by_caller = False
@@ -316,7 +314,7 @@ class _Planner:
         asked = self._window if offer.max_k is None else min(self._window, offer.max_k)
         weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
         if self._plain:
-            shared = self._shared_params(asked, deadline, meta)
+            shared = shared_params(self._shared, (asked, deadline), self._forwarded, meta)
             self._legs.append(Leg(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
             return
         params = {**self._forwarded, "_meta": meta}
@@ -335,13 +333,6 @@ class _Planner:
         if left_out or self._pinning:
             leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
         self._legs.append(leg)
-
-    def _shared_params(self, asked: int, deadline: float, meta: dict[str, Any]) -> SharedParams:
-        """What all engines with this `k` and deadline are sent, where nothing depends on what they advertise."""
-        params = self._shared.get((asked, deadline))
-        if params is None:
-            params = self._shared[asked, deadline] = SharedParams(self._forwarded, _meta=meta, k=asked)
-        return params
 
     def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
         """Pin these params to the version that the engine must serve, if it must."""

@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from app import compiled
 
 ADOPTS = """
 import sys
+from functools import partial
 from pathlib import Path
 from app import compiled
 
@@ -133,10 +135,11 @@ def test_whoever_wishes_runs_the_sources(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(adoptions) == expected
 
 
-def test_another_process_chooses_before_it_imports() -> None:
+def test_another_process_chooses_before_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker is given travels by name, and brings no compiled module along; called, it does its work."""
-    entry = compiled.Entry("json", "dumps")
-    assert pickle.loads(pickle.dumps(entry))([1]) == "[1]"
+    work = pickle.loads(pickle.dumps(partial(compiled.call, "json", "dumps")))
+    monkeypatch.setenv(compiled.INTERPRETED_VARIABLE, "1")
+    assert work([1]) == "[1]"
     script = "import pickle, sys; from app import compiled, api; import app.api.workers, app.settings.source\n"
     script += "print([name for name in sys.modules if name.removeprefix('app.') in compiled.MODULES])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
