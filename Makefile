@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench chaos clean
+.PHONY: help install compile demo test check format bench chaos clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +20,12 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
 	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval,compile]'
+	@$(BIN)/rcp-gateway compile || true # without a compiler the gateway runs as it is written
 	@touch $@
+
+compile: $(STAMP) ## make machine code of the hot rooms again, after their sources have changed
+	@$(BIN)/rcp-gateway compile
 
 demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
 	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
@@ -36,6 +40,7 @@ format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
+	@$(BIN)/rcp-gateway compile || true
 	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
 
 chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run

@@ -1,19 +1,24 @@
-"""The command line: serve · stdio · demo · query · engines · check · conformance · fuse · eval · tune · key.
+"""The command line: serve · stdio · demo · query · engines · check · conformance · fuse · eval · tune · compile · key.
 
-It decides which commands there are; what each does is in `app/commands/`, loaded here, while whatever is slow to import
-is loaded by the command that needs it.
+It decides which commands there are; what each does is in `app/commands/`, loaded here once it is settled whether rooms
+run compiled, while whatever is slow to import is loaded by the command that needs it.
 """
 
 import importlib
 import io
 import sys
+from functools import cache
 from typing import Annotated, NoReturn
 
 import typer
 
+from app import compiled
 from app.commands.failure import Commands
 
-COMMANDS = ("serve", "stdio", "demo", "query", "engines", "check", "conformance", "fuse", "eval", "tune", "key")
+COMMANDS = (
+    *("serve", "stdio", "demo", "query", "engines", "check", "conformance"),
+    *("fuse", "eval", "tune", "compile", "key"),
+)
 """Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
 
 app = typer.Typer(
@@ -58,16 +63,21 @@ def _register(name: str) -> None:
             raise reason
 
 
-for name in COMMANDS:
-    _register(name)
+@cache
+def load() -> typer.Typer:
+    """The command line with every command."""
+    for name in COMMANDS:
+        _register(name)
+    return app
 
 
 def main() -> None:
     """The console script `rcp-gateway`, and `python -m app`. Ends with SystemExit."""
+    compiled.choose()  # before a command imports what may be compiled
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows something else
             stream.reconfigure(errors="replace")
-    app(prog_name="rcp-gateway")
+    load()(prog_name="rcp-gateway")
 
 
 if __name__ == "__main__":

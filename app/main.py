@@ -22,6 +22,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.answers import ANSWERED
@@ -77,7 +78,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     def child_line(engine_id: str, line: str) -> None:
         log.info("engine_stderr", engine=engine_id, line=line)
 
-    metrics = Metrics(VERSION)
+    metrics = Metrics(VERSION, compiled=compiled.in_use())
 
     def engine_moved(move: Move) -> None:
         if move.kind == "joined":
@@ -154,7 +155,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         if reload is not None:
             reload.start()
         await _until_ready(state.readiness, patience)
-        logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
+        _tell_started(state)
         try:
             yield
         finally:
@@ -177,6 +178,11 @@ async def _until_ready(readiness: Readiness, patience: float) -> None:
     until = asyncio.get_running_loop().time() + patience
     while readiness.reason() is not None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - bounded
         await asyncio.sleep(READY_POLL_SECONDS)
+
+
+def _tell_started(state: GatewayState) -> None:
+    engines = [engine.id for engine in state.engines.engines]
+    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=engines)
 
 
 def calm_the_collector() -> None:
@@ -224,7 +230,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[shared.FOLDER] = folder
-        all_workers = Workers(count, partial(work, files), listener, shared.forget_worker)
+        all_workers = Workers(count, partial(compiled.call, "app.main", "work", files), listener, shared.forget_worker)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
@@ -288,7 +294,7 @@ async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, door.stop)
     state.engines.start()
-    logs.logger().info("started", version=state.version, engines=[engine.id for engine in state.engines.engines])
+    _tell_started(state)
     try:
         await door.serve()
     finally:

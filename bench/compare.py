@@ -19,6 +19,7 @@ from typing import Any
 
 import uvloop
 
+from app.compiled import INTERPRETED_VARIABLE
 from bench import rig
 from bench.load import Crew, Tally
 from bench.stub_engine import documents
@@ -49,13 +50,14 @@ class Comparison:
     targets: list[str]
     rounds: list[dict[str, Reading]]
 
-    def ratios(self, target: str) -> list[float]:
-        """Per round: the CPU of `target` over that of the floor."""
-        return [readings[target].cpu_us / readings[self.targets[0]].cpu_us for readings in self.rounds]
+    def ratios(self, target: str, base: str = "") -> list[float]:
+        """Per round: the CPU of `target` over that of `base`, the floor if not said."""
+        base = base or self.targets[0]
+        return [readings[target].cpu_us / readings[base].cpu_us for readings in self.rounds]
 
-    def ratio(self, target: str) -> float:
+    def ratio(self, target: str, base: str = "") -> float:
         """The median over the rounds."""
-        return statistics.median(self.ratios(target))
+        return statistics.median(self.ratios(target, base))
 
     def median_us(self, target: str) -> float:
         return statistics.median(readings[target].cpu_us for readings in self.rounds)
@@ -109,6 +111,8 @@ class Comparison:
         for other in others:
             spread = f"{min(self.ratios(other)):.2f} to {max(self.ratios(other)):.2f}"
             table.append(f"{other} costs {self.ratio(other):.2f} times the {floor} ({spread} over the rounds)")
+            if "gateway" in others[: others.index(other)]:
+                table.append(f"{other} costs {self.ratio(other, 'gateway'):.2f} times the gateway")
         return table
 
 
@@ -168,6 +172,11 @@ def run(args: argparse.Namespace) -> Comparison:
             targets.append(stack.enter_context(rig.floor(engines, other, workspace)))
         if not args.no_gateway:
             targets.append(stack.enter_context(rig.gateway(engines, workspace)))
+        if args.interpreted:
+            sources = rig.gateway(engines, workspace, "interpreted", variables={INTERPRETED_VARIABLE: "1"})
+            targets.append(stack.enter_context(sources))
+        for checkout in args.against:
+            targets.append(stack.enter_context(rig.gateway(engines, workspace, checkout.name, checkout)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         return runner.run(compare(targets, args.rounds, args.requests, args.callers, args.k))
 
@@ -201,6 +210,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--control", action="store_true", help="measure the floor twice: how far from 1 is chance?")
     parser.add_argument("--both-loops", action="store_true", help="measure the floor on the other loop too")
     parser.add_argument("--no-gateway", action="store_true", help="the floor only")
+    parser.add_argument("--interpreted", action="store_true", help="the gateway without its compiled rooms, too")
+    against = "the gateway of another checkout too; may be given more than once"
+    parser.add_argument("--against", type=Path, metavar="DIR", action="append", default=argparse.SUPPRESS, help=against)
     parser.add_argument("--no-fusion", action="store_true", help="leave out the cost of fusion alone")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
     parser.add_argument(
@@ -212,6 +224,12 @@ def arguments() -> argparse.Namespace:
     if not 1 <= args.hits <= 100:
         parser.error("hits must be 1 to 100: a stub gives no more")
     args.max_ratio = getattr(args, "max_ratio", None)
+    args.against = [checkout.resolve() for checkout in getattr(args, "against", [])]
+    for checkout in args.against:
+        if not (checkout / "app" / "main.py").is_file():
+            parser.error(f"--against {checkout}: there is no gateway (app/main.py)")
+    if len({"gateway", "interpreted", *(checkout.name for checkout in args.against)}) <= len(args.against) + 1:
+        parser.error("--against: the names of the folders must differ, and none may be 'gateway' or 'interpreted'")
     args.k = min(WANTED, documents(args.engines, args.hits))
     args.stub = ["--engines", str(args.engines), "--hits", str(args.hits), "--bytes", str(args.bytes)]
     args.stub += ["--confidence", args.confidence, *(["--citations"] if args.citations else [])]

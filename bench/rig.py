@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,17 @@ class RigError(Exception):
 class Child:
     """One process of the rig, and the base URLs it serves."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, checkout: Path, variables: Mapping[str, str] | None
+    ) -> None:
         self.name = name
         self.log = log
         self.urls: list[str] = []
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
-                cwd=PROJECT,
-                env=environment(),
+                cwd=checkout,  # `python -m` looks for modules there first
+                env=environment() | dict(variables or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -104,13 +106,19 @@ def cpu_ns_of(pid: int) -> int:
 
 def environment() -> dict[str, str]:
     """This process's environment without overrides of the gateway's settings: the defaults are what is measured."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RCP_GATEWAY__")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("RCP_GATEWAY_")}
 
 
 @contextmanager
-def running(name: str, arguments: Sequence[str], workspace: Path) -> Iterator[Child]:
-    """A child for the length of the block; its stderr goes to `workspace`."""
-    child = Child(name, arguments, workspace / f"{name}.log")
+def running(
+    name: str,
+    arguments: Sequence[str],
+    workspace: Path,
+    checkout: Path = PROJECT,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Child]:
+    """A child for the length of the block, of the code in `checkout`; its stderr goes to `workspace`."""
+    child = Child(name, arguments, workspace / f"{name}.log", checkout, variables)
     try:
         yield child
     finally:
@@ -134,15 +142,25 @@ def floor(engines: Sequence[str], loop: str, workspace: Path, name: str = "") ->
 
 
 @contextmanager
-def gateway(engines: Sequence[str], workspace: Path) -> Iterator[Child]:
-    """The real gateway in front of `engines`, with every engine joined. Raises RigError."""
+def gateway(
+    engines: Sequence[str],
+    workspace: Path,
+    name: str = "gateway",
+    checkout: Path = PROJECT,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Child]:
+    """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError.
+
+    `variables`: what its environment holds besides.
+    """
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
     entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     port = free_port()
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
-    with running("gateway", [*arguments, "--host", "127.0.0.1", "--port", str(port)], workspace) as child:
+    arguments += ["--host", "127.0.0.1", "--port", str(port)]
+    with running(name, arguments, workspace, checkout, variables) as child:
         root = f"http://127.0.0.1:{port}"
         wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")
         wait_until(child, lambda: joined(fetch(f"{root}/engines")) == len(engines), "was not joined by every engine")

@@ -17,7 +17,7 @@ ROWS = (
     {"api"},
     {"federation"},
     {"engines", "fusion", "state"},
-    {"protocol", "resilience", "settings", "telemetry"},
+    {"protocol", "resilience", "settings", "telemetry", "compiled"},
 )
 """A room imports only from rows below its own; rooms of one row do not know each other."""
 

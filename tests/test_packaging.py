@@ -44,18 +44,28 @@ def test_the_base_image_is_pinned_and_slim() -> None:
     """One Python base, down to its patch release, for building and running."""
     (base,) = all_of("ARG")
     assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+", base)
-    outside = [stage.split()[0] for stage in all_of("FROM") if stage.split()[0] not in {"build", "runtime"}]
+    outside = [stage.split()[0] for stage in all_of("FROM") if stage.split()[0] not in {"build", "compiled", "runtime"}]
     assert set(outside) == {"${PYTHON_IMAGE}"}
 
 
 def test_the_default_image_holds_no_demo() -> None:
     """The last stage is the gateway; what the demo needs is in a stage of its own."""
     stages = [stage.split()[-1] for stage in all_of("FROM")]
-    assert stages == ["build", "build-demo", "runtime", "demo", "gateway"]
-    assert DOCKERFILE.rstrip().endswith("COPY --from=build /opt/rcp-gateway /opt/rcp-gateway")
-    installs = [rest for rest in all_of("RUN") if "install" in rest]
-    assert ["[demo]" in rest for rest in installs] == [False, True]
+    assert stages == ["build", "compiled", "build-demo", "runtime", "demo", "gateway"]
+    assert DOCKERFILE.rstrip().endswith("COPY --from=compiled /opt/rcp-gateway /opt/rcp-gateway")
+    installs = [rest for rest in all_of("RUN") if '"pip", "install"' in rest]
+    assert ["[demo]" in rest for rest in installs] == [False, False, True]
     assert all("requirements.lock" in rest for rest in installs)
+
+
+def test_the_images_hold_machine_code_and_no_compiler() -> None:
+    """The hot rooms are compiled where the compilers are, outside of the folder that the images copy."""
+    runs = all_of("RUN")
+    assert json.loads(runs[-2]) == ["/opt/rcp-gateway/bin/rcp-gateway", "compile"]
+    (compilers,) = [json.loads(rest) for rest in runs if "mypy" in rest]
+    target = compilers[compilers.index("--target") + 1]
+    assert f"PYTHONPATH={target}" in all_of("ENV")
+    assert not target.startswith("/opt/rcp-gateway")
 
 
 def test_it_runs_as_nobody_in_particular() -> None:
@@ -147,7 +157,10 @@ def test_every_dependency_is_locked() -> None:
     pins = dict(line.split("==") for line in LOCK if line and not line.startswith("#"))
     locked = {normalised(name) for name in pins}
     extras = PYPROJECT["project"]["optional-dependencies"]
-    wanted = {normalised(entry) for entry in (*PYPROJECT["project"]["dependencies"], *extras["demo"], *extras["dev"])}
+    wanted = {
+        normalised(entry)
+        for entry in (*PYPROJECT["project"]["dependencies"], *extras["demo"], *extras["dev"], *extras["compile"])
+    }
     assert wanted - locked == set()
     assert not any("://" in line or "@" in line for line in LOCK)
 

@@ -67,8 +67,8 @@ class HttpTransport:
             try:
                 answer = await connection.ask(request)
                 result = _read(connection, answer, call_id)
-            except Severed as fault:
-                self._part(connection, fault, attempts)
+            except Severed as end:  # a name of its own: compiled, a name has one type
+                self._part(connection, end, attempts)
                 if not once_more:
                     raise
                 connection, attempts, once_more = None, 2, False

@@ -103,8 +103,8 @@ def read_reply(body: Content, call_id: int) -> dict[str, Any]:
         message = envelope.loads_answer(body)
     except ParseError as fault:
         raise ProtocolViolation(fault.message) from None
-    except PayloadTooLarge as fault:
-        raise ResponseTooLarge(fault.message) from None
+    except PayloadTooLarge as excess:
+        raise ResponseTooLarge(excess.message) from None
     return result_of(message, call_id)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.federation.call import Call
 from app.protocol.capabilities import Advertisement, RetrieveOffer
+from app.protocol.envelope import SharedParams
 
 OWN_PARAMS = ("minScore", "tokenBudget", "cursor", "fusion", "sessionId", "k", "candidateK", "rerank")
 """Params that the gateway honours itself or adjusts; the others are forwarded as they are."""
@@ -17,11 +18,28 @@ INNER_LISTS = frozenset({"dense", "sparse"})
 """Keys of `fusion.weights` that belong to the engines, not to the federation."""
 
 
+ALIKE = frozenset({"query", "k", "filter", "includeText", "minScore"})
+"""Options that every engine is sent alike, or not at all."""
+
+Shared = dict[tuple[int, float], SharedParams]
+"""(`k`, deadline) -> what all engines are sent that have both in common."""
+
+
 def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
     """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
     most = call.default_depth
     depth = most if call.meta.depth is None else min(call.meta.depth, most)
     return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, identity]}}
+
+
+def shared_params(
+    known: Shared, common: tuple[int, float], forwarded: Mapping[str, Any], meta: dict[str, Any]
+) -> SharedParams:
+    """What engines with this `k` and deadline are sent, where nothing depends on what they advertise."""
+    params = known.get(common)
+    if params is None:
+        params = known[common] = SharedParams(forwarded, _meta=meta, k=common[0])
+    return params
 
 
 def write_funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, advertisement: Advertisement) -> int:

@@ -162,8 +162,8 @@ class FanOut:
             outcome = self._outcome(leg, reply, begun.took)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, begun.took)
-        except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
-            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
+        except Exception as bug:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
+            outcome = failed(leg.engine.id, _own_fault(self._loop, bug), self._clock() - started)
         self._settle(leg, outcome)
 
     def _strike(self, deadline: float) -> None:
@@ -190,8 +190,8 @@ class FanOut:
             outcome = failed(leg.engine.id, _own_fault(self._loop, end), self._clock() - started)
         except LegError as fault:
             outcome = failed(leg.engine.id, fault, self._clock() - started)
-        except Exception as fault:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
-            outcome = failed(leg.engine.id, _own_fault(self._loop, fault), self._clock() - started)
+        except Exception as bug:  # noqa: BLE001 - the edge of a leg: a fault of ours costs one engine
+            outcome = failed(leg.engine.id, _own_fault(self._loop, bug), self._clock() - started)
         if asyncio.current_task() in self._tasks:  # else it was cut off in the very moment it ended
             self._settle(leg, outcome)
 

@@ -5,7 +5,7 @@ judge. It refuses to know how legs are run and how lists are fused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import (
@@ -87,23 +87,30 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int,
         hits = [hit for hit in sent if _well_formed(hit)]
         malformed = len(sent) - len(hits)
     usage = result.get("usage")
-    usage = usage if type(usage) is dict else {}
+    candidates, reranked = len(hits), 0
+    if type(usage) is dict:
+        candidates = max(_count(usage.get("candidates")), candidates)
+        reranked = _count(usage.get("reranked"))
     index_version = result.get("indexVersion")
     rewritten = result.get("rewrittenQuery")
-    return Outcome(
+    return Outcome(  # by position: naming so many costs as much again
         engine,
         "ok",
         hits,
         took,
         attempts,
-        notes=_hit_notes(engine, malformed, excess) if malformed or excess else (),
-        malformed=malformed,
-        excess=excess,
-        candidates=max(_count(usage.get("candidates")), len(hits)),
-        reranked=_count(usage.get("reranked")),
-        index_version=index_version if type(index_version) is str else None,
-        rewritten_query=rewritten if type(rewritten) is str else None,
-        size=size,
+        None,
+        None,
+        None,
+        None,
+        _hit_notes(engine, malformed, excess) if malformed or excess else (),
+        malformed,
+        excess,
+        candidates,
+        reranked,
+        index_version if type(index_version) is str else None,
+        rewritten if type(rewritten) is str else None,
+        size,
     )
 
 
@@ -149,13 +156,13 @@ def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[st
 
     `of_hits`: whether to say how many hits each gave.
     """
-    return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=lambda outcome: outcome.engine)]
+    return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=_engine_of)]
 
 
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
     """The lines of `usage.notes`, by engine id: each names its engine and the class of what went wrong."""
     lines: list[str] = []
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.engine):
+    for outcome in sorted(outcomes, key=_engine_of):
         if outcome.status == "failed":
             lines.append(failure_line(outcome))
         lines.extend(outcome.notes)
@@ -172,7 +179,7 @@ def failure_line(outcome: Outcome) -> str:
 
 def degraded(outcomes: Iterable[Outcome]) -> list[str]:
     """Ids of the engines that were asked and dropped: the answer is partial without them."""
-    return sorted(outcome.engine for outcome in outcomes if outcome.status == "failed")
+    return sorted([outcome.engine for outcome in outcomes if outcome.status == "failed"])
 
 
 def required_failed(outcome: Outcome) -> RcpError:
@@ -273,6 +280,7 @@ def _clean(hits: Sequence[Any]) -> bool:
         return False
 
 
+_engine_of: Final = attrgetter("engine")
 _id_of: Final = itemgetter("id")
 _score_of: Final = itemgetter("score")
 _IDS: Final = frozenset({str, int, float})

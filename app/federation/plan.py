@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from app.federation.adjustment import (
+    ALIKE,
     INNER_LISTS,
     OWN_PARAMS,
+    Shared,
     dedups,
     forwarded_meta,
+    shared_params,
     write_funnel,
     write_inner_fusion,
 )
@@ -178,8 +181,10 @@ class _Planner:
         "_now",
         "_pinning",
         "_pins",
+        "_plain",
         "_refusals",
         "_session",
+        "_shared",
         "_skipped",
         "_union",
         "_weights",
@@ -222,6 +227,8 @@ class _Planner:
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights = engine_weights(self._fusion, members)
         self._asked_engines = asked_engines(params.gateway, members)
+        self._plain = params.raw.keys() <= ALIKE and session_id is None
+        self._shared: Shared = {}
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
         self._meta = forwarded_meta(call, members.identity)
         self._cut_by_caller = False
@@ -305,8 +312,12 @@ class _Planner:
     def _ask(self, engine: Engine, advertisement: Advertisement, offer: RetrieveOffer, left_out: list[str]) -> None:
         seconds, deadline, meta = self._budget(engine.entry.timeout_ms)
         asked = self._window if offer.max_k is None else min(self._window, offer.max_k)
-        params = dict(self._forwarded)
-        params["_meta"] = meta
+        weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
+        if self._plain:
+            shared = shared_params(self._shared, (asked, deadline), self._forwarded, meta)
+            self._legs.append(Leg(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
+            return
+        params = {**self._forwarded, "_meta": meta}
         raw = self._call.params.raw
         if "candidateK" in raw or "rerank" in raw:
             wanted = {key: value for key, value in raw.items() if key not in left_out} if left_out else raw
@@ -318,7 +329,6 @@ class _Planner:
             params.pop(key, None)
         if self._session is not None and not dedups(advertisement):
             params["sessionId"] = self._session
-        weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
         leg = Leg(engine, params, weight, seconds, deadline, asked, offer.score_floor)
         if left_out or self._pinning:
             leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
@@ -359,7 +369,7 @@ class _Planner:
             self._lost.append(never_reached(engine.id, why))
 
     def _check_weights(self) -> None:
-        known = self._members.ids() | INNER_LISTS | self._members.groups.keys() if self._weights else frozenset()
+        known = self._members.ids().union(INNER_LISTS, self._members.groups) if self._weights else frozenset()
         for name in self._weights:
             if name not in known:
                 raise InvalidParams(

@@ -79,7 +79,7 @@ def joined(stock: Stock, kept: Stock | None) -> Stock:
     return stock._replace(
         lists=lists,
         fusion=fuse(lists, stock.options),
-        open=frozenset(deeper | (kept.open - given.keys())),
+        open=frozenset(deeper.union(kept.open.difference(given))),
         versions=versions,
         degraded=sorted({*stock.degraded, *_still_missing(kept, given)}),
         spread=kept.spread or stock.spread,
@@ -138,22 +138,23 @@ def load_stock(plain: dict[str, Any]) -> Stock:
 
 def lists_of(legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[RankedList]:
     """What fusion takes, of the engines that answered; `legs` by engine id."""
-    return [
-        RankedList(
-            engine=outcome.engine,
-            hits=outcome.hits,
-            weight=leg.weight,
-            priority=leg.engine.entry.priority,
-            fetch_k=leg.asked,
-            score_floor=leg.score_floor,
-            confidence=leg.engine.entry.confidence,
-            namespace=leg.engine.entry.id_namespace,
-            size=outcome.size,
-            max_trust=leg.engine.entry.max_trust,
-        )
-        for outcome in outcomes
-        if outcome.status == "ok" and (leg := legs[outcome.engine])
-    ]
+    return [_list_of(legs[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
+
+
+def _list_of(leg: Leg, outcome: Outcome) -> RankedList:
+    entry = leg.engine.entry
+    return RankedList(  # by position, which is cheaper: weight, priority, fetch_k and so on
+        outcome.engine,
+        outcome.hits,
+        leg.weight,
+        entry.priority,
+        leg.asked,
+        leg.score_floor,
+        entry.confidence,
+        entry.id_namespace,
+        outcome.size,
+        entry.max_trust,
+    )
 
 
 def _open(legs: dict[str, Leg], outcomes: Sequence[Outcome]) -> frozenset[str]:

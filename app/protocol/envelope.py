@@ -162,8 +162,36 @@ def failure(request_id: str | int | float | None, error: RcpError) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.body()})
 
 
+class SharedParams(dict[str, Any]):
+    """Params that several engines are sent: what follows the id of a request is written once. Not to be changed then.
+
+    A dict like any other to whoever reads it.
+    """
+
+    __slots__ = ("_method", "_tail")
+
+    _method: str
+    _tail: bytes
+
+    def tail(self, method: str) -> bytes:
+        """The request after its id."""
+        try:
+            if self._method == method:
+                return self._tail
+        except AttributeError:  # not written yet
+            pass
+        tail: bytes = orjson.dumps({"method": method, "params": self})[1:]
+        self._method, self._tail = method, tail
+        return tail
+
+    def __repr__(self) -> str:
+        return f"SharedParams({super().__repr__()})"
+
+
 def encode_call(call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
     """A request of ours to an engine."""
+    if type(params) is SharedParams:
+        return b'{"jsonrpc":"2.0","id":%d,%b' % (call_id, params.tail(method))
     return orjson.dumps({"jsonrpc": "2.0", "id": call_id, "method": method, "params": params})
 
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.door import DoorMetrics
 from app.telemetry.shared import AllWorkers, is_shared
+from app.telemetry.tallies import Exposed, Tallies
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
@@ -21,6 +22,7 @@ REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 DROP_REASONS = ("malformed", "excess")
 OTHER = "other"
+
 ATTEMPTS = ("first", "again", "retry", "hedge")
 """Why a request was sent: a call's first; over a fresh connection or after a handshake; a retry; a hedge."""
 
@@ -51,7 +53,7 @@ class EngineState(NamedTuple):
 
 
 class _Outcomes:
-    """A counter and a histogram that share labels: resolved once, then one dictionary look-up per observation."""
+    """As Tallies, for several worker processes whose values are added up at the scrape."""
 
     __slots__ = ("_children", "_counter", "_histogram")
 
@@ -75,12 +77,25 @@ class _Outcomes:
         for key in [key for key in self._children if key[0] == engine]:
             del self._children[key]
 
-    @property
-    def metrics(self) -> tuple[Counter, Histogram]:
-        return self._counter, self._histogram
-
     def __repr__(self) -> str:
         return f"<_Outcomes {len(self._children)} pairs of labels>"
+
+
+def _outcomes(
+    counted: tuple[str, str],
+    timed: tuple[str, str],
+    labels: tuple[str, str],
+    bounds: Sequence[float],
+    registry: CollectorRegistry,
+) -> Tallies | _Outcomes:
+    """How often and how long, by two labels; `counted` and `timed` are name and text of the metrics."""
+    if is_shared():
+        return _Outcomes(
+            Counter(*counted, labels, registry=registry), Histogram(*timed, labels, buckets=bounds, registry=registry)
+        )
+    tallies = Tallies(counted, timed, labels, bounds)
+    registry.register(Exposed(tallies))
+    return tallies
 
 
 class _EngineStates(Collector):
@@ -207,45 +222,37 @@ class _GuardCounters:
         return self.attempts, self.retries_forgone, self.breaker_transitions, self.ejections, self.gate_wait
 
 
-def _tell_build(registry: CollectorRegistry, version: str) -> None:
+def _tell_build(registry: CollectorRegistry, version: str, *, compiled: bool) -> None:
     build = Gauge(
         "rcp_gateway_build_info",
-        "Always 1; the version is the label.",
-        ["version"],
+        "Always 1; the labels say the version, and whether the hot rooms run compiled.",
+        ["version", "compiled"],
         registry=registry,
         multiprocess_mode="max",
     )
-    build.labels(version).set(1)
+    build.labels(version, str(compiled).lower()).set(1)
 
 
 class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, compiled: bool = False) -> None:
         # Else each series has a second one of when it began, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
-        self._requests = _Outcomes(
-            Counter("rcp_gateway_requests", "Requests answered.", ["method", "outcome"], registry=registry),
-            Histogram(
-                "rcp_gateway_request_duration_seconds",
-                "Time from a request's last byte to its answer.",
-                ["method", "outcome"],
-                buckets=REQUEST_BUCKETS,
-                registry=registry,
-            ),
+        self._requests = _outcomes(
+            ("rcp_gateway_requests", "Requests answered."),
+            ("rcp_gateway_request_duration_seconds", "Time from a request's last byte to its answer."),
+            ("method", "outcome"),
+            REQUEST_BUCKETS,
+            registry,
         )
-        self._legs = _Outcomes(
-            Counter(
-                "rcp_gateway_legs", "Calls to engines on behalf of requests.", ["engine", "outcome"], registry=registry
-            ),
-            Histogram(
-                "rcp_gateway_leg_duration_seconds",
-                "Time from asking an engine to its answer or failure.",
-                ["engine", "outcome"],
-                buckets=LEG_BUCKETS,
-                registry=registry,
-            ),
+        self._legs = _outcomes(
+            ("rcp_gateway_legs", "Calls to engines on behalf of requests."),
+            ("rcp_gateway_leg_duration_seconds", "Time from asking an engine to its answer or failure."),
+            ("engine", "outcome"),
+            LEG_BUCKETS,
+            registry,
         )
         self._guards = _GuardCounters(registry)
         self._errors = Counter("rcp_gateway_errors", "JSON-RPC errors answered.", ["code"], registry=registry)
@@ -272,12 +279,12 @@ class Metrics:
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)
-        _tell_build(registry, version)
+        _tell_build(registry, version, compiled=compiled)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}
         self._other_code = self._errors.labels(OTHER)
         self._engines: set[str] = set()
-        self._of_engines = (*self._legs.metrics, self._dropped, *self._guards.metrics)
+        self._of_engines = (self._dropped, *self._guards.metrics)
         self._noted: _NotedStates | None = None
 
     def declare_methods(self, methods: Iterable[str]) -> None:

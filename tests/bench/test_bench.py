@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -303,6 +304,47 @@ def test_compare_measures_the_gateway_against_the_floor() -> None:
     assert outcome["errors"] == {}
     assert [set(readings) for readings in outcome["rounds"]] == [{"floor-uvloop", "gateway"}] * 2
     assert outcome["ratio"]["gateway"]["median"] > 0
+
+
+def test_compare_measures_another_checkout_too(tmp_path: Path) -> None:
+    """With --against, the gateway of another folder takes its turns, and is compared with ours."""
+    other = tmp_path / "before"
+    shutil.copytree(rig.PROJECT / "app", other / "app")
+    load = ("--rounds", "1", "--requests", "20", "--callers", "2")
+    outcome = run_bench("bench.compare", "--against", str(other), *load)
+    assert outcome["errors"] == {}
+    assert set(outcome["ratio"]) == {"gateway", "before"}
+
+
+def test_a_comparison_with_another_gateway_says_by_how_much() -> None:
+    """The line of another gateway says what it costs in terms of ours, by the median of paired ratios."""
+    rounds = [
+        {name: Reading(cost, Tally([0.001])) for name, cost in {"floor": 100.0, "gateway": ours, "old": theirs}.items()}
+        for ours, theirs in [(200.0, 300.0), (200.0, 280.0), (100.0, 160.0)]
+    ]
+    lines = Comparison(["floor", "gateway", "old"], rounds).lines()
+    assert lines[-1] == "old costs 1.50 times the gateway"
+
+
+@pytest.mark.parametrize(
+    ("folders", "complaint"), [(["empty"], "there is no gateway"), (["a/x", "b/x"], "the names of the folders")]
+)
+def test_folders_to_compare_with_must_hold_gateways(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    folders: list[str],
+    complaint: str,
+) -> None:
+    """A folder without a gateway, or two that would have one name in the table, are refused before anything starts."""
+    for folder in ("a/x", "b/x"):
+        (tmp_path / folder / "app").mkdir(parents=True)
+        (tmp_path / folder / "app/main.py").touch()
+    words = [word for folder in folders for word in ("--against", str(tmp_path / folder))]
+    monkeypatch.setattr(sys, "argv", ["compare", *words])
+    with pytest.raises(SystemExit):
+        arguments()
+    assert complaint in capsys.readouterr().err
 
 
 def test_memory_samples_the_gateway() -> None:

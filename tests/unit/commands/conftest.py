@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.__main__ import app
+from app.__main__ import load
 
 
 @dataclass
@@ -76,4 +76,4 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs the command line with these words, without colours and without settings of the environment."""
     for name in ("RCP_GATEWAY_DEBUG", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return lambda *words: CliRunner().invoke(load(), [str(word) for word in words])

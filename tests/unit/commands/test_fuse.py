@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.__main__ import app
+from app.__main__ import load
 from app.commands.fuse import answer_line
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 def fused(*lines: Any) -> Result:
     """The command, given these lines: bytes as they are, anything else as JSON."""
     given = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-    return CliRunner().invoke(app, ["fuse"], input=given)
+    return CliRunner().invoke(load(), ["fuse"], input=given)
 
 
 def answers(result: Result) -> list[dict[str, Any]]:

@@ -45,9 +45,17 @@ def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
 def test_start_up_loads_nothing_heavy() -> None:
     """Showing the version or asking a gateway does not wait for the server's libraries."""
     heavy = "{'fastapi', 'uvicorn', 'httpx2', 'pydantic', 'sklearn', 'rcp', 'structlog'}"
-    script = f"import sys, app.__main__; print(*sorted({heavy} & set(sys.modules)))"
+    script = f"import sys, app.__main__; app.__main__.load(); print(*sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_rooms_are_chosen_before_any_is_imported() -> None:
+    """Importing the entry imports nothing that may be compiled: `main` can still choose."""
+    script = "import sys, app.__main__, app.commands.serve; from app import compiled; print(compiled.MODULES)\n"
+    script += "print([name for name in sys.modules if name.removeprefix('app.') in compiled.MODULES])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
 
 
 def test_a_command_whose_library_is_missing_explains_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,3 +369,15 @@ def test_the_name_of_a_gateway_stands_for_its_engines() -> None:
     assert reasons(plan) == {"x": "not_selected"}
     assert refused(members, fusion={"weights": {"h": 1}}).code == -32602
     assert refused(members, x_gateway={"engines": ["h"]}).code == -32602
+
+
+def test_engines_that_are_sent_the_same_share_it() -> None:
+    """Without options that depend on an engine, engines of one timeout and bound are sent one and the same params."""
+    wide, also, narrow = FakeEngine("a"), FakeEngine("b"), FakeEngine("c", capabilities={"retrieve": {"maxK": 5}})
+    plan = planned(members_of(wide, also, narrow), k=7, minScore=0.1)
+    first, second, third = (leg.params for leg in plan.legs)
+    assert first is second
+    assert third == {**first, "k": 5}
+    assert first["query"]
+    assert first["_meta"]["deadlineMs"]
+    assert "minScore" not in first

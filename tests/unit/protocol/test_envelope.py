@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.protocol.envelope import (
     MAX_REQUEST_DEPTH,
     Request,
+    SharedParams,
     dumps,
     encode_call,
     encode_notification,
@@ -236,3 +237,14 @@ def test_our_own_messages_are_full_json_rpc() -> None:
     )
     request = read_request(loads(encode_notification("notifications/cancel", {"id": 3})))
     assert request.notification
+
+
+def test_shared_params_are_written_once() -> None:
+    """Params for several engines make the very bytes that others make, whatever the id and the method."""
+    params = {"query": 'a "quoted" \u00e9', "_meta": {"deadlineMs": 5}, "k": 20}
+    shared = SharedParams(params)
+    for call_id, method in [(1, "retrieve"), (2, "retrieve"), (10**12, 'x-"odd"'), (3, "retrieve")]:
+        assert encode_call(call_id, method, shared) == encode_call(call_id, method, params)
+    assert shared == params
+    assert shared.tail("retrieve") is shared.tail("retrieve")
+    assert repr(shared) == f"SharedParams({params!r})"

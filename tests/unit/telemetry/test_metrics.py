@@ -71,7 +71,7 @@ def test_every_series_is_there_with_nothing(metrics: Metrics) -> None:
         "rcp_gateway_duplicates_merged_total",
     ):
         assert value(metrics, name) == 0
-    assert value(metrics, "rcp_gateway_build_info", version="1.2.3") == 1
+    assert value(metrics, "rcp_gateway_build_info", version="1.2.3", compiled="false") == 1
 
 
 def test_declared_codes_are_there_with_nothing(metrics: Metrics) -> None:
@@ -190,7 +190,7 @@ def test_exposition_is_written(metrics: Metrics) -> None:
     metrics.watch_engines(lambda: [EngineState("docs", True, 3)])
     text = generate_latest(metrics.scraped()).decode()
     assert 'rcp_gateway_engine_up{engine="docs"} 1.0' in text
-    assert 'rcp_gateway_build_info{version="1.2.3"} 1.0' in text
+    assert 'rcp_gateway_build_info{compiled="false",version="1.2.3"} 1.0' in text
 
 
 def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:

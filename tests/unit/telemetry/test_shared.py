@@ -47,7 +47,7 @@ def test_workers_are_one_whole(folder: Path) -> None:
     assert scraped(two, "rcp_gateway_requests_in_flight") == 3
     assert scraped(one, "rcp_gateway_engine_in_flight", engine="docs") == 7
     assert scraped(one, "rcp_gateway_engine_up", engine="docs") == 0
-    assert scraped(one, "rcp_gateway_build_info", version="1.2.3") == 1
+    assert scraped(one, "rcp_gateway_build_info", version="1.2.3", compiled="false") == 1
 
 
 def test_what_a_dead_worker_had_under_way_vanishes(folder: Path) -> None:

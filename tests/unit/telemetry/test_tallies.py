@@ -1,0 +1,79 @@
+"""Plain tallies show to a scrape exactly what a counter and a histogram of prometheus_client show."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+
+from app.telemetry.tallies import Exposed, Tallies, Tally
+
+BOUNDS = (0.001, 0.5, 1.0, 2.5)
+LABELS = [("docs", "ok"), ("docs", "timeout"), ("code", "ok")]
+COUNTED, TIMED = ("x_legs", "Calls."), ("x_leg_seconds", "Time.")
+
+
+def tallied(seen: list[tuple[int, float]]) -> bytes:
+    """The exposition of tallies after these observations."""
+    registry = CollectorRegistry()
+    tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS)
+    registry.register(Exposed(tallies))
+    for labels in LABELS:
+        tallies.declare(*labels)
+    for index, seconds in seen:
+        tallies.observe(*LABELS[index], seconds)
+    return generate_latest(registry)
+
+
+def counted(seen: list[tuple[int, float]]) -> bytes:
+    """The same by prometheus_client's own metrics."""
+    registry = CollectorRegistry()
+    disable_created_metrics()
+    counter = Counter(*COUNTED, ["engine", "outcome"], registry=registry)
+    histogram = Histogram(*TIMED, ["engine", "outcome"], buckets=BOUNDS, registry=registry)
+    for labels in LABELS:
+        counter.labels(*labels)
+        histogram.labels(*labels)
+    for index, seconds in seen:
+        counter.labels(*LABELS[index]).inc()
+        histogram.labels(*LABELS[index]).observe(seconds)
+    return generate_latest(registry)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.001, 0.0011, 0.5, 0.7, 1.0, 2.5, 2.6, 900.0]))))
+def test_a_scrape_sees_no_difference(seen: list[tuple[int, float]]) -> None:
+    """Byte for byte, at the bounds of buckets and beyond the last one too, and where nothing was observed."""
+    assert tallied(seen) == counted(seen)
+
+
+def series(tallies: Tallies) -> dict[str, float]:
+    """The counts by engine."""
+    counts = next(tallies.families())
+    return {sample.labels["engine"]: sample.value for sample in counts.samples}
+
+
+def test_declaring_again_keeps_what_was_counted() -> None:
+    """A series that is there is not begun anew."""
+    tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS)
+    tallies.declare("docs", "ok")
+    tallies.observe("docs", "ok", 0.7)
+    tallies.declare("docs", "ok")
+    assert series(tallies) == {"docs": 1}
+
+
+def test_what_is_forgotten_is_gone() -> None:
+    """A forgotten label has no series, and what comes too late for it, or was never declared, adds none."""
+    tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS)
+    for labels in LABELS:
+        tallies.declare(*labels)
+    tallies.forget("docs")
+    tallies.observe("docs", "ok", 0.1)
+    tallies.observe("stranger", "ok", 0.1)
+    assert series(tallies) == {"code": 0}
+
+
+def test_what_is_counted_can_be_looked_at() -> None:
+    """In an incident: how often and how long."""
+    tally = Tally(3)
+    tally.counts[1] += 2
+    tally.seconds = 0.25
+    assert repr(tally) == "<Tally of 2 in 0.25 s>"
+    assert repr(Tallies(COUNTED, TIMED, ("a", "b"), BOUNDS)) == "<Tallies of 0 pairs of labels>"
