@@ -21,17 +21,16 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
 	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval,compile]'
-	@$(BIN)/rcp-gateway compile || true # without a compiler the gateway runs as it is written
 	@touch $@
 
-compile: $(STAMP) ## make machine code of the hot rooms again, after their sources have changed
+compile: $(STAMP) ## make machine code of the hot rooms (minutes; needs a C compiler; again after their sources change)
 	@$(BIN)/rcp-gateway compile
 
 demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
 	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
 
 test: $(STAMP) ## run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: $(STAMP) ## lint, formatting and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
