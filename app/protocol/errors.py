@@ -11,6 +11,7 @@
     │   ├── CapabilityMissing    -32003      ├── NotFound             -32015
     │   ├── UnknownMethod        -32004      ├── Conflict             -32016
     │   └── OptionUnsupported    -32005      └── ForeignError         an engine's own code
+    ├── StateUnreachable         what gateways share is not at hand; whoever meets it falls back, no caller sees it
     └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
         ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
@@ -32,6 +33,10 @@ MAX_MESSAGE = 300
 
 class GatewayError(Exception):
     """Root of everything this gateway raises on purpose."""
+
+
+class StateUnreachable(GatewayError):
+    """What gateways share cannot be read or written now."""
 
 
 class RcpError(GatewayError):

@@ -48,8 +48,16 @@ class MemoryStore:
         self._evicted = 0
         self._refused = 0
 
+    @property
+    def degraded(self) -> bool:
+        """Never: there is nobody to share with."""
+        return False
+
     async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
         """The very value that was put; it counts as used now."""
+        return self._read(key)
+
+    def _read(self, key: str) -> Any:
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -61,6 +69,27 @@ class MemoryStore:
 
     async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
         """Keep the value itself; the least recently used make room."""
+        self._keep(key, value, seconds, size)
+
+    async def change(
+        self,
+        key: str,
+        change: Callable[[Any], Any],
+        seconds: float,
+        load: Callable[[Any], Any],
+        dump: Callable[[Any], Any],
+        *,
+        size: Callable[[Any], int],
+    ) -> Any:
+        """Change the very value that was put, in one step."""
+        value = self._read(key)
+        changed = change(value)
+        if changed is None:
+            return value
+        self._keep(key, changed, seconds, size(changed))
+        return changed
+
+    def _keep(self, key: str, value: Any, seconds: float, size: int) -> None:
         now = self._clock()
         entries = self._entries
         if key in entries:

@@ -13,6 +13,11 @@ Value = TypeVar("Value")
 class Store(Protocol):
     """Values by key. Whoever reads must cope with a value that is gone: bounds may take it before its time."""
 
+    @property
+    def degraded(self) -> bool:
+        """Whether what others share cannot be read or written now: what is not found here may be there."""
+        ...
+
     async def get(self, key: str, load: Callable[[Any], Value]) -> Value | None:
         """The value, or None if it was never there, is over or was let go."""
         ...
@@ -22,6 +27,23 @@ class Store(Protocol):
 
         `dump` is called only by a store that cannot keep the value itself. What is changed after `get` must be put
         again, or the change may be lost.
+        """
+        ...
+
+    async def change(
+        self,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        seconds: float,
+        load: Callable[[Any], Value],
+        dump: Callable[[Value], Any],
+        *,
+        size: Callable[[Value], int],
+    ) -> Value | None:
+        """Keep what `change` makes of the value (None if there is none), so that of two changes none is lost.
+
+        `change` may be called several times, may alter what it is given, and returns None to leave things as they are.
+        What is kept then, as `put` and `get` would have it.
         """
         ...
 

@@ -1,0 +1,161 @@
+"""The link to Redis: asks within a bound of time, and knows whether it is at hand.
+
+State room; with `shared_counters` the only place that knows Redis. Whoever is not answered in time falls back at once,
+and so does everybody after, until a probe is answered again: nobody waits twice for the same outage. It refuses to know
+what is kept there.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Literal, TypeVar
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LinkCut
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as LinkSlow
+
+from app.protocol.errors import StateUnreachable
+from app.telemetry.logs import logger
+from app.telemetry.state import StateMetrics
+
+Reason = Literal["timeout", "connection", "refused"]
+Answer = TypeVar("Answer")
+
+CONNECT_SECONDS = 1.0
+"""Left to a probe to connect and greet; asking is then bounded as for everybody."""
+
+SHORTEST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+STEADY_SECONDS = 10.0
+"""A link that is lost sooner than this after it was back is probed later each time, so that it does not flap."""
+
+SWAP = """
+if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+"""Set a value if it still begins as expected; expecting nothing means that there must be no value."""
+
+
+class Link:
+    """One link of one process, over a few connections. Calls are bounded by `patience` seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        connections: int,
+        patience: float,
+        probe_key: str,
+        metrics: StateMetrics,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds."""
+        # A connection that was cut while it idled is opened anew once. RESP2 spares the greeting.
+        again = Retry(NoBackoff(), 1, (LinkCut,))  # type: ignore[no-untyped-call]
+        self.pool = BlockingConnectionPool.from_url(
+            url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
+        )
+        self._redis: Redis = Redis(connection_pool=self.pool)
+        self._swap = self._redis.register_script(SWAP)
+        self._patience = patience
+        self._probe_key = probe_key
+        self._metrics = metrics
+        self._clock = clock
+        self._pause = 0.0
+        self._back = float("-inf")
+        self._lost = 0.0
+        self._generation = 0
+        self._recovering: asyncio.Task[None] | None = None
+        self.up = True
+
+    async def start(self) -> None:
+        """Look once whether it is at hand, so that the first caller need not find out."""
+        if not await self._answers():
+            self._cut("connection", "no answer at start")
+
+    async def close(self) -> None:
+        """Give up all connections."""
+        task, self._recovering = self._recovering, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self.pool.disconnect()
+
+    async def ask(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        """What Redis answers to `question`, which is handed the client. Raises StateUnreachable, within the patience.
+
+        What was asked may have been done nevertheless.
+        """
+        if not self.up:
+            raise StateUnreachable("the shared state is not at hand")
+        generation = self._generation
+        try:
+            async with asyncio.timeout(self._patience):
+                return await question(self._redis)
+        except (TimeoutError, RedisError, OSError) as fault:
+            reason = _reason(fault)
+            self._metrics.failed(reason)
+            if generation == self._generation:
+                self._cut(reason, str(fault))
+            raise StateUnreachable(f"the shared state: {reason}") from None
+
+    async def swap(self, key: str, beginning: bytes, text: bytes, milliseconds: int) -> bool:
+        """Set `key` to `text` if its value still begins so (empty: if there is none); whether it was set.
+
+        Raises StateUnreachable.
+        """
+        arguments = [beginning, text, milliseconds]
+        return bool(await self.ask(lambda _: self._swap(keys=[key], args=arguments)))
+
+    def _cut(self, reason: Reason, detail: str) -> None:
+        """From now on everybody falls back, until a probe is answered."""
+        now = self._clock()
+        self.up = False
+        self._generation += 1
+        self._lost = now
+        self._pause = _longer(self._pause) if now - self._back < STEADY_SECONDS else 0.0
+        self._metrics.degraded.set(1)
+        logger().warning("state_degraded", reason=reason, detail=detail[:300])
+        self._recovering = asyncio.get_running_loop().create_task(self._recover())
+
+    async def _recover(self) -> None:
+        await asyncio.sleep(self._pause)
+        while not await self._answers():
+            self._pause = _longer(self._pause)
+            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._back = self._clock()
+        self.up = True
+        self._metrics.degraded.set(0)
+        logger().info("state_recovered", seconds=round(self._back - self._lost, 3))
+
+    async def _answers(self) -> bool:
+        """Whether Redis is there, quick enough, and can be written to."""
+        await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._redis.ping()
+            async with asyncio.timeout(self._patience):
+                await self._redis.set(self._probe_key, b"", px=1000)
+                await self._swap(keys=[self._probe_key], args=[b"", b"", 1000])
+        except (TimeoutError, RedisError, OSError) as fault:
+            self._metrics.failed(_reason(fault))
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else f"lost for {self._clock() - self._lost:.1f} s"
+        return f"<Link to Redis {state}, {self._generation} times lost>"
+
+
+def _longer(pause: float) -> float:
+    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, 2 * pause))
+
+
+def _reason(fault: Exception) -> Reason:
+    if isinstance(fault, TimeoutError | LinkSlow):
+        return "timeout"
+    return "connection" if isinstance(fault, LinkCut | OSError) else "refused"

@@ -1,0 +1,57 @@
+"""Links, stores and counters over a real Redis, each test under keys of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry
+
+from app.state.link import Link
+from app.state.memory import MemoryStore
+from app.state.shared_store import SharedStore
+from app.telemetry.state import StateMetrics
+from tests.support.running_gateway import until
+
+PATIENT = 5.0
+"""Seconds: far more than Redis takes on a busy machine."""
+
+
+class Watched:
+    """The metrics of a link under test."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = StateMetrics(self.registry)
+
+    def value(self, name: str, **labels: str) -> float:
+        """One series right now."""
+        value = self.registry.get_sample_value(f"rcp_gateway_state_{name}", labels)
+        assert value is not None, name
+        return value
+
+
+def unique() -> str:
+    """A prefix that no other test has."""
+    return f"test-{uuid4().hex[:12]}"
+
+
+@asynccontextmanager
+async def linked(url: str, watched: Watched, patience: float = PATIENT, connections: int = 4) -> AsyncIterator[Link]:
+    """A started link."""
+    link = Link(url, connections, patience, f"{unique()}:probe", watched.metrics)
+    await link.start()
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+def store_on(link: Link, watched: Watched, namespace: str, **more: Any) -> SharedStore:
+    """A store over the link, with room here for 100 values."""
+    return SharedStore("pages", link, MemoryStore(100, 1000), lambda: namespace, watched.metrics, **more)
+
+
+async def back(link: Link) -> None:
+    """Wait until the link has recovered."""
+    await until(lambda: link.up, 20)
