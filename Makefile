@@ -29,7 +29,7 @@ compile: $(STAMP) ## make machine code of the hot rooms (minutes; needs a C comp
 demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
 	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
 
-test: $(STAMP) ## run the whole test suite
+test: $(STAMP) ## run the whole test suite; the tests of the shared state need a redis-server, or one at REDIS_URL
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: $(STAMP) ## lint, formatting and types

@@ -42,6 +42,7 @@ from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
 from app.engines.witness import EngineWitness
+from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
 from app.federation.pages import Pages
 from app.federation.witness import Witness
@@ -53,8 +54,11 @@ from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.source import Files, LoadedRegistry, Wishes
 from app.settings.tenants import Tenants
+from app.state.alone import ALONE
+from app.state.store import Sharing
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
+from app.telemetry.state import StateMetrics
 
 READY_POLL_SECONDS = 0.01
 
@@ -105,26 +109,42 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     for engine in engines.engines:
         metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
     metrics.watch_engines(lambda: [engine.state() for engine in engines.engines])
-    identity = identity_of(settings, loaded.fingerprint)
+    membership = Membership(
+        engines,
+        identity_of(settings, loaded.fingerprint),
+        settings.retrieve.max_k,
+        settings.state.session_ttl_seconds,
+        writing=settings.index.enabled,
+        rerank_union=settings.retrieve.rerank_union,
+    )
+    sharing = _sharing(settings, lambda: membership.identity, metrics.state)
     return GatewayState(
         version=VERSION,
         settings=settings,
         engines=engines,
-        membership=Membership(
-            engines,
-            identity,
-            settings.retrieve.max_k,
-            settings.state.session_ttl_seconds,
-            writing=settings.index.enabled,
-            rerank_union=settings.retrieve.rerank_union,
-        ),
+        membership=membership,
         witness=Witness(metrics),
         metrics=metrics,
-        readiness=Readiness(engines),
+        readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),
-        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings)),
-        pages=Pages.in_memory(settings.state, screen=settings.screen),
+        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings), sharing),
+        pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
+        idempotency=Idempotency.kept(settings.state, sharing),
+        sharing=sharing,
     )
+
+
+def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> Sharing:
+    """With whom the state is shared. Only those who share it pay for loading what that takes."""
+    if not settings.state.shared:
+        return ALONE
+    try:
+        from app.state.shared import SharedState
+    except ModuleNotFoundError:
+        fault = Fault("state.url", "needs a library that is not installed", "in the checkout, pip install '.[redis]'")
+        raise SettingsError("settings", (fault,)) from None
+    server = settings.server
+    return SharedState(settings.state, server.id or server.name, identity, metrics)
 
 
 def _bearers(settings: GatewaySettings) -> Bearers | None:
@@ -149,6 +169,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         calm_the_collector()
+        await state.sharing.start()
         state.engines.start()
         if state.guard is not None:
             state.guard.start()
@@ -165,6 +186,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             if state.guard is not None:
                 await state.guard.close()
             await state.engines.close()
+            await state.sharing.close()
             logs.logger().info("stopped")
 
     app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
@@ -214,8 +236,10 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         raise SettingsError("settings" if config is None else str(config), (exposed,))
     server = settings.server
     count = server.workers if workers is None else workers
-    if count > 1 and server.handshake == "required":
-        raise SettingsError("--workers", (Fault("server.handshake", "'required' needs one worker", "leave it out"),))
+    if count > 1 and server.handshake == "required" and not settings.state.shared:
+        raise SettingsError(
+            "--workers", (Fault("server.handshake", "'required' needs one worker or a shared state", "set state.url"),)
+        )
     listener = _listen(host, server.port if port is None else port)
     _end_on_signals()
     start_log(settings.log)
@@ -293,12 +317,14 @@ async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
     door = StdioDoor(state, Pipe(questions).read, Pipe(answers).write, settled)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, door.stop)
+    await state.sharing.start()
     state.engines.start()
     _tell_started(state)
     try:
         await door.serve()
     finally:
         await state.engines.close()
+        await state.sharing.close()
         logs.logger().info("stopped")
 
 

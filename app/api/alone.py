@@ -7,7 +7,7 @@ framing, and how an engine is asked.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.api.answers import Accepted, Params, negotiated
+from app.api.answers import WRITTEN, Accepted, Params, negotiated
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.api.stream import Told
@@ -56,7 +56,12 @@ class EngineAnswers:
         if stream is not None:
             stream.open()
         state = self._state
-        return await ask_alone(call, engine, state.membership.current(caller.tenant), state.settings, state.witness)
+        members = state.membership.current(caller.tenant)
+
+        async def asked() -> Params:
+            return await ask_alone(call, engine, members, state.settings, state.witness)
+
+        return await state.idempotency.once(call, asked, engine.id) if method in WRITTEN else await asked()
 
     def _initialize(self, engine: RemoteEngine, params: Params, caller: Caller) -> Params:
         """As a server that is not there cannot be initialized, so whoever picks one by who answers goes on."""

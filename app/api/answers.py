@@ -74,6 +74,9 @@ TELLING = frozenset({"graph", "memory/recall"})
 Accepted = tuple[CallMeta, float, float, str, int, Params]
 """What a Call says besides its params and its method, in the order of its fields."""
 
+WRITTEN = frozenset({"index/add", "index/delete"})
+"""The methods whose results are remembered under an `idempotencyKey`."""
+
 OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
@@ -124,7 +127,11 @@ class Answers:
             members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)
             call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
-            return await answer(call, members, state.settings, state.witness)
+
+            async def asked() -> Params:
+                return await answer(call, members, state.settings, state.witness)
+
+            return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
 
         return forwarded
 

@@ -40,7 +40,7 @@ class Dispatcher:
     def __init__(self, state: GatewayState, handshake: Handshake | None = None) -> None:
         """`handshake`: what the door in front demands, by default what the settings demand over HTTP."""
         self._state = state
-        self._handshake = handshake or http_handshake(state.settings)
+        self._handshake = handshake or http_handshake(state.settings, state.sharing)
         self._log = logger()
         self._in_flight = InFlight()
         self._answers = Answers(state)

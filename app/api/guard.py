@@ -21,7 +21,9 @@ from app.federation.tenant import ADMIN, Tenant, tenant_of
 from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
 from app.settings.schema import GatewaySettings
 from app.settings.tenants import ANONYMOUS, Tenants
+from app.state.alone import ALONE
 from app.state.quota import Owner, Quotas, Reached, at_once
+from app.state.store import Sharing
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.logs import logger
 
@@ -73,10 +75,10 @@ class Guard:
         tenants: Tenants,
         metrics: CallerMetrics,
         bearers: Bearers | None = None,
-        quotas: Quotas | None = None,
+        sharing: Sharing = ALONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: seconds since the epoch."""
+        """`sharing`: with whom limits are counted. `clock`: seconds since the epoch."""
         self.modes = frozenset(settings.auth.mode)
         self.bearers = bearers
         self._blend = settings.fusion
@@ -84,7 +86,7 @@ class Guard:
         self._clock = clock
         self._origin = Origin(settings.server.trusted_proxies)
         self._strangers = Strangers(settings.auth.max_failures, settings.state.max_addresses)
-        self._quotas = Quotas(settings.state.max_addresses) if quotas is None else quotas
+        self._quotas = Quotas(settings.state.max_addresses, sharing.counters)
         self._inside: dict[tuple[str, Key | str], set[Running]] = {}
         self._tenants: Mapping[str, Tenant] = {}
         self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}

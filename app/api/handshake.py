@@ -12,8 +12,9 @@ from app.api.caller import Caller
 from app.protocol.errors import InvalidRequest, NotInitialized
 from app.protocol.messages import UNGATED
 from app.settings.schema import GatewaySettings
+from app.state.alone import ALONE
 from app.state.memory import MemoryStore
-from app.state.store import Store
+from app.state.store import Sharing, Store
 
 
 class Sessions(Protocol):
@@ -21,6 +22,11 @@ class Sessions(Protocol):
 
     async def done(self, caller: Caller) -> bool:
         """Whether this caller's session is initialized."""
+        ...
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a session that is not known here may be known elsewhere, where nobody can look now."""
         ...
 
     async def begin(self, caller: Caller) -> str | None:
@@ -52,6 +58,11 @@ class CallerSessions:
         if partner is not None:
             await self._store.put(key, partner, self._seconds, _as_it_is)
         return partner is not None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether other gateways' sessions cannot be looked up."""
+        return self._store.degraded
 
     async def begin(self, caller: Caller) -> str:
         """A session of the caller, and its token."""
@@ -97,6 +108,11 @@ class OneSession:
         """Whether there has been a handshake."""
         return self._initialized
 
+    @property
+    def unsure(self) -> bool:
+        """There is no elsewhere."""
+        return False
+
     async def begin(self, caller: Caller) -> None:
         """There has been one. A pipe needs no token."""
         self._initialized = True
@@ -120,12 +136,13 @@ class Handshake:
     async def before(self, method: str, caller: Caller) -> None:
         """Whether `method` may be called now, known or not: NotInitialized (-32001) if it is too early.
 
-        Raises InvalidRequest (-32600) for a second `initialize`.
+        Raises InvalidRequest (-32600) for a second `initialize`. While sessions cannot be looked up everybody passes:
+        the rule protects nothing.
         """
         if method == "initialize":
             if await self._sessions.done(caller):
                 raise InvalidRequest("this session is initialized already; 'info' tells what it can do", field="method")
-        elif method not in UNGATED and not await self._sessions.done(caller):
+        elif method not in UNGATED and not await self._sessions.done(caller) and not self._sessions.unsure:
             raise NotInitialized("this session is not initialized; send 'initialize' first")
 
     async def after(self, method: str, caller: Caller, result: dict[str, Any]) -> None:
@@ -141,12 +158,13 @@ class Handshake:
         return f"<Handshake of {self._sessions!r}>"
 
 
-def http_handshake(settings: GatewaySettings) -> Handshake | None:
+def http_handshake(settings: GatewaySettings, sharing: Sharing = ALONE) -> Handshake | None:
     """What the settings demand over HTTP; None where every request counts as initialized."""
     if settings.server.handshake == "optional":
         return None
     most = 2 * settings.state.max_sessions  # each is found by its token and by its address
-    return Handshake(CallerSessions(MemoryStore(most, most), settings.state.session_ttl_seconds))
+    store = sharing.store("handshakes", MemoryStore(most, most))
+    return Handshake(CallerSessions(store, settings.state.session_ttl_seconds))
 
 
 def _by_address(caller: Caller) -> str:

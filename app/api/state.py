@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from app.api.admission import Admission
 from app.api.guard import Guard
 from app.engines.registry import EngineSet
+from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
 from app.federation.pages import Pages
 from app.federation.witness import Witness
-from app.settings.schema import GatewaySettings, StateSettings
+from app.settings.schema import GatewaySettings
+from app.settings.state import StateSettings
+from app.state.alone import ALONE
+from app.state.store import Sharing
 from app.telemetry.metrics import Metrics
 
 
@@ -22,10 +26,11 @@ class Readiness:
     It never follows engine health afterwards.
     """
 
-    __slots__ = ("_engines", "_reached", "draining")
+    __slots__ = ("_engines", "_reached", "_sharing", "draining")
 
-    def __init__(self, engines: EngineSet) -> None:
+    def __init__(self, engines: EngineSet, sharing: Sharing = ALONE) -> None:
         self._engines = engines
+        self._sharing = sharing
         self._reached = False
         self.draining = False
 
@@ -39,8 +44,8 @@ class Readiness:
 
     @property
     def degraded(self) -> bool:
-        """Whether an engine is down; said, but no reason not to be ready."""
-        return not all(engine.up for engine in self._engines.engines)
+        """Whether an engine is down or what gateways share not at hand; said, but no reason not to be ready."""
+        return self._sharing.degraded or not all(engine.up for engine in self._engines.engines)
 
     def __repr__(self) -> str:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
@@ -60,7 +65,10 @@ class GatewayState:
     admission: Admission
     guard: Guard | None = None
     """Who tells callers apart; None: nobody does."""
-    pages: Pages = field(default_factory=lambda: Pages.in_memory(StateSettings()))
+    pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
+    idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
+    sharing: Sharing = ALONE
+    """With whom it shares what outlives a request."""
 
     def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
         """Let other settings hold, and the engines that the living set has now: from the next request on.

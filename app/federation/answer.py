@@ -14,6 +14,12 @@ from app.federation.snapshot import token_of, versions_in
 from app.federation.stock import Stock
 from app.protocol.params import RetrieveParams
 
+ON_ITS_OWN = (
+    "state: the shared state is not at hand and this gateway goes on alone: nextCursor leads on only here, and the "
+    "session knows only what was answered here"
+)
+"""Said of an answer that continues another or can be continued."""
+
 
 class Answer(NamedTuple):
     """Everything that one result is made of."""
@@ -66,6 +72,11 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
 def _reranked(outcomes: Sequence[Outcome], stock: Stock | None) -> int:
     """Documents of the union that were reranked for this answer; none for a page of what was kept."""
     return 0 if stock is None or stock.verdict is None or not outcomes else stock.verdict.reranked
+
+
+def note(result: dict[str, Any], line: str) -> None:
+    """Add a line to the notes of a result."""
+    result["usage"].setdefault("notes", []).append(line)
 
 
 def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list[str]:

@@ -112,6 +112,11 @@ class Membership:
         self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
 
+    @property
+    def identity(self) -> str:
+        """What this gateway is called now (RCP §16)."""
+        return self._identity
+
     def renew(self, identity: str, max_k: int, *, writing: bool = False) -> None:
         """Other wishes hold, and perhaps other engines: the next request gets Members made of them."""
         self._identity = identity

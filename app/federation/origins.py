@@ -12,6 +12,9 @@ from app.state.store import Store
 
 PREFIX = "origins:"
 
+Known = dict[str, Mapping[str, Id]]
+"""A hit's id as a string -> engine id -> the id that this engine knows it by."""
+
 
 class Origins:
     """The sessions under way. Each is remembered for `seconds` after its last answer."""
@@ -35,15 +38,23 @@ class Origins:
 
     async def remember(self, session_id: str, origins: Mapping[str, Mapping[str, Id]]) -> None:
         """These hits were answered under this session. Renews its time."""
-        known: dict[str, Mapping[str, Id]] = {**await self.of(session_id)}
-        for hit_id, owners in origins.items():
-            known[hit_id] = {**known.pop(hit_id, {}), **owners}
-        for hit_id in list(islice(known, max(0, len(known) - self._max_hits))):
-            del known[hit_id]
-        await self._store.put(self._scope + session_id, known, self._seconds, _as_it_is, size=len(known) + 1)
+
+        def change(before: Known | None) -> Known:
+            known = {**(before or {})}
+            for hit_id, owners in origins.items():
+                known[hit_id] = {**known.pop(hit_id, {}), **owners}
+            for hit_id in list(islice(known, max(0, len(known) - self._max_hits))):
+                del known[hit_id]
+            return known
+
+        await self._store.change(self._scope + session_id, change, self._seconds, _as_it_is, _as_it_is, size=_size)
 
     def __repr__(self) -> str:
         return f"<Origins for {self._seconds:g} s in {self._store!r}>"
+
+
+def _size(known: Known) -> int:
+    return len(known) + 1
 
 
 def _as_it_is(value: Any) -> Any:

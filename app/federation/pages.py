@@ -21,10 +21,11 @@ from app.federation.tenant import Tenant
 from app.fusion.screen import Screen
 from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.params import RetrieveParams
-from app.settings.schema import StateSettings
 from app.settings.screen import ScreenSettings
+from app.settings.state import StateSettings
+from app.state.alone import ALONE
 from app.state.memory import MemoryStore
-from app.state.store import Store
+from app.state.store import Sharing, Store
 
 PLACE = "place:"
 STOCK = "stock:"
@@ -35,6 +36,9 @@ KEYS_EACH = 100
 STOCK_TURNOVER = 30.0
 """Seconds in which the kept stocks may be replaced by others once. Most answers are never paged through: a busy gateway
 that kept them all would let each go before anybody comes back for it, and pay for it in memory and time."""
+
+RETRY_MS = 1000
+"""When to come again with a cursor that cannot be looked up now."""
 
 _UNTOLD = frozenset({"k", "cursor"})
 """Params that may differ from page to page."""
@@ -109,21 +113,29 @@ class Pages:
         self.origins = origins
 
     @classmethod
-    def in_memory(
-        cls, wishes: StateSettings, clock: Callable[[], float] = monotonic, screen: ScreenSettings | None = None
+    def kept(
+        cls,
+        wishes: StateSettings,
+        clock: Callable[[], float] = monotonic,
+        screen: ScreenSettings | None = None,
+        sharing: Sharing = ALONE,
     ) -> "Pages":
-        """The pages of a gateway that shares them with nobody."""
+        """Pages within the bounds that are wished, shared as `sharing` says, by default with nobody."""
         reported = None
         if screen is not None and screen.feedback:
-            store = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
-            reported = Suspicions(store, screen.feedback_ttl_seconds, screen.max_reported)
+            reports = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+            reported = Suspicions(
+                sharing.store("suspicions", reports), screen.feedback_ttl_seconds, screen.max_reported
+            )
         sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         origins = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+        places = MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock)
+        stocks = MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=STOCK_TURNOVER)
         return cls(
-            MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock),
-            MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=STOCK_TURNOVER),
-            Sessions(sessions, wishes.session_ttl_seconds, wishes.max_session_hits),
-            Origins(origins, wishes.session_ttl_seconds, wishes.max_session_hits),
+            sharing.store("pages", places),
+            sharing.store("pages", stocks, constant=True, max_bytes=wishes.max_shared_bytes),
+            Sessions(sharing.store("sessions", sessions), wishes.session_ttl_seconds, wishes.max_session_hits),
+            Origins(sharing.store("sessions", origins), wishes.session_ttl_seconds, wishes.max_session_hits),
             wishes.cursor_ttl_seconds,
             reported,
         )
@@ -159,7 +171,7 @@ class Pages:
         if cursor is not None:
             found = await self._places.get(self._scope + PLACE + cursor, _load_place)
             if found is None:
-                raise NotFound("the cursor is unknown or has expired; ask again without it", field="cursor")
+                raise self._unknown()
             if found.fingerprint != fingerprint(params):
                 raise InvalidParams("the cursor belongs to another question: only 'k' may change", field="cursor")
             place = found
@@ -177,17 +189,24 @@ class Pages:
         place = turn.place._replace(stock="", start=0, reach=reach)
         if turn.cursor is None:
             return turn._replace(place=place, stock=stock)
-        now = await self._places.get(self._scope + PLACE + turn.cursor, _load_place)
+        name = self._scope + PLACE + turn.cursor
+        now = await self._places.get(name, _load_place)
         if now is not None and now.stock != turn.place.stock:
             theirs = await self._stocks.get(self._scope + STOCK + now.stock, load_stock)
             if theirs is not None:
                 return turn._replace(place=now, stock=theirs)
-        place = place._replace(stock=_token(params, f"{turn.cursor} {reach}", stock))
-        await self._stocks.put(self._scope + STOCK + place.stock, stock, self._seconds, dump_stock, size=stock.size())
-        await self._places.put(
-            self._scope + PLACE + turn.cursor, place, self._seconds, list, size=1 + len(place.returned)
-        )
-        return turn._replace(place=place, stock=stock)
+        ours = place._replace(stock=_token(params, f"{turn.cursor} {reach}", stock))
+        await self._stocks.put(self._scope + STOCK + ours.stock, stock, self._seconds, dump_stock, size=stock.size())
+
+        def quicker(then: Place | None) -> Place | None:
+            return ours if then is None or then == now else None
+
+        won = await self._places.change(name, quicker, self._seconds, _load_place, list, size=_size)
+        if won is not None and won != ours:
+            theirs = await self._stocks.get(self._scope + STOCK + won.stock, load_stock)
+            if theirs is not None:
+                return turn._replace(place=won, stock=theirs)
+        return turn._replace(place=ours, stock=stock)
 
     async def keep(self, params: RetrieveParams, turn: Turn, stock: Stock, portion: Portion, reach: int) -> str:
         """Keep what is left after `portion` was answered; the cursor for it."""
@@ -201,7 +220,7 @@ class Pages:
         root = place.root or (cursor if turn.trajectory is None else turn.trajectory.root)
         returned = (*place.returned, *portion.keys)
         left = Place(told, root, key, portion.end, returned, reach)
-        await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=1 + len(returned))
+        await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=_size(left))
         return cursor
 
     async def remember(
@@ -213,6 +232,22 @@ class Pages:
             await self.sessions.remember(self._trajectories + session_id, turn.trajectory.root, keys)
         if for_feedback:
             await self.origins.remember(session_id, stock.fusion.origins(portion.keys))
+
+    @property
+    def degraded(self) -> bool:
+        """Whether what is kept now, this gateway alone will find, and what others kept, it will not."""
+        return self._places.degraded
+
+    def _unknown(self) -> NotFound:
+        if self.degraded:
+            return NotFound(
+                "the cursor cannot be looked up now, for the shared state is not at hand; try again shortly, or ask "
+                "again without it",
+                field="cursor",
+                retryable=True,
+                retryAfterMs=RETRY_MS,
+            )
+        return NotFound("the cursor is unknown or has expired; ask again without it", field="cursor")
 
     def __repr__(self) -> str:
         whose = f"of {self._scope} " if self._scope else ""
@@ -243,6 +278,10 @@ def _token(params: RetrieveParams, place: str, stock: Stock) -> str:
         return next(_new_names)
     text = "\n".join([place, *stock.fusion.keys()])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _size(place: Place) -> int:
+    return 1 + len(place.returned)
 
 
 def _load_place(plain: list[Any]) -> Place:

@@ -6,7 +6,7 @@ Journey takes them; what was kept from an earlier answer is served without askin
 
 from time import perf_counter
 
-from app.federation.answer import build_result
+from app.federation.answer import ON_ITS_OWN, build_result, note
 from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.journey import Journey
 from app.federation.membership import Members
@@ -34,7 +34,7 @@ async def retrieve(
     began = perf_counter()
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    pages = pages or Pages.in_memory(settings.state)
+    pages = pages or Pages.kept(settings.state)
     if call.tenant is not None:
         pages = pages.within(call.tenant)
     journey = Journey(call, members, settings, witness, listener, pages)
@@ -43,5 +43,7 @@ async def retrieve(
     cursor = await journey.leave_behind(answer)
     if cursor is not None:
         result["nextCursor"] = cursor
+    if pages.degraded and (cursor is not None or call.params.options.session_id is not None):
+        note(result, ON_ITS_OWN)
     journey.witnessed(answer, perf_counter() - began)
     return result

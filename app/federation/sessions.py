@@ -56,13 +56,16 @@ class Sessions:
 
     async def remember(self, session_id: str, root: str, keys: Iterable[str]) -> None:
         """The question `root` was answered with the hits of these keys. Renews the session's time."""
-        owners: dict[str, str] = await self._store.get(PREFIX + session_id, _as_it_is) or {}
-        owners.update((key, owners.get(key, root)) for key in keys)
-        excess = len(owners) - self._max_keys
-        if excess > 0:
-            for key in list(islice(owners, excess)):
+        given = tuple(keys)
+
+        def change(owners: dict[str, str] | None) -> dict[str, str]:
+            owners = {} if owners is None else owners
+            owners.update([(key, owners.get(key, root)) for key in given])
+            for key in list(islice(owners, max(0, len(owners) - self._max_keys))):
                 del owners[key]
-        await self._store.put(PREFIX + session_id, owners, self._seconds, _as_it_is, size=len(owners) + 1)
+            return owners
+
+        await self._store.change(PREFIX + session_id, change, self._seconds, _as_it_is, _as_it_is, size=_size)
 
     def __repr__(self) -> str:
         return f"<Sessions for {self._seconds:g} s in {self._store!r}>"
@@ -75,6 +78,10 @@ def scoped(identity: str, session_id: str, tenant: Tenant | None = None) -> str:
     """
     owner = identity if tenant is None else f"{identity}\0{tenant.id}"
     return blake2b(f"{owner}\0{session_id}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def _size(owners: dict[str, str]) -> int:
+    return len(owners) + 1
 
 
 def _as_it_is(value: Any) -> Any:

@@ -25,12 +25,13 @@ class Suspicions:
 
     async def report(self, tenant: str, ids: Iterable[str]) -> None:
         """Remember that this tenant (empty: nobody tells them apart) calls the hits of these ids poisoned."""
-        known: dict[str, bool] = await self._store.get(PREFIX + tenant, _as_it_is) or {}
-        known = {**known, **dict.fromkeys(ids, True)}
-        excess = len(known) - self._max_ids
-        if excess > 0:
-            known = dict(islice(known.items(), excess, None))
-        await self._store.put(PREFIX + tenant, known, self._seconds, _as_it_is, size=len(known) + 1)
+        reported = dict.fromkeys(ids, True)
+
+        def change(known: dict[str, bool] | None) -> dict[str, bool]:
+            known = {**(known or {}), **reported}
+            return dict(islice(known.items(), max(0, len(known) - self._max_ids), None))
+
+        await self._store.change(PREFIX + tenant, change, self._seconds, _as_it_is, _as_it_is, size=_size)
 
     async def of(self, tenant: str) -> Container[str]:
         """The ids that this tenant has reported."""
@@ -38,6 +39,10 @@ class Suspicions:
 
     def __repr__(self) -> str:
         return f"<Suspicions for {self._seconds:g} s in {self._store!r}>"
+
+
+def _size(known: dict[str, bool]) -> int:
+    return len(known) + 1
 
 
 def _as_it_is(value: Any) -> Any:

@@ -88,6 +88,11 @@ def dumps(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
+def canonical(value: Any) -> bytes:
+    """The same bytes for the same JSON, in whatever order the keys of its objects came."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
 def read_request(message: Any) -> Request:
     """One member of the wire made a Request (RCP §4.1, §4.5, §5.2).
 

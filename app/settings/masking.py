@@ -1,7 +1,7 @@
 """Settings as they may be shown: every effective value, but no secret.
 
-It decides what counts as one: header values, the values in a URL's query, and what a program is told on its command
-line. It refuses to know where settings are shown.
+It decides what counts as one: header values, the values in a URL's query, the credentials in a URL, and what a program
+is told on its command line. It refuses to know where settings are shown.
 """
 
 import re
@@ -23,8 +23,10 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
             if entry["url"] is not None:
                 entry["url"] = masked_url(entry["url"])
             entry["replicas"] = [masked_url(url) for url in entry["replicas"]]
-    elif shown["jwt"]["jwks_url"] is not None:
-        shown["jwt"]["jwks_url"] = masked_url(shown["jwt"]["jwks_url"])
+    else:
+        shown["state"]["url"] = masked_url(re.sub(r"//.*@", f"//{MASK}@", shown["state"]["url"]))
+        if shown["jwt"]["jwks_url"] is not None:
+            shown["jwt"]["jwks_url"] = masked_url(shown["jwt"]["jwks_url"])
     return shown
 
 

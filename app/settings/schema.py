@@ -13,6 +13,7 @@ from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_
 from app.settings.screen import ScreenSettings
 from app.settings.section import Misplaced, words
 from app.settings.section import Section as _Section
+from app.settings.state import StateSettings
 from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 
 
@@ -235,16 +236,6 @@ class ServerSettings(_Section):
             raise ValueError("must have neither a query nor credentials, for it is shown to every caller")
         return address_of(url, "https://rcp.example").rstrip("/")
 
-    @model_validator(mode="after")
-    def _one_process_knows_a_session(self) -> "ServerSettings":
-        if self.handshake == "required" and self.workers > 1:
-            raise Misplaced(
-                "'required' needs 'workers: 1', since workers do not share sessions; serve several gateways behind a "
-                "load balancer that pins callers",
-                "handshake",
-            )
-        return self
-
 
 class RetrieveSettings(_Section):
     """How one question becomes many, and many answers one."""
@@ -267,25 +258,6 @@ class RetrieveSettings(_Section):
     """… the others are waited for so long and no longer, and noted as `late`. At `quorum` 0 all are waited for."""
     rerank_union: bool = True
     """Whether a `rerank` that no retrieving engine can do is done to the fused list, by an engine that offers it."""
-
-
-class StateSettings(_Section):
-    """What one answer leaves behind for the next: pages (cursors) and sessions, each kept within bounds."""
-
-    cursor_ttl_seconds: int = Field(default=300, ge=1, le=86_400)
-    """How long a `nextCursor` can be used."""
-    max_cursors: int = Field(default=10_000, ge=1)
-    """Cursors kept at once; of more, the least recently used are forgotten first."""
-    max_kept_hits: int = Field(default=50_000, ge=0)
-    """Engines' hits kept for later pages; a cursor whose hits are not kept asks the engines again."""
-    session_ttl_seconds: int = Field(default=1800, ge=1, le=604_800)
-    """How long after its last answer a session is remembered."""
-    max_sessions: int = Field(default=10_000, ge=1)
-    """Sessions remembered at once; of more, the least recently used are forgotten first."""
-    max_session_hits: int = Field(default=10_000, ge=1)
-    """Hits remembered of one session; of more, the oldest are forgotten first."""
-    max_addresses: int = Field(default=10_000, ge=1)
-    """Client addresses whose requests or wrong credentials are counted at once; of more, the least recently seen go."""
 
 
 class FusionSettings(_Section):
@@ -378,6 +350,16 @@ class GatewaySettings(_Section):
         check_together(self.auth, self.jwt)
         if self.metrics.access == "admin" and "none" in self.auth.mode:
             raise Misplaced("admin needs callers that are told apart: set auth.mode", "metrics", "access")
+        return self
+
+    @model_validator(mode="after")
+    def _sessions_are_known_to_all_workers(self) -> "GatewaySettings":
+        if self.server.handshake == "required" and self.server.workers > 1 and not self.state.shared:
+            raise Misplaced(
+                "'required' needs 'workers: 1', or a 'state.url' of a Redis, since workers share no sessions else",
+                "server",
+                "handshake",
+            )
         return self
 
 

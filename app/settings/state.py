@@ -28,6 +28,8 @@ class StateSettings(Section):
     """Sessions remembered at once; of more, the least recently used are forgotten first."""
     max_session_hits: int = Field(default=10_000, ge=1)
     """Hits remembered of one session; of more, the oldest are forgotten first."""
+    max_addresses: int = Field(default=10_000, ge=1)
+    """Client addresses whose requests or wrong credentials are counted at once; of more, the least recently seen go."""
     idempotency_ttl_seconds: int = Field(default=86_400, ge=1, le=604_800)
     """How long the result of a call with an `idempotencyKey` is remembered."""
     max_idempotency_keys: int = Field(default=10_000, ge=1)
@@ -37,7 +39,7 @@ class StateSettings(Section):
     prefix: str = Field(default="rcp-gateway", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """What every key in Redis begins with."""
     replicas: int = Field(default=1, ge=1, le=10_000)
-    """Processes that share the state, each worker counted: while Redis is lost, each lets through its part of a limit."""
+    """Processes that share the state, workers counted: while Redis is lost, each lets through its part of a limit."""
     timeout_ms: int = Field(default=40, ge=1, le=10_000)
     """How long Redis is waited for; after that it counts as lost until it answers again."""
     connections: int = Field(default=16, ge=1, le=1024)

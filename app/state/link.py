@@ -55,7 +55,7 @@ class Link:
     ) -> None:
         """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds."""
         # A connection that was cut while it idled is opened anew once. RESP2 spares the greeting.
-        again = Retry(NoBackoff(), 1, (LinkCut,))  # type: ignore[no-untyped-call]
+        again = Retry(NoBackoff(), 1, (LinkCut,))
         self.pool = BlockingConnectionPool.from_url(
             url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
         )
@@ -108,7 +108,7 @@ class Link:
 
         Raises StateUnreachable.
         """
-        arguments = [beginning, text, milliseconds]
+        arguments: list[bytes | int] = [beginning, text, milliseconds]
         return bool(await self.ask(lambda _: self._swap(keys=[key], args=arguments)))
 
     def _cut(self, reason: Reason, detail: str) -> None:

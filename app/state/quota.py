@@ -11,6 +11,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from app.settings.tenants import LimitsEntry
+from app.state.alone import ALONE
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -52,14 +53,17 @@ class _Counting(NamedTuple):
 class Quotas:
     """Counts what is asked and answered. Nothing is loaded or counted before somebody is limited."""
 
-    __slots__ = ("_addresses", "_clock", "_max_addresses", "_storage", "_tenants", "_under_way")
+    __slots__ = ("_addresses", "_clock", "_max_addresses", "_open", "_tenants", "_under_way")
 
     def __init__(
-        self, max_addresses: int, storage: "Storage | None" = None, clock: Callable[[], float] = time.time
+        self,
+        max_addresses: int,
+        counters: "Callable[[int, Callable[[], float]], Storage]" = ALONE.counters,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`storage`: where to count, for all alike; by default this process. `clock`: seconds since the epoch."""
+        """`counters`: opens a storage for at most so many counters. `clock`: seconds since the epoch."""
         self._max_addresses = max_addresses
-        self._storage = storage
+        self._open = counters
         self._clock = clock
         self._tenants: _Counting | None = None
         self._addresses: _Counting | None = None
@@ -129,9 +133,7 @@ class Quotas:
     def _opened(self, max_entries: int) -> _Counting:
         from limits.aio.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
 
-        from app.state.counters import Counters
-
-        storage = Counters(max_entries, self._clock) if self._storage is None else self._storage
+        storage = self._open(max_entries, self._clock)
         return _Counting(SlidingWindowCounterRateLimiter(storage), FixedWindowRateLimiter(storage))
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from app.state.memory import MemoryStore
 from app.telemetry.state import StateMetrics
 
 FORMAT = b"1:"
-"""What a value begins with; raised by one whenever any value changes its shape. Values of another format are not read."""
+"""What a value begins with; raised by one whenever a value changes its shape. Values of another format are not read."""
 
 _STAMP = 12
 _HEAD = len(FORMAT) + _STAMP + 1
@@ -150,7 +150,7 @@ class SharedStore:
     def _name(self, key: str) -> str:
         if len(key) > MAX_NAME or not key.isascii() or not key.isprintable():
             key = f"#{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
-        return f"{self._namespace()}:{key}"
+        return f"{self._namespace()}:{self._use}:{key}"
 
     def __repr__(self) -> str:
         return f"<SharedStore of {self._use}, {self._link!r}, here {self._local!r}>"

@@ -7,6 +7,8 @@ dict, list, str, numbers, booleans and None, and gives back what `load` makes of
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from app.state.memory import MemoryStore
+
 Value = TypeVar("Value")
 
 
@@ -49,4 +51,29 @@ class Store(Protocol):
 
     async def delete(self, key: str) -> None:
         """Let the value go, if it is there."""
+        ...
+
+
+class Sharing(Protocol):
+    """With whom the state is shared: opens stores and counters, each with what stands in for it in this process."""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether what is shared is not at hand, so that every process is on its own."""
+        ...
+
+    def store(self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None) -> Store:
+        """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone."""
+        ...
+
+    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
+        """A storage of the limits library, which holds at most so many counters here; `clock` in seconds since 1970."""
+        ...
+
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def close(self) -> None:
+        """End."""
         ...

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.door import DoorMetrics
 from app.telemetry.shared import AllWorkers, is_shared
+from app.telemetry.state import StateMetrics
 from app.telemetry.tallies import Exposed, Tallies
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
@@ -279,6 +280,7 @@ class Metrics:
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)
+        self.state = StateMetrics(registry)
         _tell_build(registry, version, compiled=compiled)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}

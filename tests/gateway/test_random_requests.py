@@ -140,7 +140,7 @@ class Federation:
         metrics = Metrics("test")
         metrics.declare_engines(self.members.ids(), LEG_KINDS)
         self.witness = Witness(metrics)
-        self.pages = Pages.in_memory(SETTINGS.state)
+        self.pages = Pages.kept(SETTINGS.state)
 
     async def ask(self, **params: Any) -> Any:
         """The result of one request. Raises RcpError."""

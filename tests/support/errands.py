@@ -28,4 +28,4 @@ def errand_of(
 
 def forgetful() -> Pages:
     """Pages that last as long as the test."""
-    return Pages.in_memory(StateSettings())
+    return Pages.kept(StateSettings())

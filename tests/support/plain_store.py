@@ -8,6 +8,8 @@ from typing import Any
 class PlainStore:
     """Satisfies `state.store.Store`; forgets nothing."""
 
+    degraded = False
+
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
@@ -21,6 +23,22 @@ class PlainStore:
         self.texts[key] = json.dumps(dump(value), allow_nan=False)
         self.seconds[key] = seconds
         self.sizes[key] = size
+
+    async def change(
+        self,
+        key: str,
+        change: Callable[[Any], Any],
+        seconds: float,
+        load: Callable[[Any], Any],
+        dump: Callable[[Any], Any],
+        *,
+        size: Callable[[Any], int],
+    ) -> Any:
+        changed = change(await self.get(key, load))
+        if changed is None:
+            return await self.get(key, load)
+        await self.put(key, changed, seconds, dump, size=size(changed))
+        return changed
 
     async def delete(self, key: str) -> None:
         self.texts.pop(key, None)

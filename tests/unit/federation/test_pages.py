@@ -15,7 +15,8 @@ from app.federation.stock import Stock, stock_of
 from app.federation.witness import Witness
 from app.protocol.errors import LEG_KINDS, InvalidParams, NotFound
 from app.protocol.params import RetrieveParams
-from app.settings.schema import GatewaySettings, StateSettings
+from app.settings.schema import GatewaySettings
+from app.settings.state import StateSettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, call_of, hit, hits, members_of
 from tests.support.plain_store import PlainStore
@@ -92,12 +93,12 @@ def test_what_may_not_differ() -> None:
 
 async def test_a_request_that_continues_nothing_finds_nothing() -> None:
     """Without cursor and session nothing is looked up."""
-    assert await Pages.in_memory(StateSettings()).turn(read()) is FIRST
+    assert await Pages.kept(StateSettings()).turn(read()) is FIRST
 
 
 async def test_a_cursor_leads_to_its_place() -> None:
     """The place, the stock, and what was answered are found again."""
-    pages = Pages.in_memory(StateSettings())
+    pages = Pages.kept(StateSettings())
     cursor = await left_behind(pages)
     turn = await pages.turn(read(cursor=cursor))
     assert turn.stock is not None
@@ -108,7 +109,7 @@ async def test_a_cursor_leads_to_its_place() -> None:
 async def test_cursors_end_with_their_time() -> None:
     """After the time of the settings a cursor is not found any more."""
     clock = Clock()
-    pages = Pages.in_memory(StateSettings(cursor_ttl_seconds=300), clock)
+    pages = Pages.kept(StateSettings(cursor_ttl_seconds=300), clock)
     cursor = await left_behind(pages)
     clock.now = 299.0
     await pages.turn(read(cursor=cursor))
@@ -121,7 +122,7 @@ async def test_cursors_end_with_their_time() -> None:
 async def test_sessions_end_with_their_time() -> None:
     """A session is remembered for the time of the settings after its last answer."""
     clock = Clock()
-    pages = Pages.in_memory(StateSettings(session_ttl_seconds=60), clock)
+    pages = Pages.kept(StateSettings(session_ttl_seconds=60), clock)
     asked = read(sessionId="s")
     turn = await pages.turn(asked)
     stock = stock_for(asked, "a")
@@ -135,7 +136,7 @@ async def test_sessions_end_with_their_time() -> None:
 
 async def test_a_cursor_of_another_question_is_refused() -> None:
     """-32602 with the field, whatever differs."""
-    pages = Pages.in_memory(StateSettings())
+    pages = Pages.kept(StateSettings())
     cursor = await left_behind(pages)
     with pytest.raises(InvalidParams) as error:
         await pages.turn(read(cursor=cursor, query="another"))
@@ -144,7 +145,7 @@ async def test_a_cursor_of_another_question_is_refused() -> None:
 
 async def test_a_place_outlives_its_stock() -> None:
     """Without room for hits the place is still found, without a stock."""
-    pages = Pages.in_memory(StateSettings(max_kept_hits=5))
+    pages = Pages.kept(StateSettings(max_kept_hits=5))
     turn = await pages.turn(read(cursor=await left_behind(pages)))
     assert turn.stock is None
     assert turn.place.returned == ("0", "1", "2")
@@ -152,7 +153,7 @@ async def test_a_place_outlives_its_stock() -> None:
 
 async def test_the_quicker_of_two_restocks_for_both() -> None:
     """When two ask deeper for one cursor at the same time, both serve what the first of them brought."""
-    pages = Pages.in_memory(StateSettings())
+    pages = Pages.kept(StateSettings())
     asked = read(cursor=await left_behind(pages))
     one, two = await pages.turn(asked), await pages.turn(asked)
     quick = await pages.restock(asked, one, stock_for(asked, "x", "y"), 40)
@@ -167,7 +168,7 @@ async def test_the_quicker_of_two_restocks_for_both() -> None:
 async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
     """Equal questions have different cursors, but for a pinned snapshot with a seed, whose answers are equal to the
     bit; there another place or another order is another name."""
-    pages = Pages.in_memory(StateSettings())
+    pages = Pages.kept(StateSettings())
     assert await left_behind(pages) != await left_behind(pages)
     pinned = {"seed": 1, "indexVersion": "v1"}
     first = await left_behind(pages, **pinned)
@@ -200,7 +201,7 @@ async def test_everything_can_be_kept_outside_the_process() -> None:
     outside = Pages(places, stocks, Sessions(sessions, 1800, 100), Origins(sessions, 1800, 100), 300)
     settings = GatewaySettings()
     served: list[list[Any]] = []
-    for pages in (outside, Pages.in_memory(settings.state)):
+    for pages in (outside, Pages.kept(settings.state)):
         engines = [corpus(f"e{number}", *range(number * 10, number * 10 + 35)) for number in range(3)]
         served.append(await paged(pages, *engines))
     assert served[0] == served[1]
@@ -240,6 +241,6 @@ async def paged(pages: Pages, *engines: FakeEngine) -> list[Any]:
 
 def test_repr() -> None:
     """How full each store is."""
-    told = repr(Pages.in_memory(StateSettings(max_cursors=7)))
+    told = repr(Pages.kept(StateSettings(max_cursors=7)))
     assert told.startswith("<Pages <MemoryStore 0/7 entries")
     assert "<Sessions for 1800 s" in told

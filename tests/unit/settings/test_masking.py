@@ -20,6 +20,21 @@ def test_registry_secrets_are_masked() -> None:
     assert "SECRET" not in str(shown)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory://", "memory://"),
+        ("redis://h:6379/0", "redis://h:6379/0"),
+        ("redis://user:SECRET@h:6379/0", "redis://***@h:6379/0"),
+        ("rediss://:SEC@RET@h/0?password=SECRET", "rediss://***@h/0?password=***"),
+        ("unix://SECRET@/run/redis.sock?db=1", "unix://***@/run/redis.sock?db=***"),
+    ],
+)
+def test_credentials_of_the_state_are_masked(url: str, shown: str) -> None:
+    """Where the state is kept is shown, and not who we are there."""
+    assert masked(GatewaySettings.model_validate({"state": {"url": url}}))["state"]["url"] == shown
+
+
 def test_settings_are_shown_with_defaults() -> None:
     """Every effective value of the settings is there under the key of the file."""
     assert masked(GatewaySettings())["retrieve"]["deadline_ms"] == 10_000

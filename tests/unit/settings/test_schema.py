@@ -185,3 +185,5 @@ def test_sessions_need_one_worker() -> None:
         GatewaySettings.model_validate({"server": {"handshake": "required", "workers": 2}})
     (fault,) = faults_of(error.value, GatewaySettings)
     assert (fault.path, "workers: 1" in fault.message) == ("server.handshake", True)
+    shared = {"server": {"handshake": "required", "workers": 2}, "state": {"url": "redis://h"}}
+    assert GatewaySettings.model_validate(shared).server.workers == 2

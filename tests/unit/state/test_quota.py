@@ -107,7 +107,7 @@ async def test_a_store_that_fails_keeps_no_places() -> None:
         async def acquire_sliding_window_entry(self, *args: Any, **more: Any) -> bool:
             raise ConnectionError
 
-    quotas = Quotas(10, storage=Broken(10, lambda: 0.0))
+    quotas = Quotas(10, lambda most, clock: Broken(most, clock))
     with pytest.raises(ConnectionError):
         await quotas.take(RED, limits(rps=1, concurrent=1), 1)
     assert "0 limited requests" in repr(quotas)

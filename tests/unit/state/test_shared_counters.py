@@ -89,5 +89,3 @@ async def test_forgetting(redis_url: str) -> None:
             assert await limiter.hit(item, "red", cost=10)
         assert await storage.reset() == 0
         assert repr(storage).startswith("<SharedCounters of 2 replicas, <Link to Redis up")
-
-

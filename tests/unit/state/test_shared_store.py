@@ -58,7 +58,7 @@ async def test_values_end(redis_url: str) -> None:
         await asyncio.sleep(0.05)
         assert await store.get("brief", as_it_is) is None
         keys = await link.ask(lambda redis: redis.keys(f"{name}*"))
-        assert sorted(keys) == [f"{name}:changed".encode(), f"{name}:long".encode()]
+        assert sorted(keys) == [f"{name}:pages:changed".encode(), f"{name}:pages:long".encode()]
         for key in keys:
             assert 0 < await link.ask(lambda redis, key=key: redis.pttl(key)) <= 60_000
 
@@ -109,7 +109,7 @@ async def test_values_of_another_format_are_not_there(redis_url: str, text: byte
     watched, name = Watched(), unique()
     async with linked(redis_url, watched) as link:
         store = store_on(link, watched, name)
-        await link.ask(lambda redis: redis.set(f"{name}:k", text))
+        await link.ask(lambda redis: redis.set(f"{name}:pages:k", text))
         assert await store.get("k", as_it_is) is None
         assert await store.change("k", lambda value: value or 7, 60, as_it_is, as_it_is, size=lambda _: 1) == 7
         assert await store.get("k", as_it_is) == 7

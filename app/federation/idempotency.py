@@ -1,0 +1,117 @@
+"""Calls that write, carried out once: what an `idempotencyKey` was answered with is answered again (RCP §7.10, §7.11).
+
+It decides when two calls are the same one, and what somebody hears whose call is still under way elsewhere. It refuses
+to know what a call does. A failed call is forgotten, so that it can be tried again with its key.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+from app.federation.call import MethodCall
+from app.protocol.documents import read_idempotency_key
+from app.protocol.envelope import canonical
+from app.protocol.errors import Conflict
+from app.settings.state import StateSettings
+from app.state.alone import ALONE
+from app.state.memory import MemoryStore
+from app.state.store import Sharing, Store
+
+Result = dict[str, Any]
+
+PREFIX = "idempotency:"
+RETRY_MS = 1000
+MARGIN_SECONDS = 5.0
+"""A claim outlives the call's deadline by this; then whoever made it is gone, and another may carry it out."""
+
+IDS_EACH = 100
+"""Ids of a result that count as one entry of the store's size."""
+
+
+class Carried(NamedTuple):
+    """One call under a key: which it is, who carries it out, and what came of it; None while it is under way."""
+
+    told: str
+    claim: str
+    result: Result | None = None
+
+
+class Idempotency:
+    """The calls with keys of one gateway, or of all that share its state."""
+
+    __slots__ = ("_seconds", "_store")
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        """A result is remembered for so many `seconds`."""
+        self._store = store
+        self._seconds = seconds
+
+    @classmethod
+    def kept(cls, wishes: StateSettings, sharing: Sharing = ALONE) -> "Idempotency":
+        """Within the bounds that are wished, shared as `sharing` says."""
+        most = wishes.max_idempotency_keys
+        return cls(sharing.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
+
+    async def once(self, call: MethodCall, carry_out: Callable[[], Awaitable[Result]], door: str = "") -> Result:
+        """The result of `call`, carried out now or before; keys of two tenants or doors are never the same.
+
+        Raises Conflict (-32016) if the key was another call's, or this one is under way; and what `carry_out` raises.
+        """
+        key = read_idempotency_key(call.passed_on)
+        if key is None:
+            return await carry_out()
+        name = _name(call, door, key)
+        mine = Carried(_told(call), token_hex(8))
+        seconds = max(0.0, call.deadline - asyncio.get_running_loop().time()) + MARGIN_SECONDS
+
+        def claim(before: Carried | None) -> Carried | None:
+            return mine if before is None else None
+
+        found = await self._store.change(name, claim, seconds, _load, list, size=_size)
+        if found is not None and found.claim != mine.claim:
+            return _remembered(found, mine)
+        try:
+            result = await carry_out()
+        except BaseException:
+            await self._store.delete(name)
+            raise
+        done = mine._replace(result=result)
+        await self._store.put(name, done, self._seconds, list, size=_size(done))
+        return result
+
+    def __repr__(self) -> str:
+        return f"<Idempotency for {self._seconds:g} s in {self._store!r}>"
+
+
+def _remembered(found: Carried, mine: Carried) -> Result:
+    """What came of the call that was there first. Raises Conflict."""
+    field = "_meta.idempotencyKey"
+    if found.told != mine.told:
+        raise Conflict("this idempotencyKey was used for another call; take a new one", field=field, retryable=False)
+    if found.result is None:
+        raise Conflict(
+            "the call with this idempotencyKey is under way", field=field, retryable=True, retryAfterMs=RETRY_MS
+        )
+    return found.result
+
+
+def _name(call: MethodCall, door: str, key: str) -> str:
+    tenant = "" if call.tenant is None else call.tenant.id
+    return PREFIX + blake2b(f"{tenant}\0{door}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def _told(call: MethodCall) -> str:
+    """What makes it the same call: its method, and its params without `_meta`."""
+    params = {name: value for name, value in call.params.items() if name != "_meta"}
+    return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()
+
+
+def _size(carried: Carried) -> int:
+    ids = None if carried.result is None else carried.result.get("ids")
+    return 1 + (len(ids) // IDS_EACH if type(ids) is list else 0)
+
+
+def _load(plain: list[Any]) -> Carried:
+    return Carried(*plain)

@@ -1,0 +1,43 @@
+"""The state of a gateway that shares it with nobody: every store is the one in this process.
+
+The counterpart of `state/shared.py`. It refuses to know what is kept.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from app.state.memory import MemoryStore
+from app.state.store import Store
+
+
+class Alone:
+    """Satisfies `state.store.Sharing`."""
+
+    __slots__ = ()
+
+    @property
+    def degraded(self) -> bool:
+        """Never: there is nobody to be cut off from."""
+        return False
+
+    def store(self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None) -> Store:
+        """`local` as it is."""
+        return local
+
+    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
+        """Where the limits library counts."""
+        from app.state.counters import Counters
+
+        return Counters(max_entries, clock)
+
+    async def start(self) -> None:
+        """Nothing is to be reached."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def __repr__(self) -> str:
+        return "<Alone>"
+
+
+ALONE = Alone()

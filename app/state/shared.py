@@ -1,0 +1,65 @@
+"""The state that gateways share, behind one link to Redis: opens every store and counter over it.
+
+It decides what keys begin with, so that gateways which differ in what they serve never read each other's values. It
+refuses to know what is kept. Only loaded when `state.url` names a Redis.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from app.settings.state import StateSettings
+from app.state.link import Link
+from app.state.memory import MemoryStore
+from app.state.shared_store import SharedStore
+from app.telemetry.state import StateMetrics
+
+
+class SharedState:
+    """Satisfies `state.store.Sharing`."""
+
+    __slots__ = ("_identity", "_link", "_metrics", "_name", "_wishes")
+
+    def __init__(self, wishes: StateSettings, name: str, identity: Callable[[], str], metrics: StateMetrics) -> None:
+        """`name`: of the gateway, whatever its engines are: limits are counted by it. `identity`: what it is now, with
+        its engines: values are kept under it."""
+        self._wishes = wishes
+        self._name = name
+        self._identity = identity
+        self._metrics = metrics
+        self._link = Link(wishes.url, wishes.connections, wishes.timeout_ms / 1000, f"{wishes.prefix}:probe", metrics)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is not at hand."""
+        return not self._link.up
+
+    def store(
+        self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None
+    ) -> SharedStore:
+        """A store over the link that falls back on `local`."""
+        return SharedStore(
+            use, self._link, local, self._namespace, self._metrics, constant=constant, max_bytes=max_bytes
+        )
+
+    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
+        """Where the limits library counts."""
+        from app.state.counters import Counters
+        from app.state.shared_counters import SharedCounters
+
+        wishes = self._wishes
+        prefix = f"{wishes.prefix}:{self._name}:limits"
+        return SharedCounters(self._link, Counters(max_entries, clock), wishes.replicas, prefix, self._metrics)
+
+    async def start(self) -> None:
+        """Look whether Redis is at hand; a gateway starts without it too."""
+        await self._link.start()
+
+    async def close(self) -> None:
+        """Give up the link."""
+        await self._link.close()
+
+    def _namespace(self) -> str:
+        return f"{self._wishes.prefix}:{self._identity()}"
+
+    def __repr__(self) -> str:
+        return f"<SharedState of {self._namespace()}, {self._link!r}>"
