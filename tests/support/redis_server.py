@@ -120,11 +120,11 @@ class Relay:
         try:
             await self._flowing.wait()
             there_reader, there = await asyncio.open_connection(*self._target)
+            back = asyncio.create_task(self._pass(there_reader, writer))
             try:
-                back = asyncio.create_task(self._pass(there_reader, writer))
                 await self._pass(reader, there)
-                back.cancel()
             finally:
+                back.cancel()
                 there.close()
         except (OSError, asyncio.CancelledError):
             pass
