@@ -175,7 +175,7 @@ async def until_answered(answered: list[int], place: int, count: int) -> None:
 async def test_workers_share_the_state(engines: Any, redis_url: str, tmp_path: Path) -> None:
     """Two workers behind one address serve each other's pages, sessions and handshakes."""
     engine = await serving(engines, *range(60))
-    settings = {"server": {"workers": 2, "handshake": "required"}, "state": shared(redis_url)}
+    settings = {"server": {"workers": 2, "handshake": "required", "drain_seconds": 0}, "state": shared(redis_url)}
     gateway = await start_gateway(tmp_path, [entry("e", engine)], settings)
     try:
         await ready(gateway.port)

@@ -8,7 +8,8 @@ from app.federation.pages import Pages
 from app.federation.progress import Listener
 from app.federation.witness import Witness
 from app.protocol.errors import LEG_KINDS
-from app.settings.schema import GatewaySettings, StateSettings
+from app.settings.schema import GatewaySettings
+from app.settings.state import StateSettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, members_of, method_call_of
 
