@@ -71,38 +71,8 @@ VERSION = installed_version("rcp-gateway")
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
     """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
-    log = logs.logger()
-
-    def engine_changed(engine: RemoteEngine, fault: LegError | None) -> None:
-        if fault is None:
-            log.info("engine_up", engine=engine.id)
-        else:
-            log.warning("engine_down", engine=engine.id, reason=fault.kind, detail=fault.message)
-
-    def child_line(engine_id: str, line: str) -> None:
-        log.info("engine_stderr", engine=engine_id, line=line)
-
     metrics = Metrics(VERSION, compiled=compiled.in_use())
-
-    def engine_moved(move: Move) -> None:
-        if move.kind == "joined":
-            metrics.declare_engines([move.engine], LEG_KINDS)
-            log.info("engine_joined", engine=move.engine, gateway=move.gateway)
-        elif move.kind == "left":
-            metrics.forget_engines([move.engine])
-            log.info("engine_left", engine=move.engine, gateway=move.gateway)
-        else:
-            log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
-
-    engines = EngineSet(
-        loaded.registry.engines,
-        settings.engines,
-        engine_changed,
-        child_line,
-        engine_moved,
-        lambda engine_id: EngineWitness(engine_id, metrics),
-        settings.retrieve.deadline_ms / 1000,
-    )
+    engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
@@ -131,6 +101,40 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
         sharing=sharing,
+    )
+
+
+def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics) -> EngineSet:
+    """The engines of the registry, whose fates are logged and counted."""
+    log = logs.logger()
+
+    def engine_changed(engine: RemoteEngine, fault: LegError | None) -> None:
+        if fault is None:
+            log.info("engine_up", engine=engine.id)
+        else:
+            log.warning("engine_down", engine=engine.id, reason=fault.kind, detail=fault.message)
+
+    def child_line(engine_id: str, line: str) -> None:
+        log.info("engine_stderr", engine=engine_id, line=line)
+
+    def engine_moved(move: Move) -> None:
+        if move.kind == "joined":
+            metrics.declare_engines([move.engine], LEG_KINDS)
+            log.info("engine_joined", engine=move.engine, gateway=move.gateway)
+        elif move.kind == "left":
+            metrics.forget_engines([move.engine])
+            log.info("engine_left", engine=move.engine, gateway=move.gateway)
+        else:
+            log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
+
+    return EngineSet(
+        loaded.registry.engines,
+        settings.engines,
+        engine_changed,
+        child_line,
+        engine_moved,
+        lambda engine_id: EngineWitness(engine_id, metrics),
+        settings.retrieve.deadline_ms / 1000,
     )
 
 

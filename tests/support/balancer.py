@@ -47,9 +47,10 @@ class Balancer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connected(self, caller: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        for _ in self._ports:
-            port = self._ports[self._turn % len(self._ports)]
-            self._turn += 1
+        first = self._turn
+        self._turn += 1
+        for other in range(len(self._ports)):
+            port = self._ports[(first + other) % len(self._ports)]
             with suppress(OSError):
                 connection = await asyncio.open_connection("127.0.0.1", port)
                 self.routes[caller] = port
