@@ -68,9 +68,10 @@ EDGES = {
     "api/dispatch",
     "commands/failure",
     "conformance/examination",
+    "state/link",
     "__main__",
 }
-"""Where whatever went wrong is caught: a leg, a request, a command, a check."""
+"""Where whatever went wrong is caught: a leg, a request, a command, a check, what is asked of the shared state."""
 
 DRAWN = {"protocol/errors", "resilience/breaker"}
 """Modules whose docstring draws a picture and may be longer than six lines."""

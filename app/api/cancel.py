@@ -25,7 +25,7 @@ class Running(CallOff):
 class InFlight:
     """The requests under way in this process that can be called off; holds no more than there are.
 
-    Of several workers each knows its own: a cancel that reaches another one is ignored there, as an unknown id is.
+    Of several workers or gateways each knows its own: a cancel that reaches another is ignored, as an unknown id is.
     """
 
     __slots__ = ("_running",)

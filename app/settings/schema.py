@@ -187,8 +187,8 @@ class ServerSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=256)
-    """Processes behind one address. They share `/metrics` and nothing else: each has its own connections, bounds and
-    view of the engines, and knows only its own cursors, sessions and requests that can be cancelled."""
+    """Processes behind one address. They share `/metrics` and what `state.url` names: each has its own connections,
+    bounds and view of the engines, and else knows only its own cursors, sessions and requests that can be cancelled."""
     public_url: str | None = Field(default=None, max_length=2048)
     """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints."""
     handshake: Literal["optional", "required"] = "optional"

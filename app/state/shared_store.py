@@ -47,7 +47,8 @@ class SharedStore:
     ) -> None:
         """`use`: what for, in metrics. `namespace`: what every key begins with, at this moment.
 
-        `constant`: the value of a key never changes, so it is kept in this process too, and read there first.
+        `constant`: the value of a key never changes, so it is kept in this process too, and read there first; what
+        `local` does not admit is not shared either.
         A value of more than `max_bytes` of JSON is kept in this process alone.
         """
         self._use = use
@@ -79,6 +80,8 @@ class SharedStore:
         """Keep the value where all find it, else here."""
         if self._constant:
             await self._local.put(key, value, seconds, dump, size=size)
+            if await self._local.get(key, _as_it_is) is None:
+                return  # nor does Redis keep what comes in a flood
         text = dumps(dump(value))
         if self._max_bytes is None or len(text) <= self._max_bytes:
             try:
@@ -154,6 +157,10 @@ class SharedStore:
 
     def __repr__(self) -> str:
         return f"<SharedStore of {self._use}, {self._link!r}, here {self._local!r}>"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _stamped(text: bytes) -> bytes:

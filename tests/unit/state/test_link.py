@@ -110,6 +110,18 @@ async def test_an_error_as_the_answer_is_an_outage_too(redis_url: str) -> None:
         await back(link)
 
 
+async def test_a_client_that_fails_in_its_own_way_fails_no_request(redis_url: str) -> None:
+    """Whatever the library raises, who asks falls back, and the link recovers."""
+
+    async def broken(redis: object) -> None:
+        raise AttributeError("a fault of the library's")
+
+    async with linked(redis_url, Watched()) as link:
+        with pytest.raises(StateUnreachable):
+            await link.ask(broken)
+        await back(link)
+
+
 async def test_what_began_before_an_outage_says_nothing_about_after(relay: Relay) -> None:
     """A call that began before the link was lost, and fails after it is back, does not lose it again."""
     async with linked(relay.url, Watched()) as link:

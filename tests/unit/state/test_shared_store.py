@@ -163,6 +163,17 @@ async def test_what_never_changes_is_read_here_first(relay: Relay) -> None:
         assert await one.get("k", as_it_is) is value
 
 
+async def test_what_comes_in_a_flood_is_not_shared(redis_url: str) -> None:
+    """What the store of this process does not admit is not written to Redis either."""
+    watched, name = Watched(), unique()
+    async with linked(redis_url, watched) as link:
+        local = MemoryStore(100, 3, turnover_seconds=1000.0)
+        store = SharedStore("pages", link, local, lambda: name, watched.metrics, constant=True)
+        for number in range(10):
+            await store.put(f"{number}", number, 60, as_it_is)
+        assert len(await link.ask(lambda redis: redis.keys(f"{name}*"))) == 3
+
+
 async def test_what_is_too_long_stays_here(redis_url: str) -> None:
     """A value beyond the bound is not written to Redis, and is still found by who made it."""
     watched, name = Watched(), unique()
