@@ -108,6 +108,7 @@ class Journey:
             self._witness.screened(self._screen)
         in_one_go = self._rounds == 1 and answer.plan.union is None
         self._witness.retrieved(answer.plan, answer.outcomes if in_one_go else (), fusion, took)
+        self._witness.served(answer.outcomes, answer.portion.hits)
 
     async def _ask(self) -> Answer:
         """Ask the engines, as deep as this turn needs."""
