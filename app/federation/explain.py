@@ -96,7 +96,6 @@ def _left(outcome: Outcome) -> dict[str, Any]:
     return {"engine": outcome.engine, "reason": outcome.kind, "detail": outcome.detail}
 
 
-
 def _list(ranked: RankedList, options: FusionOptions) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused once more."""
     source, hits, places = cast(ranked, options.identity)

@@ -216,7 +216,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.explain": _FLAG,
-    "x-gateway.mmr": _OBJECT,
+        "x-gateway.mmr": _OBJECT,
         "x-gateway.mmr.lambda": _SHARE,
     }
 )

@@ -139,7 +139,9 @@ _NOTHING = Slot()
 def _stretch(slots: Sequence[Slot]) -> Stretch:
     counts = [sum(column) for column in zip(*(slot.counts for slot in slots), strict=True)]
     calls = sum(counts)
-    return Stretch(calls, sum(slot.failed for slot in slots), _percentile(counts, calls, 50), _percentile(counts, calls, 95))
+    return Stretch(
+        calls, sum(slot.failed for slot in slots), _percentile(counts, calls, 50), _percentile(counts, calls, 95)
+    )
 
 
 def _percentile(counts: Sequence[int], calls: int, percent: int) -> float | None:
