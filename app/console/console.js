@@ -297,7 +297,7 @@ function slider(name, label, least, most, step, value, change) {
 function blendPart() {
   const base = (asked && asked.result && asked.result._meta["x-gateway"].fusion) || {};
   const methods = [["", "the gateway's own"], ["rrf", "rrf"], ["weighted", "weighted"], ["convex", "convex"]];
-  return h("details", { id: "blend", open: true }, h("summary", {}, "Blend ", h("span", { class: "soft small" }, "moves at once")),
+  return h("details", { id: "blend", open: innerWidth > 960 || asked !== null }, h("summary", {}, "Blend ", h("span", { class: "soft small" }, "moves at once")),
     field("Fusion method", choice("method", methods, question.method, (value) => { question.method = value; refuse(); })),
     slider("rrfK", "rrfK", 1, 200, 1, question.rrfK ?? base.rrfK ?? known.session.fusion.rrfK, (value) => { question.rrfK = value; }),
     slider("confidence", "Confidence weight", 0, 1, 0.05, question.confidence ?? base.confidenceWeight ?? known.session.fusion.confidenceWeight, (value) => { question.confidence = value; }),
@@ -523,7 +523,7 @@ function hitRow({ hit, rank, key, parts, was, moved }) {
     h("div", {},
       h("h3", { dir: "auto" }, visible(titleOf(hit))),
       h("p", { class: "meta" }, h("span", {}, `score ${Number(hit.score).toFixed(4)}`), typeof hit.confidence === "number" ? h("span", {}, `confidence ${hit.confidence.toFixed(2)}`) : null,
-        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "warn") : null,
+        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "") : null,
         trust && trust.injectionSuspected === true ? chip("injection suspected", "bad") : null,
         uri ? h("span", { class: "mono" }, visible(uri)) : null),
       text ? h("p", { class: "snippet", dir: "auto" }, highlighted(text)) : h("p", { class: "snippet soft" }, "no text"),
@@ -661,7 +661,7 @@ function partsCard(mine) {
     return h("tr", {}, h("td", { class: "num" }, String(place + 1)), h("th", { scope: "row", class: "wrap" }, h("bdi", {}, visible(titleOf(mine.result.hits[place])))), h("td", { class: "num" }, one.sum.toFixed(5)),
       engines.map((engine) => h("td", { class: "num" }, by.has(engine) ? [`#${by.get(engine).rank} · ${percent(by.get(engine).share)}`, typeof by.get(engine).confidence === "number" ? h("span", { class: "soft" }, ` (${by.get(engine).confidence.toFixed(2)})`) : null] : h("span", { class: "soft" }, "–"))));
   });
-  return h("section", { class: "card", "aria-label": "Rank parts" }, h("h2", {}, "Why each hit of the last answer stands there"),
+  return h("section", { class: "card", "aria-label": "Last answer" }, h("h2", {}, "Why each hit of the last answer stands there"),
     h("p", { class: "soft small" }, `Its rank in each engine's list, that engine's share of its sum, and the confidence. A document could have at most ${explained.ceiling === undefined ? "–" : explained.ceiling.toFixed(5)} (${visible(explained.method || "")}).`),
     rows.length ? table("Rank parts", [["#", "num"], ["Hit"], ["Sum", "num"], ...engines.map((engine) => [visible(engine), "num"])], rows) : h("p", { class: "state inset" }, "There are no hits."));
 }
@@ -714,7 +714,7 @@ function enginesCard(chosen) {
     h("td", { class: "num" }, ms(engine.window.p50Ms)), h("td", { class: "num" }, ms(engine.window.p95Ms)),
     h("td", { class: "num" }, engine.window.calls ? percent(engine.window.failed / engine.window.calls) : "–"),
     h("td", {}, chart(engine, "spark"))));
-  return h("section", { class: "card", "aria-label": "Engines" }, table("Engines", heads, rows, "tall"),
+  return h("section", { class: "card", "aria-label": "All engines" }, table("Engines", heads, rows, "tall"),
     known.disabled.length ? h("p", { class: "soft small" }, "Disabled in the registry: ", visible(known.disabled.join(", "))) : null);
 }
 
@@ -753,7 +753,7 @@ function engineCard(engine) {
     engine.reason ? h("p", { class: "fault-line" }, visible(engine.reason)) : null,
     engine.drill ? h("p", { class: "refused" }, h("span", {}, `A drill is on: ${engine.drill.kind}${engine.drill.delayMs ? ` by ${ms(engine.drill.delayMs)}` : ""}, ${ms(engine.drill.leftMs)} left.`), h("button", { type: "button", id: "end-drill", onclick: () => act(engine, "end_drill") }, "End it")) : null,
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))),
-    chart(engine, "chart"), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`)),
+    chart(engine, "chart"), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`), h("span", { class: "ends" }, `${Math.round(known.windowSeconds / 60)} minutes ago → now`)),
     engine.lastFault ? h("p", { class: "small soft" }, "Last error ", ms(engine.lastFault.agoMs), " ago: ", h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
     engine.replicas.length ? [h("h3", {}, "Replicas"), table("Replicas", [["Replica"], ["State"], ["In flight", "num"]], engine.replicas.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(one.id)), h("td", {}, chip(one.up ? "in use" : "ejected", one.up ? "good" : "bad")), h("td", { class: "num" }, String(one.inFlight)))))] : null,
     h("h3", {}, "Advertisement ", h("span", { class: "soft small" }, "against the merged one")), difference(engine),
@@ -876,7 +876,7 @@ function settingsCard({ settings }) {
   };
   draw();
   return h("section", { class: "card" }, h("div", { class: "bar-head" }, h("h2", {}, "Settings"), h("div", { class: "row" },
-    h("label", { class: "check" }, h("input", { type: "checkbox", id: "changed", onchange: draw }), "Only what differs"), field("Find", h("input", { type: "search", id: "wanted", oninput: draw })))),
+    h("label", { class: "check" }, h("input", { type: "checkbox", id: "changed", onchange: draw }), "Only what differs"), h("input", { type: "search", id: "wanted", "aria-label": "Find a setting", placeholder: "find a setting", oninput: draw, class: "find" }))),
     h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Settings" }, h("table", {}, h("caption", { class: "hidden-label" }, "Settings"), h("thead", {}, h("tr", {}, ["Setting", "Value", "From", "Default"].map((text) => h("th", { scope: "col" }, text)))), body)));
 }
 
