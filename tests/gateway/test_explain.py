@@ -62,11 +62,20 @@ async def test_a_dry_run_asks_nobody() -> None:
 async def test_a_dry_run_says_what_is_left_out() -> None:
     """An engine that cannot filter is left out with the reason, one that lacks an option is asked without it."""
     async with Usual() as gateway:
-        wish = {"query": "sort", "mode": "dense", "strict": False, "filter": {"field": "lang", "op": "eq", "value": "py"}}
+        wish = {
+            "query": "sort",
+            "mode": "dense",
+            "strict": False,
+            "filter": {"field": "lang", "op": "eq", "value": "py"},
+        }
         plan = (await admin(gateway, "/admin/explain", wish))["plan"]
         plain = (await admin(gateway, "/admin/explain", {"query": "q", "mode": "dense", "strict": False}))["plan"]
     assert {one["engine"]: one["reason"] for one in plan["left"]} == {"wiki": "filter"}
-    assert {leg["engine"]: leg.get("without") for leg in plain["legs"]} == {"docs": None, "code": None, "wiki": ["mode"]}
+    assert {leg["engine"]: leg.get("without") for leg in plain["legs"]} == {
+        "docs": None,
+        "code": None,
+        "wiki": ["mode"],
+    }
     assert plain["notes"]
 
 
@@ -104,7 +113,11 @@ async def test_what_was_listed_fuses_to_the_same_order(identity: str) -> None:
     async with Usual() as gateway:
         told = await gateway.retrieve(k=10, **{"x-gateway": {"explain": True, "identity": identity}})
         explained, blend = told["_meta"]["x-gateway"]["explain"], told["_meta"]["x-gateway"]["fusion"]
-        wish = {"lists": explained["lists"], "k": 10, **{key: blend[key] for key in ("method", "rrfK", "confidenceWeight")}}
+        wish = {
+            "lists": explained["lists"],
+            "k": 10,
+            **{key: blend[key] for key in ("method", "rrfK", "confidenceWeight")},
+        }
         again = await admin(gateway, "/admin/fuse", wish)
         heavier = [{**one, "weight": 9.0 if one["engine"] == "wiki" else one["weight"]} for one in explained["lists"]]
         moved = await admin(gateway, "/admin/fuse", {**wish, "lists": heavier})

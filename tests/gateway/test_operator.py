@@ -170,7 +170,11 @@ async def test_drills_only_if_they_are_wished_for() -> None:
 
 @pytest.mark.parametrize(
     ("wish", "field"),
-    [({"kind": "fire"}, "kind"), ({"kind": "hang", "seconds": 601}, "seconds"), ({"kind": "delay", "delayMs": 0}, "delayMs")],
+    [
+        ({"kind": "fire"}, "kind"),
+        ({"kind": "hang", "seconds": 601}, "seconds"),
+        ({"kind": "delay", "delayMs": 0}, "delayMs"),
+    ],
 )
 async def test_a_drill_must_make_sense(wish: Json, field: str) -> None:
     """A wish out of bounds is refused with its field."""

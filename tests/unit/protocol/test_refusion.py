@@ -27,7 +27,10 @@ def test_a_whole_wish() -> None:
         ({"lists": [{**LIST, "confidence": "very"}]}, "lists.0.confidence"),
         ({"lists": [{"engine": "docs", "hits": [{"key": 7, "score": 1}]}]}, "lists.0.hits.0.key"),
         ({"lists": [{"engine": "docs", "hits": [{"key": "a", "score": True}]}]}, "lists.0.hits.0.score"),
-        ({"lists": [{"engine": "docs", "hits": [{"key": "a", "score": 1, "confidence": 2}]}]}, "lists.0.hits.0.confidence"),
+        (
+            {"lists": [{"engine": "docs", "hits": [{"key": "a", "score": 1, "confidence": 2}]}]},
+            "lists.0.hits.0.confidence",
+        ),
         ({"lists": [{"engine": "docs", "hits": [{"key": "a", "score": 1}] * 1001}]}, "lists.0.hits"),
         ({"lists": [LIST], "method": "magic"}, "method"),
         ({"lists": [LIST], "k": -1}, "k"),
