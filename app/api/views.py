@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.api.guard import Guard
 from app.api.state import GatewayState
 from app.engines.drill import Drill
 from app.engines.engine import RemoteEngine
+from app.federation.tenant import tenant_of
 from app.settings.provenance import effective
 from app.telemetry.overlap import Agreement
 from app.telemetry.windows import SLOT_SECONDS, SLOTS, Stretch, Windows
@@ -101,13 +103,29 @@ def settings_view(state: GatewayState, environ: Mapping[str, str]) -> Json:
         "settings": [one._asdict() for one in effective(state.settings, environ)],
         "readiness": state.readiness.reason(),
         "reload": None,
-        "auth": ["none"],
-        "tenants": _tenants(state),
+        "auth": state.settings.auth.mode,
+        "tenants": [] if state.guard is None else _tenants(state, state.guard),
     }
 
 
-def _tenants(state: GatewayState) -> Sequence[Json]:
-    return ()
+def _tenants(state: GatewayState, guard: Guard) -> Sequence[Json]:
+    """Who may see what; of keys no more than their names."""
+    ids = sorted(engine.id for engine in state.engines.engines)
+    told = []
+    for name, entry in guard.declared.by_id.items():
+        tenant = tenant_of(name, entry, state.settings.fusion)
+        told.append(
+            {
+                "id": name,
+                "roles": list(entry.roles),
+                "patterns": list(tenant.engines),
+                "sees": [engine for engine in ids if state.membership.sees(tenant, engine)],
+                "weights": dict(entry.weights),
+                "limits": list(entry.limits.model_dump(exclude_none=True).items()),
+                "keys": [{"id": key.id, "expires": key.expires} for key in entry.keys],
+            }
+        )
+    return told
 
 
 def _stretch(stretch: Stretch) -> Json:

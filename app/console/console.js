@@ -201,6 +201,9 @@ function leaf({ field, op, value }) {
 
 const known = { session: null, engines: [], disabled: [], merged: {}, fields: null, operators: [] };
 
+/** Engines that this operator's questions can reach: those that its tenant sees. */
+const reachable = () => known.engines.filter((engine) => known.session.sees.includes(engine.id) || engine.state === "off");
+
 async function learn() {
   known.session = await read("/admin/session");
   take(await read("/admin/engines"));
@@ -275,13 +278,13 @@ function filterPart() {
 function enginesPart() {
   const box = (engine) => h("label", { class: "check" },
     h("input", { type: "checkbox", checked: !question.engines.length || question.engines.includes(engine.id), onchange: (event) => {
-      const all = known.engines.map((one) => one.id);
+      const all = reachable().map((one) => one.id);
       const set = new Set(question.engines.length ? question.engines : all);
       if (event.target.checked) set.add(engine.id); else set.delete(engine.id);
       question.engines = set.size === all.length || !set.size ? [] : [...set];
     } }), styled(h("span", { class: "swatch", "aria-hidden": "true" }), { background: hue(engine.id) }), visible(engine.id), engine.state === "up" ? null : chip(engine.state, engine.state === "off" ? "" : "warn"));
   return h("details", { open: question.engines.length > 0 }, h("summary", {}, "Engines ", h("span", { class: "soft small" }, "who is asked")),
-    h("div", { class: "many", tabindex: 0, role: "group", "aria-label": "Engines to ask" }, known.engines.map(box)));
+    h("div", { class: "many", tabindex: 0, role: "group", "aria-label": "Engines to ask" }, reachable().map(box)));
 }
 
 function slider(name, label, least, most, step, value, change) {
@@ -301,7 +304,7 @@ function blendPart() {
     field("Fusion method", choice("method", methods, question.method, (value) => { question.method = value; refuse(); })),
     slider("rrfK", "rrfK", 1, 200, 1, question.rrfK ?? base.rrfK ?? known.session.fusion.rrfK, (value) => { question.rrfK = value; }),
     slider("confidence", "Confidence weight", 0, 1, 0.05, question.confidence ?? base.confidenceWeight ?? known.session.fusion.confidenceWeight, (value) => { question.confidence = value; }),
-    h("div", { class: "many", tabindex: 0, role: "group", "aria-label": "Weights of engines" }, known.engines.map((engine) =>
+    h("div", { class: "many", tabindex: 0, role: "group", "aria-label": "Weights of engines" }, reachable().map((engine) =>
       slider(`weight-${engine.id}`, visible(engine.id), 0, 5, 0.1, question.weights[engine.id] ?? engine.weight, (value) => { question.weights[engine.id] = value; }))));
 }
 
@@ -311,7 +314,7 @@ async function ask() {
   const mine = running = new AbortController();
   history.replaceState(null, "", toHash("ask"));
   const sent = params();
-  const chosen = question.engines.length ? question.engines : known.engines.filter((engine) => engine.state !== "off").map((engine) => engine.id);
+  const chosen = question.engines.length ? question.engines : reachable().filter((engine) => engine.state !== "off").map((engine) => engine.id);
   const mineAsked = asked = { sent, query: question.query, legs: new Map(chosen.map((id) => [id, null])), partial: null, result: null, fault: null, refused: null, began: performance.now(), total: null };
   showAnswer();
   try {
@@ -338,7 +341,7 @@ function showAnswer() {
   if (!results) return;
   if (!asked) {
     results.replaceChildren(h("div", { class: "state" }, h("h2", {}, "Ask the whole federation"),
-      h("p", {}, `A question goes to ${count(known.engines.filter((engine) => engine.state !== "off").length, "engine")} at once. You see who answers what, and why each hit stands where it does.`)));
+      h("p", {}, `A question goes to ${count(reachable().filter((engine) => engine.state !== "off").length, "engine")} at once. You see who answers what, and why each hit stands where it does.`)));
     return;
   }
   const parts = [requestCard()];

@@ -1,7 +1,7 @@
 """A fault made on purpose, so that an operator sees what happens when an engine is slow, broken or mute.
 
-Engines room. It stands between an engine and its transports for a while and is gone afterwards: without a drill a call
-does not meet it. Pings and handshakes pass untouched. It refuses to know who wished for it, and whether that is allowed.
+Engines room. It stands between an engine and its transports for a while and is gone afterwards: without a drill no call
+meets it. Pings and handshakes pass untouched. It refuses to know who wished for it, and whether that is allowed.
 """
 
 import asyncio

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.conftest import Starter
 from tests.support.console_stage import OFFER, usual
 from tests.support.running_gateway import Json, RunningGateway, entry, running
-from tests.support.scripted_engine import ScriptedEngine, hits
+from tests.support.scripted_engine import hits
 
 LOOPBACK = {"host": "127.0.0.1:8080", "content-type": "application/json"}
 
@@ -89,7 +90,7 @@ async def test_a_plan_that_cannot_be_made_is_an_error() -> None:
 
 
 async def test_an_answer_tells_its_parts() -> None:
-    """With `explain` the answer holds its plan, each hit's parts and the lists, and the hits are the same as without."""
+    """With `explain` the answer holds its plan, each hit's parts and the lists, and the hits are as without."""
     async with Usual() as gateway:
         plain = await gateway.retrieve(k=4)
         told = await gateway.retrieve(k=4, **{"x-gateway": {"explain": True}})
@@ -128,29 +129,26 @@ async def test_what_was_listed_fuses_to_the_same_order(identity: str) -> None:
     assert moved["hits"][0]["key"] in {first, explained["lists"][-1]["hits"][1]["key"]}
 
 
-async def test_long_hits_are_listed_in_short() -> None:
+async def test_long_hits_are_listed_in_short(engines: Starter) -> None:
     """A list names a hit's title and the beginning of its text, however long they are."""
     long = [{"id": "a", "score": 1, "text": "x" * 100_000, "citation": {"title": "t" * 5000}}]
-    async with ScriptedEngine(results=long) as engine, running([entry("docs", engine)]) as gateway:
+    async with running([entry("docs", await engines(results=long))]) as gateway:
         told = await gateway.retrieve(**{"x-gateway": {"explain": True}})
     (listed,) = told["_meta"]["x-gateway"]["explain"]["lists"][0]["hits"]
     assert (len(listed["title"]), len(listed["snippet"])) == (200, 240)
 
 
-async def test_explain_must_be_a_flag() -> None:
+async def test_explain_must_be_a_flag(engines: Starter) -> None:
     """Anything but true or false is refused with the field."""
-    async with ScriptedEngine() as engine, running([entry("docs", engine)]) as gateway:
+    async with running([entry("docs", await engines())]) as gateway:
         error = await gateway.error("retrieve", {"query": "q", "x-gateway": {"explain": "yes"}})
     assert error["data"]["field"] == "x-gateway.explain"
 
 
-async def test_explaining_a_page_that_is_kept() -> None:
+async def test_explaining_a_page_that_is_kept(engines: Starter) -> None:
     """Also a page that nobody is asked for tells the parts of its hits."""
-    results = hits(*range(30))
-    async with (
-        ScriptedEngine(capabilities=OFFER, results=results) as engine,
-        running([entry("docs", engine)], {"retrieve": {"window_min": 30}}) as gateway,
-    ):
+    engine = await engines(capabilities=OFFER, results=hits(*range(30)))
+    async with running([entry("docs", engine)], {"retrieve": {"window_min": 30}}) as gateway:
         first = await gateway.retrieve(k=5)
         wish = {"cursor": first["nextCursor"], "k": 5, "x-gateway": {"explain": True}}
         second = await gateway.retrieve(**wish)

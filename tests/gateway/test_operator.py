@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, running
-from tests.support.scripted_engine import RpcFault, ScriptedEngine
+from tests.support.scripted_engine import RpcFault
 
 
 async def act(gateway: RunningGateway, engine: str, action: str, **more: Any) -> tuple[int, Json]:
@@ -120,27 +121,27 @@ async def test_an_engine_can_be_switched_off_and_on() -> None:
         assert asked(await gateway.retrieve())["wiki"] == "ok"
 
 
-async def test_a_breaker_can_be_reset() -> None:
+async def test_a_breaker_can_be_reset(engines: Starter) -> None:
     """An engine that is left alone is asked again at once."""
     settings = {"engines": {"breaker_failures": 2, "breaker_open_ms": 60_000}}
-    async with ScriptedEngine() as good, ScriptedEngine() as sick:
-        sick.answers["retrieve"] = RpcFault(-32010, "away")
-        entries = [entry("good", good), entry("sick", sick, retries=0)]
-        async with running(entries, settings) as gateway:
-            for _ in range(3):
-                result = await gateway.retrieve()
-            assert asked(result)["sick"] == "breaker_open"
-            told = {one["id"]: one for one in (await admin(gateway, "/admin/engines"))["engines"]}
-            assert told["sick"]["breaker"] == "open"
-            assert 0 < told["sick"]["retryInMs"] <= 60_000
-            sick.answers["retrieve"] = {"hits": []}
-            assert (await act(gateway, "sick", "reset"))[0] == 200
-            assert asked(await gateway.retrieve())["sick"] == "ok"
+    good, sick = await engines(), await engines()
+    sick.answers["retrieve"] = RpcFault(-32010, "away")
+    async with running([entry("good", good), entry("sick", sick, retries=0)], settings) as gateway:
+        for _ in range(3):
+            result = await gateway.retrieve()
+        assert asked(result)["sick"] == "breaker_open"
+        told = {one["id"]: one for one in (await admin(gateway, "/admin/engines"))["engines"]}
+        assert told["sick"]["breaker"] == "open"
+        assert 0 < told["sick"]["retryInMs"] <= 60_000
+        sick.answers["retrieve"] = {"hits": []}
+        assert (await act(gateway, "sick", "reset"))[0] == 200
+        assert asked(await gateway.retrieve())["sick"] == "ok"
 
 
-async def test_a_handshake_can_be_asked_for() -> None:
+async def test_a_handshake_can_be_asked_for(engines: Starter) -> None:
     """What the engine says now is known at once; one that cannot be reached is an error that says so."""
-    async with ScriptedEngine(name="Docs") as engine, running([entry("docs", engine)]) as gateway:
+    engine = await engines(name="Docs")
+    async with running([entry("docs", engine)]) as gateway:
         engine.capabilities = {"retrieve": {"maxK": 7}}
         status, body = await act(gateway, "docs", "handshake")
         assert (status, body["said"].startswith("it is Docs")) == (200, True)

@@ -21,6 +21,9 @@ def chromium() -> str:
     return found
 
 
+VIOLATED = "event => console.error('policy', event.violatedDirective, event.blockedURI)"
+
+
 class Complaints(list[str]):
     """What a page said against itself: console errors, violations of its policy, faults of its scripts."""
 
@@ -56,9 +59,7 @@ async def browsing(
             page.on("console", heard)
             page.on("pageerror", lambda fault: complaints.append(str(fault)))
             page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
-            await page.add_init_script(
-                "addEventListener('securitypolicyviolation', e => console.error('CSP', e.violatedDirective, e.blockedURI))"
-            )
+            await page.add_init_script(f"addEventListener('securitypolicyviolation', {VIOLATED})")
             await page.goto(url)
             yield page, complaints
             assert complaints == []

@@ -1,4 +1,4 @@
-"""A federation worth looking at, for tests and pictures of the console: engines that agree, differ, are slow and fail."""
+"""A federation worth looking at, for tests and pictures of the console: engines that agree and that differ."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,11 +11,11 @@ from tests.support.running_gateway import Json, entry
 from tests.support.scripted_engine import Asked, RpcFault, ScriptedEngine
 
 TEXTS = {
-    "sorted": "Return a new sorted list from the items in iterable. The sort is stable: items that compare equal keep the "
-    "order in which they were given.",
-    "list.sort": "Sort the list in ascending order and return None. The sort is in-place, i.e. the list itself is modified, "
-    "and stable.",
-    "heapq.merge": "Merge several sorted inputs into a single sorted output, without reading the data into memory all at once.",
+    "sorted": "Return a new sorted list from the items in iterable. The sort is stable: items that compare equal keep "
+    "the order in which they were given.",
+    "list.sort": "Sort the list in ascending order and return None. The sort is in-place, i.e. the list itself is "
+    "modified, and stable.",
+    "heapq.merge": "Merge several sorted inputs into a single sorted output, without reading the data into memory at once.",
     "bisect.insort": "Insert x into a sorted list, and keep it sorted. If x is in it already, insert it to the right.",
     "topological": "A graph's nodes in an order in which each comes after those that it depends on.",
     "sortedcontainers": "Sorted list, sorted dict and sorted set, in pure Python and as fast as extensions in C.",
