@@ -63,8 +63,8 @@ class Guard:
         "_quotas",
         "_strangers",
         "_tenants",
-        "declared",
         "bearers",
+        "declared",
         "modes",
     )
 

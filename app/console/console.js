@@ -254,6 +254,8 @@ function askForm() {
     filterPart(), enginesPart(), blendPart());
 }
 
+const blank = (name) => ({ field: name, op: "eq", value: known.fields[name] === "bool" ? "true" : "" });
+
 function filterPart() {
   const names = Object.keys(known.fields || {}).sort();
   const list = h("div", {});
@@ -261,7 +263,7 @@ function filterPart() {
     const change = (name) => (value) => { condition[name] = value; };
     const type = known.fields[condition.field];
     return h("div", { class: "condition", role: "group", "aria-label": `Condition ${place + 1}` },
-      field("Field", choice(`field-${place}`, names.map((name) => [name, `${visible(name)} (${known.fields[name]})`]), condition.field, (value) => { condition.field = value; draw(); })),
+      field("Field", choice(`field-${place}`, names.map((name) => [name, `${visible(name)} (${known.fields[name]})`]), condition.field, (value) => { Object.assign(condition, blank(value), { op: condition.op }); draw(); })),
       h("button", { type: "button", class: "quiet", "aria-label": `Remove condition ${place + 1}`, onclick: () => { question.conditions.splice(place, 1); draw(); } }, "Remove"),
       h("div", { class: "pair" },
         field("Operator", choice(`op-${place}`, known.operators.map((op) => [op, op]), condition.op, change("op"))),
@@ -269,7 +271,7 @@ function filterPart() {
           ? choice(`value-${place}`, [["true", "true"], ["false", "false"]], condition.value || "true", change("value"))
           : h("input", { type: "text", value: condition.value, id: `value-${place}`, placeholder: type || "", oninput: (event) => change("value")(event.target.value) }))));
   }), names.length
-    ? h("button", { type: "button", id: "add-condition", onclick: () => { question.conditions.push({ field: names[0], op: "eq", value: known.fields[names[0]] === "bool" ? "true" : "" }); draw(); } }, "Add a condition")
+    ? h("button", { type: "button", id: "add-condition", onclick: () => { question.conditions.push(blank(names[0])); draw(); } }, "Add a condition")
     : h("p", { class: "soft small" }, "No engine advertises filter fields."));
   draw();
   return h("details", { open: question.conditions.length > 0 }, h("summary", {}, "Filter ", h("span", { class: "soft small" }, "all conditions must hold")), list);
@@ -321,7 +323,7 @@ async function ask() {
     mineAsked.result = await retrieve({ ...sent, "x-gateway": { ...sent["x-gateway"], explain: true } }, (method, told) => {
       if (method === "notifications/log" && told.data && told.data.engine) mineAsked.legs.set(told.data.engine, told.data);
       if (method === "notifications/progress" && told.partial) mineAsked.partial = told.partial.hits;
-      if (asked === mineAsked) showAnswer();
+      if (asked === mineAsked) soon();
     }, mine.signal);
   } catch (fault) {
     if (mine.signal.aborted) return;
@@ -334,6 +336,13 @@ async function ask() {
   if (asked !== mineAsked) return;
   showAnswer();
   say(mineAsked.fault ? "The question failed." : `${count(mineAsked.result.hits.length, "hit")} in ${ms(mineAsked.total)}`);
+}
+
+/** Draw once for all that came since the last frame: fifty engines may answer within one. */
+function soon() {
+  if (soon.waiting) return;
+  soon.waiting = true;
+  requestAnimationFrame(() => { soon.waiting = false; showAnswer(); });
 }
 
 function showAnswer() {

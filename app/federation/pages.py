@@ -224,7 +224,7 @@ def fingerprint(params: RetrieveParams) -> str:
     told = params.raw.copy()
     for key in _UNTOLD:
         told.pop(key, None)
-    own = params.gateway.model_dump(exclude_none=True) if params.gateway.model_fields_set else None
+    own = params.gateway.model_dump(exclude_none=True, exclude={"explain"}) if params.gateway.model_fields_set else None
     query = told["query"]
     lone = len(told) == 1 and own is None and type(query) is str
     text = f"q{query}" if lone else _canonical([told, own])  # the usual request costs a fifth; no other begins with q

@@ -6,9 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import ConsoleMessage, Page, async_playwright
+from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+PATIENCE = 20_000
+"""Milliseconds before a page is called stuck; never waited for when all is well."""
+
+expect.set_options(timeout=PATIENCE)
 
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
 """Containers let root have no sandbox and little shared memory."""
@@ -54,7 +59,7 @@ async def browsing(
                 reduced_motion="reduce",
                 **more,
             )
-            context.set_default_timeout(15_000)
+            context.set_default_timeout(PATIENCE)
             page = await context.new_page()
             page.on("console", heard)
             page.on("pageerror", lambda fault: complaints.append(str(fault)))

@@ -15,7 +15,7 @@ TEXTS = {
     "the order in which they were given.",
     "list.sort": "Sort the list in ascending order and return None. The sort is in-place, i.e. the list itself is "
     "modified, and stable.",
-    "heapq.merge": "Merge several sorted inputs into a single sorted output, without reading the data into memory at once.",
+    "heapq.merge": "Merge several sorted inputs into a single sorted output, without reading it all into memory.",
     "bisect.insort": "Insert x into a sorted list, and keep it sorted. If x is in it already, insert it to the right.",
     "topological": "A graph's nodes in an order in which each comes after those that it depends on.",
     "sortedcontainers": "Sorted list, sorted dict and sorted set, in pure Python and as fast as extensions in C.",
