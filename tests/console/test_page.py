@@ -1,4 +1,4 @@
-"""The console for everybody: nothing serious for axe, both widths and themes, keyboard alone, a gateway that is gone."""
+"""The console for everybody: nothing serious for axe, both widths and themes, keyboard alone, no gateway."""
 
 import pytest
 from playwright.async_api import expect

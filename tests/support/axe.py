@@ -1,4 +1,4 @@
-"""axe-core, which knows what stands in the way of people who do not see or point: fetched once, by npm, and not kept."""
+"""axe-core, which knows what stands in the way of people who do not see or point: fetched once by npm."""
 
 import fcntl
 import subprocess
