@@ -170,7 +170,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
 
     app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
     app.include_router(probes(state))
-    app.include_router(admin(state, os.environ))
+    app.include_router(admin(state, os.environ, reload))
     app.include_router(console())
     app.router.default = not_found
     return RpcDoor(app, Dispatcher(state), state)

@@ -14,6 +14,7 @@ from app.api.actions import Actions
 from app.api.answers import Answers
 from app.api.caller import Caller
 from app.api.operator import Kept, Who, body_of, kept_out, let_in
+from app.api.reload import Reload
 from app.api.state import GatewayState
 from app.api.views import engines_view, guards_view, overlap_view, settings_view
 from app.api.visit import TurnedAway
@@ -37,8 +38,8 @@ SCOPE = "process"
 """Whose view it is: each worker has its own breakers, bounds and replicas."""
 
 
-def admin(state: GatewayState, environ: Mapping[str, str]) -> APIRouter:
-    """The routes of one gateway's operator view. `environ` tells which settings came from there."""
+def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None = None) -> APIRouter:
+    """The routes of one gateway's operator view. `environ` and `reload` tell where settings are from."""
     router = APIRouter()
     answers, actions = Answers(state), Actions(state)
 
@@ -71,7 +72,7 @@ def admin(state: GatewayState, environ: Mapping[str, str]) -> APIRouter:
         "/admin/session": lambda who: _session(state, who),
         "/admin/engines": lambda who: engines_view(state, actions.drills),
         "/admin/overlap": lambda who: overlap_view(state.witness.overlap.told()),
-        "/admin/settings": lambda who: settings_view(state, environ),
+        "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
     deeds: dict[str, Deed] = {"/admin/explain": plan, "/admin/fuse": refuse, "/admin/actions": act}
     for path, look in looks.items():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api.guard import Guard
+from app.api.reload import Reload
 from app.api.state import GatewayState
 from app.engines.drill import Drill
 from app.engines.engine import RemoteEngine
@@ -55,7 +56,7 @@ def engine_view(engine: RemoteEngine, windows: Windows, off: bool, drill: Drill 
         **guards_view(engine),
         "window": window_view(engine.id, windows),
         "lastFault": _last_fault(engine.id, windows),
-        "drill": None if drill is None or not drill.on else _drill(drill),
+        "drill": _drill(drill) if drill is not None and drill.on and drill.engine is engine else None,
     }
 
 
@@ -97,12 +98,12 @@ def overlap_view(told: Agreement) -> Json:
     }
 
 
-def settings_view(state: GatewayState, environ: Mapping[str, str]) -> Json:
+def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reload | None) -> Json:
     """Every setting with its source, the tenants, and whether the files are in force."""
     return {
         "settings": [one._asdict() for one in effective(state.settings, environ)],
         "readiness": state.readiness.reason(),
-        "reload": None,
+        "reload": None if reload is None else {"failure": reload.failure},
         "auth": state.settings.auth.mode,
         "tenants": [] if state.guard is None else _tenants(state, state.guard),
     }

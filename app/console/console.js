@@ -694,8 +694,9 @@ function viewEngines(said) {
     parts.push(offersCard());
     redraw(parts);
   };
+  const load = async (current) => { take(await read("/admin/engines")); if (current()) draw(); };
   draw();
-  refreshing(async () => { take(await read("/admin/engines")); draw(); });
+  refreshing(load);
 }
 
 /** Redraw the view and leave the reader where they are: focus, scroll and what they have opened or typed stay. */
@@ -826,9 +827,8 @@ function offersCard() {
 // ---------------------------------------------------------------- view: overlap
 
 function viewOverlap() {
-  const load = async () => { redraw(overlapParts(await read("/admin/overlap"))); };
-  load().catch(failed);
-  refreshing(load);
+  main.replaceChildren(h("p", { class: "state" }, "Loading…"));
+  refreshing(async (current) => { const told = await read("/admin/overlap"); if (current()) redraw(overlapParts(told)); });
 }
 
 function overlapParts(told) {
@@ -858,6 +858,7 @@ async function viewSettings() {
   main.replaceChildren(h("p", { class: "state" }, "Loading…"));
   try {
     const told = await read("/admin/settings");
+    if (!location.hash.startsWith("#/settings")) return;
     main.replaceChildren(h("div", { class: "head" }, h("h1", {}, "Tenants and settings"), h("p", {}, "What holds now, and where it comes from. Secrets are masked.")), reloadCard(told), tenantsCard(told), settingsCard(told));
   } catch (fault) { failed(fault); }
 }
@@ -919,16 +920,21 @@ function failed(fault) {
 
 let timer = null;
 function stopRefreshing() { clearInterval(timer); timer = null; }
+/** Load now, and again every few seconds as long as this view is the one that is seen. */
 function refreshing(load) {
   stopRefreshing();
   let going = false;
-  timer = setInterval(async () => {
+  const mine = timer = setInterval(tick, REFRESH_MS);
+  let shown = false;
+  async function tick() {
     if (document.hidden || going) return;
     going = true;
-    const mine = timer;
-    try { await load(); } catch (fault) { if (mine === timer) { if (fault.status === 401 || fault.status === 403) askForKey(fault); else say(fault.message); } }
-    going = false;
-  }, REFRESH_MS);
+    try { await load(() => mine === timer); shown = true; } catch (fault) {
+      if (!(fault instanceof Refused)) throw fault;
+      if (mine === timer) { if (shown && fault.status !== 401 && fault.status !== 403) say(fault.message); else failed(fault); }
+    } finally { going = false; }
+  }
+  tick();
 }
 
 const VIEWS = { ask: viewAsk, explain: viewExplain, engines: viewEngines, overlap: viewOverlap, settings: viewSettings };

@@ -120,6 +120,7 @@ class EngineSet:
             self._admit(self._opened(entry, leaving.get(entry.id)))
         self._listed = frozenset(wanted)
         self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self.switched_off &= {engine.id for engine in self.engines}
         self.version += 1
         return Change(sorted(entry.id for entry in joining), sorted(leaving))
 

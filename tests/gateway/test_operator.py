@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.api.reload import Reload
+from app.api.views import settings_view
+from app.settings.watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
 from tests.support.log_lines import own_log
@@ -220,3 +223,14 @@ async def test_the_page_is_served_with_a_policy() -> None:
         page = (await gateway.client.get("/")).text
     assert "http" not in page.replace("http-equiv", "")
     assert "style=" not in page
+
+
+async def test_faulty_files_are_told() -> None:
+    """Whether the files are what is in force, and if not why; without a reload there is nothing to tell."""
+    async with running([]) as gateway:
+        state = gateway.state
+        reload = Reload(state, lambda: pytest.fail("nothing is read"), Watch(()))
+        assert settings_view(state, {}, None)["reload"] is None
+        assert settings_view(state, {}, reload)["reload"] == {"failure": None}
+        reload.failure = "gateway.yaml: server.port: must be a number"
+        assert settings_view(state, {}, reload)["reload"] == {"failure": reload.failure}

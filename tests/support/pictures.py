@@ -66,7 +66,7 @@ async def views(stage: Stage, folder: Path, dark: bool, width: int, mark: str) -
         await shot(page, folder, f"explain-{mark}")
         await page.click("nav >> text=Engines")
         await page.click("#engine-code")
-        await page.wait_for_selector("#engine")
+        await page.wait_for_selector("#engine svg .p50[d^=M]", state="attached")
         await shot(page, folder, f"engines-{mark}")
         await page.click("nav >> text=Overlap")
         await page.wait_for_selector(".matrix")
