@@ -760,7 +760,7 @@ function chart(engine, kind) {
 
 function engineCard(engine) {
   const facts = [["Kind", engine.kind], ["Server", [engine.server, engine.version].filter(Boolean).join(" ") || "–"], ["Weight", engine.weight], ["Priority", engine.priority], ["Timeout", ms(engine.timeoutMs)],
-    ["In flight", `${engine.inFlight} of ${engine.limit ?? "∞"}, ${engine.waiting || 0} waiting`], ["Last check", ms(engine.latencyMs)], ["Calls", engine.window.calls], ["Failed", engine.window.failed], ["Required", engine.required ? "yes" : "no"]];
+    ["In flight", `${engine.inFlight} of ${engine.limit ?? "∞"}`], ["Waiting", engine.waiting || 0], ["Last check", ms(engine.latencyMs)], ["Calls", engine.window.calls], ["Failed", engine.window.failed], ["Required", engine.required ? "yes" : "no"]];
   return h("section", { class: "card", "aria-label": `Engine ${visible(engine.id)}`, id: "engine" },
     h("div", { class: "bar-head" }, h("h2", {}, visible(engine.id), " ", chip(engine.state, STATES[engine.state]), " ", engine.breaker ? chip(`breaker ${breakerWords(engine)}`, BREAKERS[engine.breaker]) : null), actions(engine)),
     engine.reason ? h("p", { class: "fault-line" }, visible(engine.reason)) : null,
