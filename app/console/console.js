@@ -659,7 +659,7 @@ function planCard(plan) {
     h("td", { class: "wrap" }, (leg.without || []).map((name) => [chip(name, "lack"), " "]), h("details", {}, h("summary", { class: "small" }, Object.keys(leg.params).filter((name) => name !== "_meta").join(", ")), h("pre", {}, visible(JSON.stringify(leg.params, null, 2)))))));
   const out = plan.left.map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.engine)), h("td", {}, chip(one.reason, "warn")), h("td", { class: "wrap" }, visible(one.detail || ""))));
   return h("section", { class: "card", "aria-label": "Plan" }, h("h2", {}, `Plan: ${count(plan.legs.length, "engine")} asked, ${plan.left.length} left out`),
-    h("p", { class: "soft small" }, `${plan.k} hits wanted, at least ${plan.window} of each engine · ${plan.fusion.method}, rrfK ${plan.fusion.rrfK}, confidence weight ${plan.fusion.confidenceWeight}, one document by ${plan.fusion.identity}`),
+    h("p", { class: "soft small" }, `${plan.k} hits wanted, at least ${plan.window} of each engine${plan.union ? `, the best ${plan.union.topN} reranked by ${visible(plan.union.rerankers.join(" or "))}` : ""} · ${plan.fusion.method}, rrfK ${plan.fusion.rrfK}, confidence weight ${plan.fusion.confidenceWeight}, one document by ${plan.fusion.identity}`),
     rows.length ? table("Engines that would be asked", heads, rows) : h("p", { class: "state inset" }, "Nobody would be asked."),
     out.length ? [h("h3", {}, "Left out"), table("Engines left out", [["Engine"], ["Reason"], ["Detail"]], out)] : null,
     plan.notes.length ? h("ul", { class: "small" }, plan.notes.map((note) => h("li", {}, visible(note)))) : null);

@@ -23,7 +23,7 @@ MAX_SNIPPET = 240
 
 def plan_told(plan: Plan) -> dict[str, Any]:
     """Everything that was decided before anybody was asked."""
-    return {
+    told: dict[str, Any] = {
         "k": plan.k,
         "window": plan.window,
         "fusion": options_told(plan.fusion),
@@ -33,6 +33,9 @@ def plan_told(plan: Plan) -> dict[str, Any]:
         "left": [_left(outcome) for outcome in (*plan.skipped, *plan.lost)],
         "notes": list(plan.notes),
     }
+    if plan.union is not None:
+        told["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
+    return told
 
 
 def answer_told(plan: Plan, stock: Stock | None, portion: Portion) -> dict[str, Any]:

@@ -155,3 +155,14 @@ async def test_explaining_a_page_that_is_kept(engines: Starter) -> None:
     explained = second["_meta"]["x-gateway"]["explain"]
     assert [one["parts"][0]["rank"] for one in explained["hits"]] == [6, 7, 8, 9, 10]
     assert explained["plan"]["legs"] == []
+
+
+async def test_a_plan_says_who_reranks(engines: Starter) -> None:
+    """Where the union is to be reranked, the plan names who may be asked for it and how much they get."""
+    docs = await engines()
+    judge = await engines(capabilities={"rerank": {"methods": ["cross-encoder"]}})
+    async with running([entry("docs", docs), entry("judge", judge)]) as gateway:
+        wish = {"query": "q", "rerank": {"method": "cross-encoder", "topN": 12}}
+        plan = (await admin(gateway, "/admin/explain", wish))["plan"]
+    assert plan["union"] == {"rerankers": ["judge"], "topN": 12}
+    assert [leg["engine"] for leg in plan["legs"]] == ["docs"]
