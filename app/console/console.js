@@ -176,7 +176,7 @@ function params() {
   const fusion = {};
   if (question.method) fusion.method = question.method;
   if (question.rrfK !== null) fusion.rrfK = question.rrfK;
-  if (Object.keys(question.weights).length) fusion.weights = question.weights;
+  if (Object.keys(question.weights).length) fusion.weights = { ...question.weights };
   if (Object.keys(fusion).length) made.fusion = fusion;
   const own = {};
   if (question.engines.length) own.engines = question.engines;
@@ -610,7 +610,7 @@ function refusedLine() {
   const gone = [...before].filter((key) => !now.has(key)).length;
   return h("div", { class: "refused", role: "status" }, h("span", {}, `Fused once more (${asked.refused.method}); nobody was asked again.${gone ? ` ${count(gone, "hit")} dropped out.` : ""}`),
     h("button", { type: "button", id: "undo", onclick: () => {
-      question.weights = (asked.sent.fusion || {}).weights || {};
+      question.weights = { ...(asked.sent.fusion || {}).weights };
       question.method = (asked.sent.fusion || {}).method || "";
       question.rrfK = (asked.sent.fusion || {}).rrfK ?? null;
       question.confidence = (asked.sent["x-gateway"] || {}).confidenceWeight ?? null;

@@ -12,6 +12,9 @@ SLOT_SECONDS = 10
 SLOTS = 30
 """Slots of one ring: five minutes."""
 
+MAX_ENGINES = 1000
+"""Engines whose windows are kept; of more, the longest known go first: engines of others come and go."""
+
 STEP = 1.25
 """From one bound to the next: a percentile is at most a quarter too long, and never too short."""
 
@@ -108,21 +111,25 @@ class Windows:
 
     def ended(self, engine: str, took: float) -> None:
         """A call was answered after `took` seconds."""
-        window = self._by_engine.get(engine)
-        if window is None:
-            window = self._by_engine[engine] = Window()
+        window = self._by_engine.get(engine) or self._opened(engine)
         window.add(self.clock(), took, False)
 
     def failed(self, engine: str, took: float, kind: str, detail: str) -> None:
         """A call failed after `took` seconds."""
         now = self.clock()
-        window = self._by_engine.setdefault(engine, Window())
+        window = self._by_engine.get(engine) or self._opened(engine)
         window.add(now, took, True)
         window.fault = LastFault(kind, detail, now)
 
     def of(self, engine: str) -> Window:
         """The window of one engine; an empty one of nobody's if it was never called."""
         return self._by_engine.get(engine) or Window()
+
+    def _opened(self, engine: str) -> Window:
+        if len(self._by_engine) >= MAX_ENGINES:
+            del self._by_engine[next(iter(self._by_engine))]
+        window = self._by_engine[engine] = Window()
+        return window
 
     def forget(self, keep: Sequence[str]) -> None:
         """Let go of the windows of engines that are not among these."""

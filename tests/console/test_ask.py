@@ -103,10 +103,11 @@ async def test_weights_move_hits_without_asking_again() -> None:
         await expect(page.locator(".refused")).to_have_count(0)
         await expect(page.locator("[aria-label=Request]")).to_have_attribute("aria-busy", "false")
         assert await titles(page) == moved, "asking with these weights gives what was shown"
-        await page.locator("#rrfK").fill("1")
-        await expect(page.locator(".refused")).to_have_count(1)
+        await page.locator("#weight-wiki").fill("0")
+        await expect(page.locator(".hit h3").first).not_to_have_text("radix")
         await page.click("#undo")
         await expect(page.locator(".refused")).to_have_count(0)
+        await expect(page.locator("#weight-wiki")).to_have_value("5")
         assert await titles(page) == moved
         assert before != moved
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.telemetry.windows import SLOT_SECONDS, SLOTS, STEP, Slot, Window, Windows
+from app.telemetry.windows import MAX_ENGINES, SLOT_SECONDS, SLOTS, STEP, Slot, Window, Windows
 
 
 class Clock:
@@ -95,6 +95,15 @@ def test_engines_that_left_are_forgotten() -> None:
     windows.forget(["code"])
     assert repr(windows) == "<Windows of 1 engines>"
     assert windows.of("docs").whole(1000.0).calls == 0
+
+
+def test_windows_are_bounded() -> None:
+    """However many engines come and go, no more than so many windows are kept; the newest is."""
+    windows = Windows(Clock())
+    for place in range(MAX_ENGINES + 5):
+        windows.ended(f"engine-{place}", 0.01)
+    assert repr(windows) == f"<Windows of {MAX_ENGINES} engines>"
+    assert windows.of(f"engine-{MAX_ENGINES + 4}").whole(1000.0).calls == 1
 
 
 def test_an_incident_can_be_read() -> None:
