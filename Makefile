@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile demo test check format bench chaos clean
+.PHONY: help install compile demo test check format bench chaos pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: $(STAMP) ## run the whole test suite; the tests of the shared state need a
 
 check: $(STAMP) ## lint, formatting and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+pictures: $(STAMP) ## take the pictures of the console for docs/images, with the Chromium that is installed
+	@$(BIN)/python -m tests.support.pictures docs/images
 
 format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -26,6 +26,7 @@ from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.answers import ANSWERED
+from app.api.console import console
 from app.api.dispatch import Dispatcher
 from app.api.doorkeeper import Doorkeeper
 from app.api.guard import Bearers, Guard
@@ -195,7 +196,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
 
     app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
     app.include_router(probes(state))
-    app.include_router(admin(state))
+    app.include_router(admin(state, os.environ, reload))
+    app.include_router(console())
     app.router.default = not_found
     return RpcDoor(app, Dispatcher(state), state)
 

@@ -187,3 +187,11 @@ def test_the_script_for_a_clean_machine_does_what_the_readme_says() -> None:
 def test_the_papers_are_there(name: str) -> None:
     """A project that is passed on says what it is, how it changed and what one may do with it."""
     assert (PROJECT / name).stat().st_size > 500
+
+
+def test_the_console_is_shipped() -> None:
+    """Every file of the console is named as data of the package, and nothing else lies there."""
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["app"]
+    shipped = {path.name for pattern in patterns for path in (PROJECT / "app").glob(pattern)}
+    assert shipped == {path.name for path in (PROJECT / "app" / "console").iterdir()}
+    assert shipped == {"index.html", "console.css", "console.js"}

@@ -1,27 +1,47 @@
-"""The operator's JSON: the engines as this process sees them.
+"""The operator's JSON: engines, plans, overlap and settings to look at, and the few things that can be done.
 
-Read-only. It decides what an operator may see: ids, states and capabilities, never addresses or credentials; a tenant
-without the role `admin` sees its own engines. It refuses to know how any of it comes about, and asks no engine.
+It decides which paths there are, and that all but the list of engines are for operators. What is shown is never an
+address, a credential or a text of a hit. It refuses to know how any of it comes about, and asks no engine by itself.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.actions import Actions
+from app.api.answers import Answers
+from app.api.caller import Caller
+from app.api.operator import Kept, Who, body_of, kept_out, let_in
+from app.api.reload import Reload
 from app.api.state import GatewayState
+from app.api.views import engines_view, guards_view, overlap_view, settings_view
 from app.api.visit import TurnedAway
 from app.engines.engine import RemoteEngine
+from app.federation.explain import fused_told, plan_told
+from app.federation.journey import blend_of
+from app.federation.plan import plan_retrieve
 from app.federation.tenant import ADMIN
+from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.shares import shares_of
+from app.fusion.strategies import fuse
 from app.protocol import envelope
+from app.protocol.errors import NotFound, RcpError, Unauthorized
+from app.protocol.refusion import Refusion, read_refusion
+
+Json = dict[str, Any]
+Look = Callable[[Who], Json]
+Deed = Callable[[Json, Who], Awaitable[Json]]
 
 SCOPE = "process"
 """Whose view it is: each worker has its own breakers, bounds and replicas."""
 
 
-def admin(state: GatewayState) -> APIRouter:
-    """The routes of one gateway's operator view."""
+def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None = None) -> APIRouter:
+    """The routes of one gateway's operator view. `environ` and `reload` tell where settings are from."""
     router = APIRouter()
+    answers, actions = Answers(state), Actions(state)
 
     @router.get("/engines")
     async def engines(request: Request) -> Response:
@@ -33,42 +53,125 @@ def admin(state: GatewayState) -> APIRouter:
                 return refusal(away)
             if ADMIN not in tenant.roles:
                 seen = [engine for engine in seen if state.membership.sees(tenant, engine.id)]
-        body = {"engines": [_engine(engine) for engine in seen], "scope": SCOPE}
-        return Response(envelope.dumps(body), media_type="application/json")
+        return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
+    async def plan(body: Json, who: Who) -> Json:
+        call = answers.question(body, Caller("explain", tenant=who.tenant))
+        members = state.membership.current(who.tenant)
+        now = asyncio.get_running_loop().time()
+        blend = blend_of(call, state.settings)
+        return {"plan": plan_told(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
+
+    async def refuse(body: Json, who: Who) -> Json:
+        return refused(read_refusion(body))
+
+    async def act(body: Json, who: Who) -> Json:
+        return {"said": await actions.act(body, who)}
+
+    looks: dict[str, Look] = {
+        "/admin/session": lambda who: _session(state, who),
+        "/admin/engines": lambda who: engines_view(state, actions.drills),
+        "/admin/overlap": lambda who: overlap_view(state.witness.overlap.told()),
+        "/admin/settings": lambda who: settings_view(state, environ, reload),
+    }
+    deeds: dict[str, Deed] = {"/admin/explain": plan, "/admin/fuse": refuse, "/admin/actions": act}
+    for path, look in looks.items():
+        router.add_api_route(path, _looking(state, look), methods=["GET"])
+    for path, deed in deeds.items():
+        router.add_api_route(path, _doing(state, deed), methods=["POST"])
     return router
 
 
 def refusal(away: TurnedAway) -> Response:
     """The answer to somebody whom the guard does not let in: as at the RPC door."""
-    headers = {name.decode(): value.decode() for name, value in away.headers}
-    return Response(envelope.failure(None, away.fault), away.status, headers, media_type="application/json")
+    return _kept(kept_out(away))
 
 
-def _engine(engine: RemoteEngine) -> dict[str, Any]:
-    advertisement = engine.advertisement
+def refused(wish: Refusion) -> Json:
+    """Lists fused once more, by the one blend there is: the first `k` documents and what they are made of."""
+    options = FusionOptions(wish.method, wish.rrf_k, wish.confidence_weight)
+    lists = [
+        RankedList(
+            engine=sent.engine,
+            hits=[{"id": hit.key, "score": hit.score, "confidence": hit.confidence} for hit in sent.hits],
+            weight=sent.weight,
+            fetch_k=sent.asked,
+            score_floor=sent.score_floor,
+            confidence=sent.confidence,
+        )
+        for sent in wish.lists
+    ]
+    return fused_told(shares_of(lists, options, fuse(lists, options).keys(0, wish.k)))
+
+
+def _looking(state: GatewayState, look: Look) -> Callable[[Request], Awaitable[Response]]:
+    """A door to look through, for operators."""
+
+    async def looking(request: Request) -> Response:
+        try:
+            return _json(look(await let_in(request, state)))
+        except Kept as kept:
+            return _kept(kept)
+
+    return looking
+
+
+def _doing(state: GatewayState, deed: Deed) -> Callable[[Request], Awaitable[Response]]:
+    """A door to do something behind, for operators."""
+
+    async def doing(request: Request) -> Response:
+        try:
+            who = await let_in(request, state)
+            body = await body_of(request, state.settings.server.max_body_bytes)
+            return _json(await deed(body, who))
+        except Kept as kept:
+            return _kept(kept)
+        except RcpError as fault:
+            status = 404 if isinstance(fault, NotFound) else 403 if isinstance(fault, Unauthorized) else 400
+            return _kept(Kept(status, fault))
+
+    return doing
+
+
+def _session(state: GatewayState, who: Who) -> Json:
+    """Who is let in, where, and whom its questions reach."""
+    members = state.membership.current(who.tenant)
+    fusion = (who.tenant and who.tenant.fusion) or state.settings.fusion
     return {
+        "tenant": who.tenant.id if who.tenant else None,
+        "sees": sorted(engine.id for engine in members.engines),
+        "identity": members.identity,
+        "version": state.version,
+        "drills": state.settings.admin.drills,
+        "fusion": {"method": fusion.method, "rrfK": fusion.rrf_k, "confidenceWeight": fusion.confidence_weight},
+        "scope": SCOPE,
+    }
+
+
+def _engine(engine: RemoteEngine) -> Json:
+    advertisement = engine.advertisement
+    told = {
         "id": engine.id,
         "up": engine.up,
         "version": advertisement.server["version"] if advertisement else None,
         "server": advertisement.server["name"] if advertisement else None,
         "capabilities": sorted(advertisement.capabilities) if advertisement else [],
         "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
-        "inFlight": engine.gate.in_flight,
         "reason": engine.down_reason,
-        **_guards(engine),
+        **guards_view(engine),
     }
-
-
-def _guards(engine: RemoteEngine) -> dict[str, Any]:
-    """What keeps calls from the engine, or from one of its replicas."""
-    standing = engine.state()
-    retry_in = engine.retry_in()
-    told: dict[str, Any] = {
-        "waiting": standing.waiting,
-        "breaker": standing.breaker,
-        "retryInMs": None if retry_in is None else round(retry_in * 1000),
-    }
-    if standing.replicas:
-        told["replicas"] = [{"id": one.label, "up": one.up, "inFlight": one.in_flight} for one in standing.replicas]
+    del told["limit"]
+    if not told["replicas"]:
+        del told["replicas"]
     return told
+
+
+def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    more = {"cache-control": "no-store", **(headers or {})}
+    return Response(envelope.dumps(body), status, more, media_type="application/json")
+
+
+def _kept(kept: Kept) -> Response:
+    """The answer to somebody who is kept out, or sent nonsense: an error as RCP writes it."""
+    headers = {"cache-control": "no-store", **kept.headers}
+    return Response(envelope.failure(None, kept.fault), kept.status, headers, media_type="application/json")

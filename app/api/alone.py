@@ -43,6 +43,8 @@ class EngineAnswers:
     async def answer(self, method: str, params: Params, caller: Caller, stream: Told | None = None) -> Params:
         """The result of `method` at the engine that the caller speaks to. Raises RcpError."""
         engine = self.engine(caller.engine or "", caller.tenant)
+        if engine.id in self._state.engines.switched_off:
+            raise BackendUnavailable(f"engine '{engine.id}' is switched off by its operator", retryable=False)
         if method == "initialize":
             return self._initialize(engine, params, caller)
         if method == "info":

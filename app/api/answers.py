@@ -193,10 +193,14 @@ class Answers:
         members = state.membership.current(caller.tenant)
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
-        accepted = self.accepted(params, caller)
-        screened = state.settings.screen.injection != "off"
-        call = RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
+        call = self.question(params, caller)
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
+
+    def question(self, params: Params, caller: Caller) -> RetrieveCall:
+        """The Call of a `retrieve` with these params. Raises InvalidParams, OptionUnsupported."""
+        accepted = self.accepted(params, caller)
+        screened = self._state.settings.screen.injection != "off"
+        return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self._plain)} methods>"

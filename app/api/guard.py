@@ -66,6 +66,7 @@ class Guard:
         "_strangers",
         "_tenants",
         "bearers",
+        "declared",
         "modes",
     )
 
@@ -91,10 +92,13 @@ class Guard:
         self._tenants: Mapping[str, Tenant] = {}
         self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}
         self._keyring = Keyring({})
+        self.declared = tenants
+        """As the tenants file has them."""
         self.replace(tenants)
 
     def replace(self, tenants: Tenants) -> int:
         """From now on these are the tenants. Ends whatever a credential began that is no longer good; how many."""
+        self.declared = tenants
         self._keyring = Keyring(tenants.by_id)
         self._tenants = {name: tenant_of(name, entry, self._blend) for name, entry in tenants.by_id.items()}
         self._narrowed = {}

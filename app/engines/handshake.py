@@ -23,13 +23,13 @@ GREETING = {
 class Handshake:
     """The handshakes with one replica; `remember` is handed what it advertises each time."""
 
-    __slots__ = ("_remember", "_shaking", "_transport", "count", "forgotten")
+    __slots__ = ("_remember", "_shaking", "count", "forgotten", "transport")
 
     def __init__(self, transport: Transport, remember: Callable[[Advertisement], None]) -> None:
         self.count = 0
         self.forgotten = False
         """It answered that it knows of no handshake, as after a restart."""
-        self._transport = transport
+        self.transport = transport
         self._remember = remember
         self._shaking = asyncio.Lock()
 
@@ -44,7 +44,7 @@ class Handshake:
 
     async def refresh(self) -> None:
         """Ask once more what it can do. Raises LegError."""
-        self._remember(read_advertisement((await self._transport.call("info", {})).result))
+        self._remember(read_advertisement((await self.transport.call("info", {})).result))
 
     async def ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         """The answer; the question is put once more, for free, if a handshake turns out to be due. Raises LegError."""
@@ -53,14 +53,14 @@ class Handshake:
             await self.shake(seen)
             seen = self.count
         try:
-            return await self._transport.call(method, params, idempotent=idempotent)
+            return await self.transport.call(method, params, idempotent=idempotent)
         except Refused as refusal:
             if refusal.code != NotInitialized.code:
                 raise
             before = refusal.attempts
         await self.shake(seen)
         try:
-            reply = await self._transport.call(method, params, idempotent=idempotent)
+            reply = await self.transport.call(method, params, idempotent=idempotent)
         except LegError as fault:
             fault.attempts += before
             fault.free = before
@@ -70,11 +70,11 @@ class Handshake:
     async def _greet(self) -> dict[str, Any]:
         """`initialize`, or `info` if it says that it is initialized already."""
         try:
-            return (await self._transport.call("initialize", GREETING)).result
+            return (await self.transport.call("initialize", GREETING)).result
         except Refused as refusal:
             if refusal.code != InvalidRequest.code:
                 raise
-        return (await self._transport.call("info", {})).result
+        return (await self.transport.call("info", {})).result
 
     def __repr__(self) -> str:
         return f"<Handshake {self.count} so far{', one is due' if self.forgotten else ''}>"

@@ -55,7 +55,9 @@ class EngineSet:
         """`linger`: seconds until an engine that has left is closed."""
         self.version = 0
         self.engines: tuple[RemoteEngine, ...] = ()
-        self.disabled: tuple[str, ...] = ()
+        self.switched_off: frozenset[str] = frozenset()
+        """Engines that an operator took out: known and looked after, and not asked."""
+        self._disabled: tuple[str, ...] = ()
         self._settings = settings
         self._report = report
         self._line_log = line_log
@@ -73,7 +75,13 @@ class EngineSet:
     @property
     def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
         """Whom requests are asked of: everybody, but for gateways whose engines are asked directly."""
-        return self._discovery.asked()
+        asked = self._discovery.asked()
+        return tuple(one for one in asked if one.id not in self.switched_off) if self.switched_off else asked
+
+    @property
+    def disabled(self) -> tuple[str, ...]:
+        """Who is there and not asked: by the registry, or since an operator switched it off."""
+        return tuple(sorted({*self._disabled, *self.switched_off})) if self.switched_off else self._disabled
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
@@ -111,7 +119,8 @@ class EngineSet:
         for entry in joining:
             self._admit(self._opened(entry, leaving.get(entry.id)))
         self._listed = frozenset(wanted)
-        self.disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self.switched_off &= {engine.id for engine in self.engines}
         self.version += 1
         return Change(sorted(entry.id for entry in joining), sorted(leaving))
 
@@ -130,6 +139,14 @@ class EngineSet:
         )
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
+
+    def switch(self, engine_id: str, on: bool) -> bool:
+        """Ask this engine from the next request on, or not; whether that is a change."""
+        if (engine_id not in self.switched_off) == on:
+            return False
+        self.switched_off = self.switched_off - {engine_id} if on else self.switched_off | {engine_id}
+        self.version += 1
+        return True
 
     async def settled(self, seconds: float) -> None:
         """Wait until every engine has been up or had its chance to be, at most for so long."""

@@ -62,6 +62,10 @@ class Replica:
         """It asked not to be asked before (-32011, HTTP 429)."""
         self.back_since: float | None = None
 
+    def reach(self, transport: Transport) -> None:
+        """From the next call on it is reached over this."""
+        self.transport = self.handshake.transport = transport
+
     def look(self) -> None:
         """Something about it has changed, or may have: see whether it is at hand."""
         self.at_hand = self.held_until is None and self.ejected_until is None and not self.handshake.forgotten

@@ -6,6 +6,7 @@ It refuses to know how the hits were come by, and what is kept for the next page
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from app.federation.explain import answer_told
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, notes, report
 from app.federation.plan import Leg, Plan
@@ -56,6 +57,8 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
     if stock is not None:
         gateway["fusion"] = _blend(stock)
+    if params.gateway.explain:
+        gateway["explain"] = answer_told(plan, stock, portion)
     meta: dict[str, Any] = {"x-gateway": gateway}
     dropped = degraded(outcomes) if stock is None else stock.degraded
     if dropped:

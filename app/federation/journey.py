@@ -28,7 +28,7 @@ from app.federation.union import Union
 from app.federation.witness import Witness
 from app.fusion.screen import Screen
 from app.protocol.errors import RcpError
-from app.settings.schema import GatewaySettings
+from app.settings.schema import FusionSettings, GatewaySettings
 
 ROUNDS = 2
 """How often engines are asked to fill one page; more only as long as it is empty."""
@@ -108,14 +108,14 @@ class Journey:
             self._witness.screened(self._screen)
         in_one_go = self._rounds == 1 and answer.plan.union is None
         self._witness.retrieved(answer.plan, answer.outcomes if in_one_go else (), fusion, took)
+        self._witness.served(answer.outcomes, answer.portion.hits)
 
     async def _ask(self) -> Answer:
         """Ask the engines, as deep as this turn needs."""
         self._rounds += 1
         settings, turn = self._settings, self._turn
         now = asyncio.get_running_loop().time()
-        tenant = self._call.tenant
-        blend = settings.fusion if tenant is None or tenant.fusion is None else tenant.fusion
+        blend = blend_of(self._call, settings)
         plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
         stock = stock_of(plan, outcomes, self._call.params)
@@ -234,6 +234,12 @@ class Journey:
 
     def __repr__(self) -> str:
         return f"<Journey {self._call.request_id}, {self._rounds} rounds>"
+
+
+def blend_of(call: RetrieveCall, settings: GatewaySettings) -> FusionSettings:
+    """How the answer to this call is blended where it does not say: as its tenant wishes, or else the gateway."""
+    tenant = call.tenant
+    return settings.fusion if tenant is None or tenant.fusion is None else tenant.fusion
 
 
 def _lost(plan: Plan, outcome: Outcome) -> RcpError:

@@ -255,11 +255,13 @@ class Pages:
 
 
 def fingerprint(params: RetrieveParams) -> str:
-    """What two requests for pages of one answer have in common: all params but `k`, `cursor` and `_meta`."""
+    """What two requests for pages of one answer have in common: all but `k`, `cursor`, `_meta` and `explain`."""
     told = params.raw.copy()
     for key in _UNTOLD:
         told.pop(key, None)
-    own = params.gateway.model_dump(exclude_none=True) if params.gateway.model_fields_set else None
+    own = None
+    if params.gateway.model_fields_set:
+        own = params.gateway.model_dump(exclude_none=True, exclude={"explain"}) or None
     query = told["query"]
     lone = len(told) == 1 and own is None and type(query) is str
     text = f"q{query}" if lone else _canonical([told, own])  # the usual request costs a fifth; no other begins with q

@@ -3,25 +3,31 @@
 The only place where federation and telemetry meet; the journey itself knows this one object.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 
-from app.federation.outcome import Outcome
+from app.federation.outcome import Hit, Outcome
 from app.federation.plan import Plan
 from app.fusion.merge import Fusion
 from app.fusion.screen import Screen
 from app.telemetry.logs import logger
 from app.telemetry.metrics import Metrics
+from app.telemetry.overlap import MAX_HITS, Overlap
+from app.telemetry.windows import Windows
 
 MAX_PAIRS = 1000
 """Pairs of engines whose id collisions are remembered as logged."""
 
 
 class Witness:
-    """Turns outcomes into metrics and the rare event into a log line."""
+    """Turns outcomes into metrics, the last minutes into windows, and the rare event into a log line."""
 
-    __slots__ = ("_log", "_metrics", "_reported_pairs")
+    __slots__ = ("_log", "_metrics", "_reported_pairs", "overlap", "windows")
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
+        """`clock` gives seconds and never goes back."""
+        self.windows = Windows(clock)
+        self.overlap = Overlap(clock)
         self._metrics = metrics
         self._log = logger()
         self._reported_pairs: set[tuple[str, str]] = set()
@@ -29,6 +35,10 @@ class Witness:
     def leg(self, outcome: Outcome) -> None:
         """One leg ended."""
         self._metrics.leg(outcome.engine, outcome.kind or "ok", outcome.took)
+        if outcome.status == "ok":
+            self.windows.ended(outcome.engine, outcome.took)
+        elif outcome.status == "failed":
+            self.windows.failed(outcome.engine, outcome.took, outcome.kind or "", outcome.detail or "")
         if outcome.malformed:
             self._metrics.dropped(outcome.engine, "malformed", outcome.malformed)
         if outcome.excess:
@@ -51,6 +61,13 @@ class Witness:
         for action, hits in (("marked", screen.marked), ("reported", screen.reported), ("dropped", screen.dropped)):
             if hits:
                 self._metrics.callers.screened(action, hits)
+
+    def served(self, outcomes: Sequence[Outcome], hits: Sequence[Hit]) -> None:
+        """These hits are what one retrieve is answered with, of engines that were asked for them."""
+        if outcomes and self.overlap.due():
+            answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
+            givers = [[mark["id"] for mark in hit["meta"]["engines"]] for hit in hits[:MAX_HITS]]
+            self.overlap.add(answered, givers)
 
     def _report_collision(self, first: str, second: str) -> None:
         pair = (first, second)

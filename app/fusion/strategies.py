@@ -8,13 +8,27 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, isfinite
 from operator import attrgetter
+from typing import NamedTuple
 
 from app.fusion.confidence import SILENCE, Testimony, consensus, hear
 from app.fusion.merge import Fusion
 from app.fusion.ranked import Ballot, FusionOptions, Method, RankedList, cast
-from app.fusion.tally import Points, count, grid_for
+from app.fusion.tally import count, grid_for
 
 _engine_of = attrgetter("engine")
+
+
+class Blend(NamedTuple):
+    """What each list gave to each document, before anything is added up."""
+
+    method: Method
+    """The one that was applied."""
+    ballots: Sequence[Ballot]
+    points: Sequence[Sequence[float]]
+    """Of each ballot, by rank; may be longer than it."""
+    ceiling: float
+    """The most that one document could have."""
+    notes: tuple[str, ...]
 
 
 def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
@@ -23,6 +37,12 @@ def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
     Convex falls back to rrf, with a note, unless every list states a `score_floor`. Raises nothing for lists that keep
     the promises of RankedList.
     """
+    method, ballots, points, ceiling, notes = blend(lists, options)
+    return Fusion(method, notes, count(ballots, points, ceiling, options.identity), options.identity)
+
+
+def blend(lists: Sequence[RankedList], options: FusionOptions) -> Blend:
+    """The points of `fuse`."""
     identity = options.identity
     ballots = [cast(ranked, identity) for ranked in sorted(lists, key=_engine_of)]
     testimonies = [_testimony(ballot) for ballot in ballots]
@@ -35,8 +55,7 @@ def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
     else:
         points = [_scaled(ballot, method, grid) for ballot in ballots]
     ceiling = sum([(weight * best + grid) - grid for weight in weights])
-    notes = (*fallback, *_faults(ballots, testimonies))
-    return Fusion(method, notes, count(ballots, points, ceiling, identity), identity)
+    return Blend(method, ballots, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
 
 
 def _allowed(wished: Method, ballots: Sequence[Ballot]) -> tuple[Method, tuple[str, ...]]:
@@ -72,7 +91,7 @@ def reciprocals(rrf_k: int, size: int) -> tuple[float, ...]:
 
 def _tempered(
     ballots: Sequence[Ballot], testimonies: Sequence[Testimony], options: FusionOptions, grid: float
-) -> list[Points]:
+) -> list[list[float]]:
     """w·[(1 − β) + β·ĉ(r)]/(rrfK + r); plain points if β is 0 or no engine with a weight gives any confidence."""
     beta = options.confidence_weight
     weights = [source.weight for source, _, _ in ballots]
@@ -94,7 +113,7 @@ def _tempered(
     ]
 
 
-def _agreeing(weight: float, believed: Sequence[float], grid: float) -> Points:
+def _agreeing(weight: float, believed: Sequence[float], grid: float) -> list[float]:
     """The points of one engine that says nothing of its own."""
     return [(weight * point + grid) - grid for point in believed]
 
@@ -106,7 +125,7 @@ def _deviating(
     level: Sequence[float],
     said: Testimony,
     grid: float,
-) -> Points:
+) -> list[float]:
     """The points of one engine: what the consensus believes, and the step from there to what the engine says."""
     curve, modesty, boast, _ = said
     return [
@@ -115,7 +134,7 @@ def _deviating(
     ]
 
 
-def _scaled(ballot: Ballot, method: Method, grid: float) -> Points:
+def _scaled(ballot: Ballot, method: Method, grid: float) -> list[float]:
     """Weight times the score brought into [0,1] between the list's lowest score, or its floor, and its highest.
 
     Without a span, weighted gives 1 to all (RCP §16.3) and convex 0: their best is as low as a score can be.

@@ -133,6 +133,8 @@ class GatewayOptions(_Wire):
     identity: Literal["id", "uri", "content"] | None = None
     confidence_weight: _Share | None = None
     mmr: MmrOptions | None = None
+    explain: bool | None = None
+    """Whether the answer holds its plan, and the parts of each hit's rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.engine": "an engine id",
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
+        "x-gateway.explain": _FLAG,
         "x-gateway.mmr": _OBJECT,
         "x-gateway.mmr.lambda": _SHARE,
     }

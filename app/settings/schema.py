@@ -329,6 +329,13 @@ class LogSettings(_Section):
     """Whether a request's line holds what was asked for; hits are never logged."""
 
 
+class AdminSettings(_Section):
+    """What operators may do."""
+
+    drills: bool = False
+    """Whether they may give engines a fault on purpose."""
+
+
 class GatewaySettings(_Section):
     """`config/gateway.yaml`: everything but the engines."""
 
@@ -340,6 +347,7 @@ class GatewaySettings(_Section):
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    admin: AdminSettings = Field(default_factory=AdminSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     jwt: JwtSettings = Field(default_factory=JwtSettings)
     screen: ScreenSettings = Field(default_factory=ScreenSettings)

@@ -21,6 +21,7 @@ class Engines:
         self.engines = self.asked = engines
         self.groups: dict[str, Sequence[str]] = {}
         self.disabled: Sequence[str] = ()
+        self.switched_off: frozenset[str] = frozenset()
         self.version = 0
 
 
@@ -32,7 +33,7 @@ def engine(engine_id: str, transport: FakeTransport, **wishes: Any) -> RemoteEng
 async def listed(*engines: RemoteEngine) -> tuple[list[dict[str, Any]], str]:
     """The list as it is answered, and its text."""
     app = FastAPI()
-    app.include_router(admin(state_of(Engines(*engines))))
+    app.include_router(admin(state_of(Engines(*engines)), {}))
     async with http_client(app) as client:
         response = await client.get("/engines")
     assert response.status_code == 200

@@ -1,0 +1,48 @@
+"""GET / and the two files it needs: the console, as it was packaged, from memory.
+
+It decides what a browser may do with the page: load from here, talk to here, and nothing else. It refuses to know what
+the page shows; the page holds no secret, so anybody may have it.
+"""
+
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from fastapi import APIRouter, Response
+
+HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/console.css": ("console.css", "text/css; charset=utf-8"),
+    "/console.js": ("console.js", "text/javascript; charset=utf-8"),
+}
+
+
+def console() -> APIRouter:
+    """The routes of the console's files."""
+    router = APIRouter()
+    for path, (name, media_type) in FILES.items():
+        router.add_api_route(path, _answer(name, media_type), methods=["GET"])
+    router.add_api_route("/favicon.ico", _no_icon, methods=["GET"])
+    return router
+
+
+def _answer(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
+    content = (files("app") / "console" / name).read_bytes()
+
+    async def answer() -> Response:
+        return Response(content, headers=HEADERS, media_type=media_type)
+
+    return answer
+
+
+async def _no_icon() -> Response:
+    return Response(status_code=204, headers=HEADERS)

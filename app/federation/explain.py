@@ -1,0 +1,137 @@
+"""A Plan, and what came of it, as JSON for people: who is asked what, who is not and why, and why a hit stands there.
+
+Pure. It decides what is told (docs/explain.md documents it) and adds nothing to what the request did anyway: the same
+plan, the same points. It refuses to know who wants to see it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.federation.outcome import Hit, Outcome
+from app.federation.plan import Leg, Plan
+from app.federation.portion import Portion
+from app.federation.stock import Stock
+from app.fusion.confidence import valid_confidence
+from app.fusion.identity import body_text, public_id
+from app.fusion.ranked import FusionOptions, RankedList, cast
+from app.fusion.shares import Shares, Standing, shares_of
+
+MAX_TITLE = 200
+MAX_SNIPPET = 240
+"""Characters of a listed hit's title and text: enough to recognise it, however long it is."""
+
+
+def plan_told(plan: Plan) -> dict[str, Any]:
+    """Everything that was decided before anybody was asked."""
+    told: dict[str, Any] = {
+        "k": plan.k,
+        "window": plan.window,
+        "fusion": options_told(plan.fusion),
+        "diversified": plan.varied,
+        "cutByCaller": plan.cut_by_caller,
+        "legs": [_leg(leg) for leg in plan.legs],
+        "left": [_left(outcome) for outcome in (*plan.skipped, *plan.lost)],
+        "notes": list(plan.notes),
+    }
+    if plan.union is not None:
+        told["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
+    return told
+
+
+def answer_told(plan: Plan, stock: Stock | None, portion: Portion) -> dict[str, Any]:
+    """The plan, the rank parts of each hit that is served, and the lists that they were fused of."""
+    told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
+    if stock is not None:
+        shares = shares_of(stock.lists, stock.options, portion.keys)
+        told["method"] = shares.method
+        told["ceiling"] = shares.ceiling
+        told["hits"] = [
+            {"id": hit["id"], **standing_told(standing)}
+            for hit, standing in zip(portion.hits, shares.standings, strict=False)
+        ]
+        told["lists"] = [_list(ranked, stock.options) for ranked in stock.lists]
+    return told
+
+
+def fused_told(shares: Shares) -> dict[str, Any]:
+    """The order of documents that were fused once more."""
+    return {
+        "method": shares.method,
+        "ceiling": shares.ceiling,
+        "hits": [standing_told(standing) for standing in shares.standings],
+    }
+
+
+def standing_told(standing: Standing) -> dict[str, Any]:
+    """One document: its sum and its parts, the largest first."""
+    return {"key": standing.key, "sum": standing.total, "parts": [part._asdict() for part in standing.parts]}
+
+
+def options_told(options: FusionOptions) -> dict[str, Any]:
+    """How lists are blended, named as in requests."""
+    return {
+        "method": options.method,
+        "rrfK": options.rrf_k,
+        "confidenceWeight": options.confidence_weight,
+        "identity": options.identity,
+    }
+
+
+def _leg(leg: Leg) -> dict[str, Any]:
+    entry = leg.engine.entry
+    told: dict[str, Any] = {
+        "engine": leg.engine.id,
+        "weight": leg.weight,
+        "priority": entry.priority,
+        "required": entry.required,
+        "deadlineMs": round(leg.seconds * 1000),
+        "k": leg.asked,
+        "params": dict(leg.params),
+    }
+    if leg.pinned is not None:
+        told["pinned"] = leg.pinned
+    if leg.without:
+        told["without"] = list(leg.without)
+    return told
+
+
+def _left(outcome: Outcome) -> dict[str, Any]:
+    return {"engine": outcome.engine, "reason": outcome.kind, "detail": outcome.detail}
+
+
+def _list(ranked: RankedList, options: FusionOptions) -> dict[str, Any]:
+    """One engine's list without duplicates, as it can be fused once more."""
+    source, hits, places = cast(ranked, options.identity)
+    return {
+        "engine": source.engine,
+        "weight": source.weight,
+        "priority": source.priority,
+        "asked": source.fetch_k,
+        "scoreFloor": source.score_floor,
+        "confidence": source.confidence,
+        "hits": [_listed(key, hit, source.namespace) for key, hit in zip(places, hits, strict=True)],
+    }
+
+
+def _listed(key: str, hit: Hit, namespace: str | None) -> dict[str, Any]:
+    listed: dict[str, Any] = {"key": key, "id": public_id(hit, namespace), "score": hit["score"]}
+    confidence = valid_confidence(hit.get("confidence"))
+    if confidence is not None:
+        listed["confidence"] = confidence
+    title = title_of(hit)
+    if title:
+        listed["title"] = title
+    text = body_text(hit)
+    if text:
+        listed["snippet"] = text[:MAX_SNIPPET]
+    return listed
+
+
+def title_of(hit: Hit) -> str:
+    """What a hit is called, if it says so: its citation's title, else one of its own or of its meta."""
+    places: Sequence[Any] = (hit.get("citation"), hit, hit.get("meta"))
+    for place in places:
+        title = place.get("title") if type(place) is dict else None
+        if type(title) is str and title.strip():
+            return title[:MAX_TITLE]
+    return ""
