@@ -11,12 +11,12 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 import uvloop
@@ -44,6 +44,7 @@ from app.engines.registry import EngineSet
 from app.engines.witness import EngineWitness
 from app.federation.membership import Membership
 from app.federation.pages import Pages
+from app.federation.recent import Recent
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
@@ -55,6 +56,9 @@ from app.settings.source import Files, LoadedRegistry, Wishes
 from app.settings.tenants import Tenants
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from app.api.mcp.door import McpDoor
 
 READY_POLL_SECONDS = 0.01
 
@@ -124,6 +128,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         admission=Admission(settings.server, metrics.door),
         guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings)),
         pages=Pages.in_memory(settings.state, screen=settings.screen),
+        recent=Recent.in_memory(settings.mcp),
     )
 
 
@@ -157,7 +162,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await _until_ready(state.readiness, patience)
         _tell_started(state)
         try:
-            yield
+            async with nullcontext() if mcp is None else mcp.running():
+                yield
         finally:
             state.readiness.draining = True
             if reload is not None:
@@ -171,7 +177,24 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.include_router(probes(state))
     app.include_router(admin(state))
     app.router.default = not_found
-    return RpcDoor(app, Dispatcher(state), state)
+    dispatcher = Dispatcher(state)
+    mcp = _mcp_door(app, dispatcher, state)
+    return RpcDoor(app if mcp is None else mcp, dispatcher, state)
+
+
+def _mcp_door(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> "McpDoor | None":
+    """The door for MCP clients, unless it is not wished for. Only who has one pays for loading the SDK."""
+    wished = state.settings.mcp.enabled
+    if wished is False:
+        return None
+    try:
+        from app.api.mcp.door import McpDoor
+    except ModuleNotFoundError:
+        if wished is None:
+            return None
+        fault = Fault("mcp.enabled", "needs a library that is not installed", "in the checkout, pip install '.[mcp]'")
+        raise SettingsError("settings", (fault,)) from None
+    return McpDoor(app, dispatcher, state)
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:

@@ -11,7 +11,9 @@ from app.api.guard import Guard
 from app.engines.registry import EngineSet
 from app.federation.membership import Membership
 from app.federation.pages import Pages
+from app.federation.recent import Recent
 from app.federation.witness import Witness
+from app.settings.mcp import McpSettings
 from app.settings.schema import GatewaySettings, StateSettings
 from app.telemetry.metrics import Metrics
 
@@ -61,6 +63,7 @@ class GatewayState:
     guard: Guard | None = None
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.in_memory(StateSettings()))
+    recent: Recent = field(default_factory=lambda: Recent.in_memory(McpSettings()))
 
     def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
         """Let other settings hold, and the engines that the living set has now: from the next request on.
