@@ -31,13 +31,6 @@ def _origin(text: str) -> str:
     return text
 
 
-def _public_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
-        raise ValueError("must be an http:// or https:// URL without credentials and fragment")
-    return text
-
-
 class McpSettings(Section):
     """`POST /mcp`."""
 
@@ -46,13 +39,11 @@ class McpSettings(Section):
     allowed_hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], BeforeValidator(words)] = Field(
         default=[name + port for name in LOOPBACK for port in ("", ":*")], min_length=1
     )
-    """Host headers that are served; `:*` at the end allows any port. Any other is answered 421."""
+    """Host headers that are served, besides that of `server.public_url`; `:*` allows any port. Else it is 421."""
     allowed_origins: Annotated[list[Annotated[str, AfterValidator(_origin)]], BeforeValidator(words)] = Field(
         default=[f"http://{name}{port}" for name in LOOPBACK for port in ("", ":*")]
     )
     """Origin headers that are served; any other is answered 403. What is no browser sends none, and is served."""
-    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
-    """Where clients reach this door, such as `https://gateway.example.com/mcp`; absent: as their Host header says."""
     max_text_bytes: int = Field(default=32_768, ge=256, le=16_777_216)
     """Bytes (UTF-8) of all texts of one answer; longer ones are cut, and marked."""
     max_fetch_bytes: int = Field(default=262_144, ge=256, le=16_777_216)

@@ -46,7 +46,7 @@ class McpDoor:
         self._dispatcher = dispatcher
         self._guard = state.guard
         self._send_timeout = settings.server.send_timeout_seconds
-        self._hosts = Hosts(settings.mcp)
+        self._hosts = Hosts(settings.mcp, settings.server.public_url)
         self._resource = ProtectedResource(settings)
         toolbox = Toolbox(dispatcher, state.recent, settings.mcp)
         self._server = McpServer(toolbox, state.metrics.mcp, settings.server.name, state.version)
@@ -55,7 +55,7 @@ class McpDoor:
             json_response=False,
             stateless=True,
             security_settings=TransportSecuritySettings(
-                allowed_hosts=settings.mcp.allowed_hosts, allowed_origins=settings.mcp.allowed_origins
+                allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
             ),
             max_request_body_size=settings.server.max_body_bytes,
         )
@@ -118,7 +118,9 @@ class McpDoor:
             guard.leave(visit, running)
 
     async def _admit(self, exchange: Exchange, caller: Caller, receive: Receive) -> None:
-        await self._manager.handle_request({**exchange.scope, CALLER: caller}, receive, exchange.send)
+        headers = self._hosts.lowered(exchange.scope["headers"])
+        scope = {**exchange.scope, "headers": headers, CALLER: caller}
+        await self._manager.handle_request(scope, receive, exchange.send)
 
     async def _turn_away(self, away: TurnedAway, exchange: Exchange) -> None:
         """Answer somebody who gets no further; nothing can be said to one whose answer has begun."""

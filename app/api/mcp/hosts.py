@@ -4,6 +4,7 @@ Decides who is turned away, and says which setting would let them in. It refuses
 """
 
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 from app.protocol.errors import InvalidRequest
 from app.settings.mcp import McpSettings
@@ -12,15 +13,21 @@ ANY_PORT = ":*"
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+_NAMED = frozenset({b"host", b"origin"})
+
 
 class Hosts:
     """The lists of one door."""
 
-    __slots__ = ("_hosts", "_origins")
+    __slots__ = ("_hosts", "_origins", "hosts", "origins")
 
-    def __init__(self, settings: McpSettings) -> None:
-        self._hosts = _Names(settings.allowed_hosts)
-        self._origins = _Names(settings.allowed_origins)
+    def __init__(self, settings: McpSettings, public_url: str | None = None) -> None:
+        """`public_url`: where callers reach this gateway; that name is served, too."""
+        public = () if public_url is None else (urlsplit(public_url).netloc,)
+        self.hosts = tuple(name.lower() for name in (*settings.allowed_hosts, *public))
+        self.origins = tuple(name.lower() for name in settings.allowed_origins)
+        self._hosts = _Names(self.hosts)
+        self._origins = _Names(self.origins)
 
     def refusal(self, headers: Headers) -> tuple[int, InvalidRequest] | None:
         """(HTTP status, why) for a request that is not served here; None if it is."""
@@ -36,6 +43,13 @@ class Hosts:
             return 403, _fault("Origin", origin, "mcp.allowed_origins")
         return None
 
+    @staticmethod
+    def lowered(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+        """The same headers with both names in lower case, as they are compared; the SDK compares letter by letter."""
+        if all(value.islower() for name, value in headers if name in _NAMED):
+            return headers
+        return [(name, value.lower() if name in _NAMED else value) for name, value in headers]
+
     def __repr__(self) -> str:
         return f"<Hosts {self._hosts!r}, origins {self._origins!r}>"
 
@@ -46,9 +60,8 @@ class _Names:
     __slots__ = ("_beginnings", "_whole")
 
     def __init__(self, written: Sequence[str]) -> None:
-        lowered = [name.lower() for name in written]
-        self._whole = frozenset(name for name in lowered if not name.endswith(ANY_PORT))
-        self._beginnings = frozenset(name.removesuffix(ANY_PORT) for name in lowered if name.endswith(ANY_PORT))
+        self._whole = frozenset(name for name in written if not name.endswith(ANY_PORT))
+        self._beginnings = frozenset(name.removesuffix(ANY_PORT) for name in written if name.endswith(ANY_PORT))
 
     def hold(self, name: str) -> bool:
         lowered = name.lower()

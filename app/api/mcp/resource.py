@@ -24,7 +24,7 @@ class ProtectedResource:
     def __init__(self, settings: GatewaySettings) -> None:
         self._issuer = settings.jwt.issuer if "jwt" in settings.auth.mode else None
         self._name = settings.server.name
-        self._public_url = settings.mcp.public_url
+        self._public_url = settings.server.public_url
         # Words of the roles claim are what a client asks the issuer for; without that claim a scope means nothing here.
         reading = [word for word, role in settings.jwt.roles.items() if role == "read"]
         self._scopes = sorted(reading) if settings.jwt.roles_claim is not None else []
@@ -56,7 +56,7 @@ class ProtectedResource:
 
     def _url(self, scope: Scope) -> str:
         if self._public_url is not None:
-            return self._public_url
+            return self._public_url + PATH
         host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
         return f"{scope.get('scheme', 'http')}://{host.decode('latin-1')}{PATH}"
 
