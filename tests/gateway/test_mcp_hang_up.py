@@ -10,9 +10,11 @@ import pytest
 
 from tests.support.listening_gateway import Reader, listening
 from tests.support.log_lines import own_log
-from tests.support.mcp_peer import ACCEPT, MODERN, calling, modern_headers
-from tests.support.running_gateway import Json, entry, until
+from tests.support.mcp_peer import ACCEPT, MODERN, SERVED, calling, events, modern_headers
+from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import Asked, ScriptedEngine, hang, hit
+
+HEADERS = {"accept": ACCEPT, "content-type": "application/json"}
 
 
 def request_of(message: Json, headers: dict[str, str]) -> bytes:
@@ -104,3 +106,48 @@ async def test_a_client_that_does_not_read_is_given_up() -> None:
                 await until(lambda: [line for line in log.lines if line["event"] == "slow_caller"] != [])
     finally:
         await big.stop()
+
+
+async def test_a_request_is_cancelled_within_its_session() -> None:
+    """Before 2026-07-28 `notifications/cancelled` ends the request of the same session and no other, with -32800."""
+    slow = await ScriptedEngine().start()
+    slow.answers["retrieve"] = hang
+    wish = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    call = {"name": "search", "arguments": {"query": "q"}}
+    settings = {**SERVED, "retrieve": {"deadline_ms": 60_000}}
+    try:
+        async with running([entry("slow", slow, timeoutMs=60_000)], settings) as gateway:
+            mine, other = [
+                (await gateway.post(_message("initialize", wish), "/mcp", HEADERS)).headers["mcp-session-id"]
+                for _ in "12"
+            ]
+            assert len(mine) == 32
+            assert mine != other
+            within = {**HEADERS, "mcp-protocol-version": "2025-11-25", "mcp-session-id": mine}
+            calls = [
+                asyncio.create_task(gateway.post(_message("tools/call", call, number), "/mcp", within))
+                for number in (7, 8)
+            ]
+            await until(lambda: len(slow.requests()) == 2)
+            for session, number in ((other, 7), (mine, 9), (mine, []), (mine, 7)):
+                assert not calls[0].done()
+                cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+                headers = {**within, "mcp-session-id": session}
+                assert (await gateway.post(cancel, "/mcp", headers)).status_code == 202
+            answer = events((await asyncio.wait_for(calls[0], 10)).text)
+            assert state_of(gateway) == 1
+            calls[1].cancel()
+            await asyncio.wait(calls)
+            await until(lambda: state_of(gateway) == 0)
+    finally:
+        await slow.stop()
+    assert [message["error"]["code"] for message in answer] == [-32800]
+
+
+def state_of(gateway: RunningGateway) -> int:
+    """Calls under way to the only engine."""
+    return gateway.state.engines.engines[0].gate.in_flight
+
+
+def _message(method: str, params: Json, number: int = 1) -> Json:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}

@@ -85,18 +85,21 @@ async def test_the_extension_gives_raw_results(replicas: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_call_that_is_given_up_ends_its_legs(engine: ScriptedEngine, mode: str) -> None:
-    """A client that cancels its call and leaves ends what was asked for it."""
+async def test_a_call_that_is_cancelled_ends_its_legs(engine: ScriptedEngine, mode: str) -> None:
+    """A client that cancels its call ends what was asked for it, and goes on with others."""
     engine.answers["retrieve"] = hang
     settings: Json = {"retrieve": {"deadline_ms": 60_000}}
-    async with listening([entry("docs", engine, timeoutMs=60_000)], settings) as (state, port):
-        async with sdk_client([port], mode) as (client, _):
-            call = asyncio.create_task(client.call_tool("retrieve", {"query": "q"}))
-            await until(lambda: len(engine.requests()) == 1)
-            assert state.engines.engines[0].gate.in_flight == 1
-            call.cancel()
-            await asyncio.wait([call])
+    async with (
+        listening([entry("docs", engine, timeoutMs=60_000)], settings) as (state, port),
+        sdk_client([port], mode) as (client, _),
+    ):
+        call = asyncio.create_task(client.call_tool("retrieve", {"query": "q"}))
+        await until(lambda: len(engine.requests()) == 1)
+        assert state.engines.engines[0].gate.in_flight == 1
+        call.cancel()
+        await asyncio.wait([call])
         await until(lambda: state.engines.engines[0].gate.in_flight == 0, 1.0)
+        assert len((await client.list_tools()).tools) == 4
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -89,7 +89,7 @@ class McpDoor:
             if refusal is not None:
                 raise TurnedAway(*refusal)
             if self._guard is None:
-                await self._admit(exchange, Caller(exchange.request_id), receive)
+                await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
             else:
                 await self._serve_known(exchange, receive)
         except TurnedAway as away:

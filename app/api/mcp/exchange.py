@@ -1,23 +1,28 @@
-"""One HTTP exchange at the MCP door: its request id, what has been sent, and when a caller that does not read is given
-up.
+"""One HTTP exchange at the MCP door: its names, what has been sent, and when a caller that does not read is given up.
 
-It refuses to know who is answered, and what.
+It hands out the session that clients before 2026-07-28 call requests off in: a name that nobody guesses, which is kept
+nowhere and good at every replica. It refuses to know who is answered, and what.
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
+from secrets import token_hex
 from types import TracebackType
 from typing import Any
 
-from app.api.rpc import sane_request_id
+from app.api.rpc import MAX_SESSION, sane_request_id
 from app.api.stream import Send
 from app.telemetry.logs import logger
+
+VERSION = b"mcp-protocol-version"
+MODERN_VERSION = b"2026-07-28"
+SESSION = b"mcp-session-id"
 
 
 class Exchange:
     """Made in the task that serves the request; used as a context, it swallows the end that it has made itself."""
 
-    __slots__ = ("_send", "_task", "_timeout", "begun", "given_up", "request_id", "scope")
+    __slots__ = ("_handed_out", "_send", "_task", "_timeout", "begun", "given_up", "request_id", "scope", "session")
 
     def __init__(self, scope: MutableMapping[str, Any], send: Send, timeout: float, new_id: Callable[[], str]) -> None:
         """`timeout`: seconds that a caller may take to make room for the next piece of its answer."""
@@ -25,6 +30,8 @@ class Exchange:
         self.begun = False
         self.given_up = False
         self.request_id = sane_request_id(scope["headers"]) or new_id()
+        self._handed_out = False
+        self.session = self._session_of(scope["headers"])
         self._send = send
         self._timeout = timeout
         self._task = asyncio.current_task()
@@ -33,7 +40,10 @@ class Exchange:
         """ASGI's send. A caller that makes no room in time is given up: its task is cancelled."""
         if event["type"] == "http.response.start":
             self.begun = True
-            event = {**event, "headers": [*event.get("headers", ()), (b"x-request-id", self.request_id.encode())]}
+            told = [*event.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+            if self._handed_out and self.session is not None and event["status"] == 200:
+                told.append((SESSION, self.session.encode("latin-1")))
+            event = {**event, "headers": told}
         try:
             async with asyncio.timeout(self._timeout):
                 await self._send(event)
@@ -49,6 +59,17 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": told})
         sent = b"" if self.scope["method"] == "HEAD" else body
         await self.send({"type": "http.response.body", "body": sent})
+
+    def _session_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """What the client names, if it does; a client that names no version yet, as with `initialize`, is given one."""
+        named = dict(headers)
+        version, session = named.get(VERSION), named.get(SESSION)
+        if version == MODERN_VERSION or (session is not None and len(session) > MAX_SESSION):
+            return None
+        if session is None and version is None:
+            session = token_hex(16).encode()
+            self._handed_out = True
+        return None if session is None else session.decode("latin-1")
 
     def _give_up(self) -> None:
         if not self.given_up:

@@ -12,6 +12,7 @@ from typing import Any
 from mcp.server.caching import CacheHint
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -25,6 +26,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from app.api.caller import Caller
+from app.api.cancel import InFlight
 from app.api.mcp import catalogue
 from app.api.mcp.progress import Telling
 from app.api.mcp.toolbox import ExtensionNeeded, Toolbox, UnknownTool
@@ -40,10 +42,13 @@ TOOLS_FRESH = CacheHint(ttl_ms=3_600_000, scope="public")
 DISCOVERED_FRESH = CacheHint(ttl_ms=60_000, scope="private")
 """What engines can do may change, and differs from caller to caller."""
 
+CANCELLED = "notifications/cancelled"
+"""Before 2026-07-28 a client calls a request off in a request of its own; since then it closes the stream."""
+
 METHODS = frozenset(
     {
+        CANCELLED,
         "initialize",
-        "notifications/cancelled",
         "notifications/initialized",
         "ping",
         "server/discover",
@@ -62,6 +67,7 @@ class McpServer:
     def __init__(self, toolbox: Toolbox, metrics: McpMetrics, name: str, version: str) -> None:
         self._toolbox = toolbox
         self._metrics = metrics
+        self._in_flight = InFlight()
         self._tools = ListToolsResult.model_validate({"tools": catalogue.TOOLS})
         self.sdk: Server[Any] = Server(
             name,
@@ -116,9 +122,17 @@ class McpServer:
         return result
 
     async def _witness(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Log and count one message, whatever becomes of it."""
+        """Log and count one message, whatever becomes of it; a call may be called off meanwhile."""
         started = perf_counter()
         outcome, code = "error", None
+        session = caller_of(ctx).cancel_scope
+        if ctx.method == CANCELLED and session is not None:
+            named = (ctx.params or {}).get("requestId")
+            if type(named) in (str, int):
+                self._in_flight.cancel(session, named)
+        running = None
+        if ctx.method == "tools/call" and ctx.request_id is not None and session is not None:
+            running = self._in_flight.enter(session, ctx.request_id)
         try:
             result = await call_next(ctx)
             outcome = "failed" if isinstance(result, Mapping) and result.get("isError") else "ok"
@@ -127,8 +141,13 @@ class McpServer:
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"
-            raise
+            if running is None or not running.is_the_cause():
+                raise
+            code = REQUEST_CANCELLED
+            raise MCPError(code=code, message="cancelled by the client") from None
         finally:
+            if running is not None:
+                self._in_flight.leave(running)
             self._told(ctx, outcome, code, perf_counter() - started)
         return result
 
@@ -145,7 +164,7 @@ class McpServer:
         logger().info("mcp", **line, code=code, ms=round(took * 1000, 2))
 
     def __repr__(self) -> str:
-        return f"<McpServer {self.sdk.name} {self.sdk.version}, {self._toolbox!r}>"
+        return f"<McpServer {self.sdk.name} {self.sdk.version}, {self._toolbox!r}, {self._in_flight!r}>"
 
 
 def caller_of(ctx: Context) -> Caller:
