@@ -4,7 +4,6 @@ What one caller was answered does not exist for another, nor what was kept of en
 refuses to know who fetches them.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -35,10 +34,9 @@ class Recent:
 
     async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
         """These hits were answered to this tenant."""
-        scope = _scope(tenant)
-        await asyncio.gather(
-            *(self._store.put(f"{scope}{HIT}{hit['id']}", hit, self._seconds, dict, size=_size(hit)) for hit in hits)
-        )
+        scope = _scope(tenant) + HIT
+        for hit in hits:
+            await self._store.put(f"{scope}{hit['id']}", hit, self._seconds, dict, size=_size(hit))
 
     async def find(self, tenant: Tenant | None, hit_id: str) -> Mapping[str, Any] | None:
         """The hit as it was last answered to this tenant; None if it was not, or not lately."""

@@ -25,12 +25,16 @@ from app.api.rpc import Asgi, Receive, Scope
 from app.api.state import GatewayState
 from app.api.stream import Send
 from app.api.visit import TurnedAway
+from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidRequest, Unauthorized
 
 READING = {"id": 0, "method": "retrieve"}
 """What the guard is told each message of this door amounts to: whoever may not read has no business here."""
 
 REVOKED = Unauthorized("the credential is no longer valid")
+NO_STREAM = envelope.failure(
+    None, InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
+)
 SHUTTING_DOWN = BackendUnavailable("the gateway is shutting down", retryable=True)
 
 # A stream ends with its request, which has a deadline; without this sse-starlette breaks all off at SIGTERM.
@@ -83,8 +87,9 @@ class McpDoor:
         scope = exchange.scope
         try:
             if scope["method"] != "POST":
-                fault = InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
-                raise TurnedAway(405, fault, (b"allow", b"POST"))
+                # Clients before 2026-07-28 try each time whether there is a stream to listen to: not worth a line.
+                await exchange.answer(405, NO_STREAM, (b"allow", b"POST"))
+                return
             refusal = self._hosts.refusal(scope["headers"])
             if refusal is not None:
                 raise TurnedAway(*refusal)
@@ -132,7 +137,7 @@ class McpDoor:
             (name, self._resource.challenge(exchange.scope, value) if name == b"www-authenticate" else value)
             for name, value in headers
         ]
-        if away.status in (405, 421, 413) or away.quiet:
+        if away.quiet:
             told.append((b"connection", b"close"))
         await exchange.answer(away.status, body, *told)
 

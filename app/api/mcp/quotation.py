@@ -18,8 +18,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]")
 
 def quoted(text: str) -> str:
     """The text as a quotation: each of its lines, however it is broken, begins with `>`; control characters go."""
-    lines = [_CONTROLS.sub("", line).rstrip() for line in _BREAKS.split(text)]
-    return "\n".join(f"> {line}" if line else ">" for line in lines)
+    return "> " + _BREAKS.sub("\n> ", _CONTROLS.sub("", text))
 
 
 def sources(passages: Sequence[Passage], report: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
@@ -51,4 +50,4 @@ def _source(number: int, passage: Passage) -> str:
     if "uri" in passage:
         about.append(passage["uri"])
     text = passage["text"].strip("\n")
-    return "\n".join([f"[{number}] {' · '.join(said)}", quoted("\n".join(about)), ">", quoted(text)])
+    return f"[{number}] {' · '.join(said)}\n" + quoted("\n".join([*about, "", text]))
