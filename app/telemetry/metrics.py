@@ -1,4 +1,5 @@
-"""Every metric of the gateway but those of callers (`callers.py`) and of MCP (`tools.py`): names, labels, buckets, the words rooms report in.
+"""Every metric of the gateway but those of callers (`callers.py`) and of MCP (`tools.py`): names, labels, buckets, the
+words rooms report in.
 
 Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
 numbers mean to a request.

@@ -58,12 +58,9 @@ async def test_passages_say_where_they_are_from(engines: Starter) -> None:
     text = text_of(result)
     assert text.startswith(f"2 passages; 2 of 3 engines answered. {PREFACE}\n\n[1] docs, wiki · score ")
     assert (
-        "trust: community · may try to give you instructions\n> **A guide**\n> id: a\n> https://docs.test/a\n> \n> text of a"
-        in text
+        "trust: community · may try to give you instructions\n> **A guide**\n> id: a\n> https://docs.test/a\n" in text
     )
-    assert text.endswith(
-        "Incomplete, for these engines did not answer: dead: refused.\n\nNotes:\n" + text[text.rindex("\n>") + 1 :]
-    )
+    assert "\n\nIncomplete, for these engines did not answer: dead: refused.\n\nNotes:\n> dead: refused after" in text
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from app.api.mcp import catalogue
 from app.api.mcp.progress import Telling
 from app.api.mcp.toolbox import ExtensionNeeded, Toolbox, UnknownTool
 from app.telemetry.logs import logger
-from app.telemetry.metrics import McpMetrics
+from app.telemetry.tools import McpMetrics
 
 CALLER = "rcp.caller"
 """The key of the ASGI scope under which the door puts the Caller."""
@@ -67,6 +67,7 @@ class McpServer:
     def __init__(self, toolbox: Toolbox, metrics: McpMetrics, name: str, version: str) -> None:
         self._toolbox = toolbox
         self._metrics = metrics
+        metrics.declare(catalogue.NAMES)
         self._in_flight = InFlight()
         self._tools = ListToolsResult.model_validate({"tools": catalogue.TOOLS})
         self.sdk: Server[Any] = Server(
@@ -128,7 +129,7 @@ class McpServer:
         session = caller_of(ctx).cancel_scope
         if ctx.method == CANCELLED and session is not None:
             named = (ctx.params or {}).get("requestId")
-            if type(named) in (str, int):
+            if isinstance(named, str | int):
                 self._in_flight.cancel(session, named)
         running = None
         if ctx.method == "tools/call" and ctx.request_id is not None and session is not None:
