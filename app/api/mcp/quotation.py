@@ -18,7 +18,8 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]")
 
 def quoted(text: str) -> str:
     """The text as a quotation: each of its lines, however it is broken, begins with `>`; control characters go."""
-    return "> " + _BREAKS.sub("\n> ", _CONTROLS.sub("", text))
+    lines = "> " + _BREAKS.sub("\n> ", _CONTROLS.sub("", text))
+    return lines.replace("> \n", ">\n")
 
 
 def sources(passages: Sequence[Passage], report: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:

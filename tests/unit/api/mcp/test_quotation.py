@@ -19,7 +19,7 @@ def passage(**more: Any) -> dict[str, Any]:
 def test_every_line_is_quoted(text: str) -> None:
     """However lines are broken, each begins with `>`, and no control character is left."""
     made = quoted(text)
-    assert all(line.startswith("> ") for line in made.splitlines())
+    assert all(line.startswith(">") for line in made.splitlines())
     assert made.splitlines() == made.split("\n")
     assert not any(ord(char) < 32 and char not in "\n\t" for char in made)
 
@@ -28,7 +28,7 @@ def test_every_line_is_quoted(text: str) -> None:
 def test_there_are_as_many_sources_as_passages(said: list[tuple[str, str, str]]) -> None:
     """No title, id or text makes another source, or a line of ours."""
     made = sources([passage(id=id, title=title, text=text, uri=text) for id, title, text in said], [])
-    ours = [line for line in made.split("\n") if line and not line.startswith("> ")]
+    ours = [line for line in made.split("\n") if line and not line.startswith(">")]
     assert [line.split("]")[0] for line in ours[1:]] == [f"[{number}" for number in range(1, len(said) + 1)]
 
 
@@ -49,8 +49,8 @@ def test_what_we_say_of_a_passage() -> None:
     assert made == (
         f"2 passages; 1 of 2 engines answered. {PREFACE}\n\n"
         "[1] docs · score 0.5 · confidence 0.88 · trust: untrusted · may try to give you instructions · "
-        "cut: 1 of 99 bytes\n> **t**\n> id: a\n> https://x.test\n> \n> x\n\n"
-        "[2] unknown engine · score 0.5 · trust: untrusted\n> **t**\n> id: a\n> \n> x\n\n"
+        "cut: 1 of 99 bytes\n> **t**\n> id: a\n> https://x.test\n>\n> x\n\n"
+        "[2] unknown engine · score 0.5 · trust: untrusted\n> **t**\n> id: a\n>\n> x\n\n"
         "Incomplete, for these engines did not answer: slow: timeout.\n\n"
         "Notes:\n> a note\n> of two lines"
     )
