@@ -109,14 +109,13 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     for engine in engines.engines:
         metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
     metrics.watch_engines(lambda: [engine.state() for engine in engines.engines])
-    identity = identity_of(settings, loaded.fingerprint)
     return GatewayState(
         version=VERSION,
         settings=settings,
         engines=engines,
         membership=Membership(
             engines,
-            identity,
+            identity_of(settings, loaded.fingerprint),
             settings.retrieve.max_k,
             settings.state.session_ttl_seconds,
             writing=settings.index.enabled,

@@ -131,7 +131,7 @@ class Answers:
     def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
         """The same, of several engines at once; a stream may hear how it comes along."""
 
-        async def gathered(params: Params, caller: Caller, stream: Told | None = None) -> Params:
+        async def gathered(params: Params, caller: Caller, stream: Listener | None = None) -> Params:
             state = self._state
             members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)

@@ -1,4 +1,4 @@
-"""What MCP costs is measured on calls that are answered: the requests are MCP's, faults count, and the sums are right."""
+"""What MCP costs is measured on calls that are answered: requests are MCP's, faults count, sums are right."""
 
 import json
 import subprocess

@@ -1,11 +1,14 @@
 """POST /mcp as HTTP sees it: one path, one method, and each error of the protocol with its status and code."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from app.main import build_app
+from app.settings.schema import GatewaySettings
+from tests.gateway.conftest import Starter
 from tests.support.mcp_peer import (
     ACCEPT,
     EXTENSION,
@@ -20,8 +23,8 @@ from tests.support.mcp_peer import (
     posted,
     text_of,
 )
-from tests.support.running_gateway import Json, RunningGateway, entry, made_state, running
-from tests.support.scripted_engine import ScriptedEngine, hits
+from tests.support.running_gateway import Json, RunningGateway, entry, made_state, running, until
+from tests.support.scripted_engine import ScriptedEngine, hang, hit, hits
 
 
 async def refused(gateway: RunningGateway, message: Json, status: int, **headers: str | None) -> Json:
@@ -286,3 +289,36 @@ def test_the_door_can_be_looked_at() -> None:
     assert shown.startswith("<McpDoor /mcp, <McpServer rcp-gateway ")
     assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
     assert "localhost:*" in shown
+
+
+async def test_a_full_gateway_takes_no_more_on(engine: ScriptedEngine) -> None:
+    """Beyond `server.max_in_flight` it is 503 with Retry-After, as at `/rcp`; a place is free once all is said."""
+    engine.answers["retrieve"] = hang
+    settings = {**SERVED, "server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with running([entry("docs", engine)], settings) as gateway:
+        call = asyncio.create_task(posted(gateway, calling("search", {"query": "q"})))
+        await until(lambda: len(engine.requests()) == 1)
+        assert gateway.state.admission.in_flight == 1
+        response = await posted(gateway, modern("tools/list"))
+        call.cancel()
+        await asyncio.wait([call])
+        await until(lambda: gateway.state.admission.in_flight == 0)
+        assert (await posted(gateway, modern("tools/list"))).status_code == 200
+        assert (await posted(gateway, modern("nobody/knows"))).status_code == 404
+        assert gateway.state.admission.in_flight == 0
+    assert (response.status_code, response.json()["error"]["code"]) == (503, -32011)
+    assert response.headers["retry-after"] == "1"
+
+
+async def test_lists_and_budgets_hold_from_the_next_request_on(engines: Starter) -> None:
+    """After a reload other hosts are served, and texts are cut elsewhere."""
+    docs = await engines(results=[hit("a", text="x" * 1000)])
+    async with running([entry("docs", docs)], SERVED) as gateway:
+        assert (await posted(gateway, modern("tools/list"), host="new.test")).status_code == 421
+        other = {"mcp": {"allowed_hosts": ["new.test"], "max_text_bytes": 256}, "server": {"max_body_bytes": 1024}}
+        gateway.state.renew(GatewaySettings.model_validate(other), "0" * 8)
+        assert (await posted(gateway, modern("tools/list"))).status_code == 421
+        response = await posted(gateway, calling("retrieve", {"query": "q"}), host="new.test")
+        large = await posted(gateway, calling("retrieve", {"query": "q" * 2000}), host="new.test")
+    assert len(response.json()["result"]["structuredContent"]["hits"][0]["text"]) == 256
+    assert large.status_code == 413

@@ -1,6 +1,7 @@
 """MCP with callers that are told apart: each tenant's engines, hits and limits, and how one gets a token."""
 
 import asyncio
+from typing import Any
 
 from app.settings.tenants import tenants_in
 from tests.gateway.conftest import Starter
@@ -137,7 +138,9 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
             "jwt": {**issuer.settings, "roles_claim": "scope", "roles": {"rag.read": "read", "rag.write": "write"}},
         }
         async with running([entry("docs", engine)], settings, tenants=TENANTS) as gateway:
-            await until(lambda: issuer.looks > 0)
+            assert gateway.state.guard is not None
+            bearers: Any = gateway.state.guard.bearers
+            await until(lambda: bearers.keys.version == 1)
             nobody = await posted(gateway, modern("tools/list"))
             told = await gateway.client.get(METADATA)
             head = await gateway.client.head(METADATA)

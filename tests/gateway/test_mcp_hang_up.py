@@ -13,7 +13,9 @@ from tests.support.log_lines import own_log
 from tests.support.mcp_peer import ACCEPT, MODERN, SERVED, calling, events, modern_headers
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import Asked, ScriptedEngine, hang, hit
+from tests.support.tenancy import bearer, tenant
 
+KEY = "red-key-0123456789"
 HEADERS = {"accept": ACCEPT, "content-type": "application/json"}
 
 
@@ -108,22 +110,24 @@ async def test_a_client_that_does_not_read_is_given_up() -> None:
         await big.stop()
 
 
-async def test_a_request_is_cancelled_within_its_session() -> None:
+@pytest.mark.parametrize("tenants", [None, {"red": tenant("*", keys=(KEY,))}])
+async def test_a_request_is_cancelled_within_its_session(tenants: Json | None) -> None:
     """Before 2026-07-28 `notifications/cancelled` ends the request of the same session and no other, with -32800."""
+    headers = HEADERS if tenants is None else {**HEADERS, **bearer(KEY)}
     slow = await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
     wish = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = {"name": "search", "arguments": {"query": "q"}}
     settings = {**SERVED, "retrieve": {"deadline_ms": 60_000}}
     try:
-        async with running([entry("slow", slow, timeoutMs=60_000)], settings) as gateway:
+        async with running([entry("slow", slow, timeoutMs=60_000)], settings, tenants=tenants) as gateway:
             mine, other = [
-                (await gateway.post(_message("initialize", wish), "/mcp", HEADERS)).headers["mcp-session-id"]
+                (await gateway.post(_message("initialize", wish), "/mcp", headers)).headers["mcp-session-id"]
                 for _ in "12"
             ]
             assert len(mine) == 32
             assert mine != other
-            within = {**HEADERS, "mcp-protocol-version": "2025-11-25", "mcp-session-id": mine}
+            within = {**headers, "mcp-protocol-version": "2025-11-25", "mcp-session-id": mine}
             calls = [
                 asyncio.create_task(gateway.post(_message("tools/call", call, number), "/mcp", within))
                 for number in (7, 8)
@@ -132,8 +136,8 @@ async def test_a_request_is_cancelled_within_its_session() -> None:
             for session, number in ((other, 7), (mine, 9), (mine, []), (mine, 7)):
                 assert not calls[0].done()
                 cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
-                headers = {**within, "mcp-session-id": session}
-                assert (await gateway.post(cancel, "/mcp", headers)).status_code == 202
+                sent = {**within, "mcp-session-id": session}
+                assert (await gateway.post(cancel, "/mcp", sent)).status_code == 202
             answer = events((await asyncio.wait_for(calls[0], 10)).text)
             assert state_of(gateway) == 1
             calls[1].cancel()

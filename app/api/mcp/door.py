@@ -16,26 +16,28 @@ from sse_starlette.sse import AppStatus
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
+from app.api.guard import Guard
+from app.api.hang_up import part
 from app.api.mcp.exchange import Exchange
 from app.api.mcp.hosts import Hosts
 from app.api.mcp.resource import METADATA, PATH, ProtectedResource
-from app.api.mcp.server import CALLER, McpServer
+from app.api.mcp.server import CALLER, PLACE, McpServer, Place
 from app.api.mcp.toolbox import Toolbox
-from app.api.rpc import Asgi, Receive, Scope
+from app.api.rpc import CLOSE, ENDING, LAST_WORDS_SECONDS, RETRY_AFTER, REVOKED, Asgi, Receive, Scope
 from app.api.state import GatewayState
 from app.api.stream import Send
 from app.api.visit import TurnedAway
 from app.protocol import envelope
-from app.protocol.errors import BackendUnavailable, InvalidRequest, Unauthorized
+from app.protocol.errors import BackendUnavailable, InvalidRequest, RateLimited
+from app.settings.schema import GatewaySettings
 
 READING = {"id": 0, "method": "retrieve"}
 """What the guard is told each message of this door amounts to: whoever may not read has no business here."""
 
-REVOKED = Unauthorized("the credential is no longer valid")
 NO_STREAM = envelope.failure(
     None, InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 )
-SHUTTING_DOWN = BackendUnavailable("the gateway is shutting down", retryable=True)
+SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
 
 # A stream ends with its request, which has a deadline; without this sse-starlette breaks all off at SIGTERM.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -45,24 +47,14 @@ class McpDoor:
     """The MCP endpoint in front of `app`."""
 
     def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
-        settings = state.settings
         self._app = app
         self._dispatcher = dispatcher
         self._guard = state.guard
-        self._send_timeout = settings.server.send_timeout_seconds
-        self._hosts = Hosts(settings.mcp, settings.server.public_url)
-        self._resource = ProtectedResource(settings)
-        toolbox = Toolbox(dispatcher, state.recent, settings.mcp)
-        self._server = McpServer(toolbox, state.metrics.mcp, settings.server.name, state.version)
-        self._manager = StreamableHTTPSessionManager(
-            self._server.sdk,
-            json_response=False,
-            stateless=True,
-            security_settings=TransportSecuritySettings(
-                allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
-            ),
-            max_request_body_size=settings.server.max_body_bytes,
-        )
+        self._state = state
+        toolbox = Toolbox(dispatcher, state)
+        self._server = McpServer(toolbox, state.metrics.mcp, state.settings.server.name, state.version)
+        self._manager = StreamableHTTPSessionManager(self._server.sdk, json_response=False, stateless=True)
+        self._renew(state.settings)
         self._request_ids = map(f"mcp-{token_hex(6)}-{{:x}}".format, count(1))
 
     @asynccontextmanager
@@ -71,17 +63,31 @@ class McpDoor:
         async with self._manager.run():
             yield
 
+    def _renew(self, settings: GatewaySettings) -> None:
+        """What the door does itself, and has the SDK do, is as these settings say from now on."""
+        self._settings = settings
+        self._hosts = Hosts(settings.mcp, settings.server.public_url)
+        self._resource = ProtectedResource(settings)
+        self._manager.security_settings = TransportSecuritySettings(
+            allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
+        )
+        self._manager.asgi_app.max_body_size = settings.server.max_body_bytes
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path")
-        if path == PATH and scope["type"] == "http":
-            exchange = Exchange(scope, send, self._send_timeout, self._request_ids.__next__)
-            with exchange:
-                await self._serve(exchange, receive)
-        elif path == METADATA and scope["type"] == "http" and self._resource.advertised:
-            exchange = Exchange(scope, send, self._send_timeout, self._request_ids.__next__)
-            await self._tell_resource(exchange)
-        else:
+        path = scope.get("path") if scope["type"] == "http" else None
+        if path not in (PATH, METADATA):
             await self._app(scope, receive, send)
+            return
+        if self._state.settings is not self._settings:
+            self._renew(self._state.settings)
+        exchange = Exchange(scope, send, self._settings.server.send_timeout_seconds, self._request_ids.__next__)
+        if path == METADATA:
+            await (self._tell_resource(exchange) if self._resource.advertised else self._app(scope, receive, send))
+            return
+        with exchange:
+            await self._serve(exchange, receive)
+        if exchange.broken_off:
+            await part(scope, receive)
 
     async def _serve(self, exchange: Exchange, receive: Receive) -> None:
         scope = exchange.scope
@@ -96,22 +102,24 @@ class McpDoor:
             if self._guard is None:
                 await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
             else:
-                await self._serve_known(exchange, receive)
+                await self._serve_known(self._guard, exchange, receive)
         except TurnedAway as away:
             await self._turn_away(away, exchange)
         except asyncio.CancelledError:
-            if not exchange.given_up:
-                with suppress(Exception):
+            if exchange.given_up:
+                raise
+            with suppress(Exception):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
                     await self._turn_away(TurnedAway(503, SHUTTING_DOWN), exchange)
-            raise
+            if not self._state.readiness.draining:
+                raise
 
-    async def _serve_known(self, exchange: Exchange, receive: Receive) -> None:
+    async def _serve_known(self, guard: Guard, exchange: Exchange, receive: Receive) -> None:
         """Serve whom the guard lets in, for as long as its credential is good. Raises TurnedAway."""
-        guard = self._guard
-        assert guard is not None
         visit = await guard.identify(exchange.scope)
         running = guard.enter(visit)
-        caller = Caller(exchange.request_id, tenant=visit.tenant, key_id=visit.key_id, address=visit.owner.address)
+        session, address = exchange.session, visit.owner.address
+        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id)
         try:
             await guard.spend(visit, READING)
             await self._admit(exchange, caller, receive)
@@ -123,9 +131,21 @@ class McpDoor:
             guard.leave(visit, running)
 
     async def _admit(self, exchange: Exchange, caller: Caller, receive: Receive) -> None:
+        """Take the request on, as soon as there is room; its place is free when its message is answered."""
+        admission = self._state.admission
+        if not admission.try_enter():
+            caller = caller._replace(since=asyncio.get_running_loop().time())
+            try:
+                await admission.enter()
+            except RateLimited as fault:
+                raise TurnedAway(503, fault, RETRY_AFTER) from None
+        place = Place(admission.leave)
         headers = self._hosts.lowered(exchange.scope["headers"])
-        scope = {**exchange.scope, "headers": headers, CALLER: caller}
-        await self._manager.handle_request(scope, receive, exchange.send)
+        scope = {**exchange.scope, "headers": headers, CALLER: caller, PLACE: place}
+        try:
+            await self._manager.handle_request(scope, receive, exchange.send)
+        finally:
+            place.leave()
 
     async def _turn_away(self, away: TurnedAway, exchange: Exchange) -> None:
         """Answer somebody who gets no further; nothing can be said to one whose answer has begun."""
@@ -138,7 +158,7 @@ class McpDoor:
             for name, value in headers
         ]
         if away.quiet:
-            told.append((b"connection", b"close"))
+            told.append(CLOSE)
         await exchange.answer(away.status, body, *told)
 
     async def _tell_resource(self, exchange: Exchange) -> None:

@@ -22,12 +22,24 @@ SESSION = b"mcp-session-id"
 class Exchange:
     """Made in the task that serves the request; used as a context, it swallows the end that it has made itself."""
 
-    __slots__ = ("_handed_out", "_send", "_task", "_timeout", "begun", "given_up", "request_id", "scope", "session")
+    __slots__ = (
+        "_ended",
+        "_handed_out",
+        "_send",
+        "_task",
+        "_timeout",
+        "begun",
+        "given_up",
+        "request_id",
+        "scope",
+        "session",
+    )
 
     def __init__(self, scope: MutableMapping[str, Any], send: Send, timeout: float, new_id: Callable[[], str]) -> None:
         """`timeout`: seconds that a caller may take to make room for the next piece of its answer."""
         self.scope = scope
         self.begun = False
+        self._ended = False
         self.given_up = False
         self.request_id = sane_request_id(scope["headers"]) or new_id()
         self._handed_out = False
@@ -44,12 +56,19 @@ class Exchange:
             if self._handed_out and self.session is not None and event["status"] == 200:
                 told.append((SESSION, self.session.encode("latin-1")))
             event = {**event, "headers": told}
+        else:
+            self._ended = not event.get("more_body", False)
         try:
             async with asyncio.timeout(self._timeout):
                 await self._send(event)
         except TimeoutError:
             self._give_up()
             raise
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether an answer began that was not sent to its end."""
+        return self.begun and not self._ended
 
     async def answer(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
         """A whole answer of JSON, unless another has begun."""

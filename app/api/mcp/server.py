@@ -5,7 +5,7 @@ beyond where the door has put the caller.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -33,8 +33,8 @@ from app.api.mcp.toolbox import ExtensionNeeded, Toolbox, UnknownTool
 from app.telemetry.logs import logger
 from app.telemetry.tools import McpMetrics
 
-CALLER = "rcp.caller"
-"""The key of the ASGI scope under which the door puts the Caller."""
+CALLER, PLACE = "rcp.caller", "rcp.place"
+"""The keys of the ASGI scope under which the door puts the Caller, and the Place that was taken for it."""
 
 TOOLS_FRESH = CacheHint(ttl_ms=3_600_000, scope="public")
 """The tools are the same for everybody and change with releases only."""
@@ -59,6 +59,24 @@ METHODS = frozenset(
 """Methods that logs may carry as they are."""
 
 Context = ServerRequestContext[Any, Any]
+
+
+class Place:
+    """The place of one request at the gate of the gateway; left once, by whoever comes first to it."""
+
+    __slots__ = ("_leave",)
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def leave(self) -> None:
+        """The request is answered, however slowly its client may read that."""
+        if self._leave is not None:
+            leave, self._leave = self._leave, None
+            leave()
+
+    def __repr__(self) -> str:
+        return f"<Place {'left' if self._leave is None else 'taken'}>"
 
 
 class McpServer:
@@ -149,6 +167,7 @@ class McpServer:
         finally:
             if running is not None:
                 self._in_flight.leave(running)
+            _place_of(ctx).leave()
             self._told(ctx, outcome, code, perf_counter() - started)
         return result
 
@@ -173,6 +192,12 @@ def caller_of(ctx: Context) -> Caller:
     assert ctx.request is not None, "it came over HTTP"
     caller: Caller = ctx.request.scope[CALLER]
     return caller
+
+
+def _place_of(ctx: Context) -> Place:
+    assert ctx.request is not None, "it came over HTTP"
+    place: Place = ctx.request.scope[PLACE]
+    return place
 
 
 def _wants_progress(ctx: Context) -> bool:

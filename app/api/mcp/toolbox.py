@@ -12,12 +12,11 @@ from app.api.dispatch import Dispatcher
 from app.api.mcp import arguments, catalogue, listing
 from app.api.mcp.passages import cut, engines_of, passages_of, text_of, title_of, trust_of, uri_of
 from app.api.mcp.quotation import quoted, sources
+from app.api.state import GatewayState
 from app.federation.portion import BYTES_PER_TOKEN
 from app.federation.progress import Listener
-from app.federation.recent import Recent
 from app.protocol import envelope
 from app.protocol.errors import RcpError
-from app.settings.mcp import McpSettings
 
 Json = dict[str, Any]
 
@@ -39,12 +38,11 @@ class ExtensionNeeded(Exception):
 class Toolbox:
     """The tools of one gateway."""
 
-    __slots__ = ("_dispatcher", "_recent", "_settings")
+    __slots__ = ("_dispatcher", "_state")
 
-    def __init__(self, dispatcher: Dispatcher, recent: Recent, settings: McpSettings) -> None:
+    def __init__(self, dispatcher: Dispatcher, state: GatewayState) -> None:
         self._dispatcher = dispatcher
-        self._recent = recent
-        self._settings = settings
+        self._state = state
 
     async def call(
         self,
@@ -91,7 +89,7 @@ class Toolbox:
         hits = result["hits"]
         if wish.raw:
             return success(result, f"The RCP result with {len(hits)} hits is in the structured content.")
-        budget = self._settings.max_text_bytes
+        budget = self._state.settings.mcp.max_text_bytes
         if wish.token_budget is not None:
             budget = min(budget, wish.token_budget * BYTES_PER_TOKEN)
         passages = passages_of(hits, budget)
@@ -113,13 +111,13 @@ class Toolbox:
         )
 
     async def _fetch(self, wish: arguments.FetchArguments, caller: Caller) -> Json:
-        hit = await self._recent.find(caller.tenant, wish.id)
+        hit = await self._state.recent.find(caller.tenant, wish.id)
         if hit is None:
             return failure(
                 f"There is no hit {wish.id[:200]!r} among those answered to you in the last "
-                f"{self._settings.fetch_ttl_seconds} seconds. Search again and use an id of its results."
+                f"{self._state.settings.mcp.fetch_ttl_seconds} seconds. Search again and use an id of its results."
             )
-        return _both(_document(hit, self._settings.max_fetch_bytes))
+        return _both(_document(hit, self._state.settings.mcp.max_fetch_bytes))
 
     async def _list_engines(self, caller: Caller) -> Json:
         entries = listing.listed((await self._dispatcher.ask("catalog/list", {}, caller))["engines"])
@@ -130,11 +128,11 @@ class Toolbox:
         if listener is not None:
             params["_meta"] = {"logLevel": "debug"}
         result = await self._dispatcher.ask("retrieve", params, caller, listener)
-        await self._recent.keep(caller.tenant, result["hits"])
+        await self._state.recent.keep(caller.tenant, result["hits"])
         return result
 
     def __repr__(self) -> str:
-        return f"<Toolbox {', '.join(catalogue.NAMES)}, {self._recent!r}>"
+        return f"<Toolbox {', '.join(catalogue.NAMES)}, {self._state.recent!r}>"
 
 
 def success(structured: Mapping[str, Any], text: str) -> Json:

@@ -56,6 +56,9 @@ async def test_nothing_is_added_to_an_answer_that_began() -> None:
     await made.answer(200, b"{}")
     await made.answer(503, b"[]")
     assert [event.get("status") for event in sent] == [200, None]
+    assert made.broken_off is False
+    await made.send({"type": "http.response.body", "body": b"", "more_body": True})
+    assert made.broken_off is True
     assert repr(made) == "<Exchange made-1 answering>"
 
 

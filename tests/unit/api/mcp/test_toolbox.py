@@ -6,7 +6,6 @@ import pytest
 
 from app.api.caller import Caller
 from app.api.mcp.toolbox import SEARCH_K, ExtensionNeeded, Toolbox, UnknownTool
-from app.settings.mcp import McpSettings
 from tests.support.fake_gateway import FakeGateway
 
 CALLER = Caller("r-1")
@@ -14,8 +13,8 @@ CALLER = Caller("r-1")
 
 def toolbox(**wishes: Any) -> tuple[Toolbox, FakeGateway]:
     """The tools of a gateway over one fake engine."""
-    gateway = FakeGateway()
-    return Toolbox(gateway.dispatcher, gateway.state.recent, McpSettings(**wishes)), gateway
+    gateway = FakeGateway(mcp=wishes)
+    return Toolbox(gateway.dispatcher, gateway.state), gateway
 
 
 async def test_only_tools_that_there_are() -> None:
