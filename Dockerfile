@@ -10,7 +10,7 @@ WORKDIR /src
 RUN ["python", "-m", "venv", "/opt/rcp-gateway"]
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY app ./app
-RUN ["/opt/rcp-gateway/bin/python", "-m", "pip", "install", "--constraint", "requirements.lock", "."]
+RUN ["/opt/rcp-gateway/bin/python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[jwt,mcp]"]
 
 # Machine code for the hot rooms. The compilers stay behind: they are outside of what is copied on.
 FROM build AS compiled

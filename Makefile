@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile demo test check format bench chaos pictures clean
+.PHONY: help install compile demo test check format inspector bench chaos pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ pictures: $(STAMP) ## take the pictures of the console for docs/images, with the
 
 format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
+	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
 	@$(BIN)/rcp-gateway compile || true

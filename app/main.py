@@ -11,12 +11,12 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 import uvloop
@@ -46,6 +46,7 @@ from app.engines.witness import EngineWitness
 from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
 from app.federation.pages import Pages
+from app.federation.recent import Recent
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
@@ -60,6 +61,9 @@ from app.state.store import Sharing
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
+
+if TYPE_CHECKING:
+    from app.api.mcp.door import McpDoor
 
 READY_POLL_SECONDS = 0.01
 
@@ -101,6 +105,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings), sharing),
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
+        recent=Recent.kept(settings.mcp, sharing),
         sharing=sharing,
     )
 
@@ -183,7 +188,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await _until_ready(state.readiness, patience)
         _tell_started(state)
         try:
-            yield
+            async with nullcontext() if mcp is None else mcp.running():
+                yield
         finally:
             state.readiness.draining = True
             if reload is not None:
@@ -199,7 +205,24 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.include_router(admin(state, os.environ, reload))
     app.include_router(console())
     app.router.default = not_found
-    return RpcDoor(app, Dispatcher(state), state)
+    dispatcher = Dispatcher(state)
+    mcp = _mcp_door(app, dispatcher, state)
+    return RpcDoor(app if mcp is None else mcp, dispatcher, state)
+
+
+def _mcp_door(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> "McpDoor | None":
+    """The door for MCP clients, unless it is not wished for. Only who has one pays for loading the SDK."""
+    wished = state.settings.mcp.enabled
+    if wished is False:
+        return None
+    try:
+        from app.api.mcp.door import McpDoor
+    except ModuleNotFoundError:
+        if wished is None:
+            return None
+        fault = Fault("mcp.enabled", "needs a library that is not installed", "in the checkout, pip install '.[mcp]'")
+        raise SettingsError("settings", (fault,)) from None
+    return McpDoor(app, dispatcher, state)
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from app.api.caller import Caller
 from app.api.state import GatewayState
-from app.api.stream import Told
 from app.federation import indexing
 from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
@@ -23,6 +22,7 @@ from app.federation.graph import graph
 from app.federation.membership import WRITING, Members
 from app.federation.memory import memory_build, memory_recall
 from app.federation.pages import Pages
+from app.federation.progress import Listener
 from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
@@ -38,9 +38,9 @@ Answer = Callable[[Params, Caller], Awaitable[Params]]
 
 
 class StreamedAnswer(Protocol):
-    """The same, telling a stream how it comes along."""
+    """The same, telling a listener how it comes along."""
 
-    def __call__(self, params: Params, caller: Caller, stream: Told | None = None) -> Awaitable[Params]: ...
+    def __call__(self, params: Params, caller: Caller, stream: Listener | None = None) -> Awaitable[Params]: ...
 
 
 FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
@@ -138,7 +138,7 @@ class Answers:
     def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
         """The same, of several engines at once; a stream may hear how it comes along."""
 
-        async def gathered(params: Params, caller: Caller, stream: Told | None = None) -> Params:
+        async def gathered(params: Params, caller: Caller, stream: Listener | None = None) -> Params:
             state = self._state
             members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)
@@ -188,7 +188,7 @@ class Answers:
         discovered = frozenset().union(*members.groups.values())
         return {"engines": catalog_entries(members.offers, self._state.settings.server.public_url, discovered)}
 
-    async def _retrieve(self, params: Params, caller: Caller, stream: Told | None = None) -> Params:
+    async def _retrieve(self, params: Params, caller: Caller, stream: Listener | None = None) -> Params:
         state = self._state
         members = state.membership.current(caller.tenant)
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):

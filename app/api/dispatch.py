@@ -17,6 +17,7 @@ from app.api.handshake import Handshake, http_handshake
 from app.api.state import GatewayState
 from app.api.stream import Told
 from app.api.visit import TurnedAway
+from app.federation.progress import Listener
 from app.federation.tenant import Tenant
 from app.protocol import envelope
 from app.protocol.envelope import Request
@@ -140,6 +141,39 @@ class Dispatcher:
         if tenant is not None and not self._state.membership.sees(tenant, engine_id):
             return False
         return any(engine.id == engine_id for engine in self._state.engines.engines)
+
+    async def ask(
+        self, method: str, params: dict[str, Any], caller: Caller, listener: Listener | None = None
+    ) -> dict[str, Any]:
+        """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
+        started = perf_counter()
+        state = self._state
+        state.metrics.requests_in_flight.inc()
+        audit = Audit()
+        try:
+            if caller.tenant is not None:
+                caller.tenant.check(method)
+            if listener is None:
+                result = await self._answers.of(method)(params, caller)
+            else:
+                result = await self._answers.streamed[method](params, caller, listener)
+            audit.answered(result)
+        except RcpError as error:
+            audit.failed(error)
+            raise
+        except asyncio.CancelledError:
+            audit.outcome = "cancelled"
+            raise
+        except Exception:  # noqa: BLE001 - the edge of a request: nothing but an RcpError leaves it
+            audit.code = InternalError.code
+            self._log.exception("internal_error", request_id=caller.request_id, method=known(method))
+            raise InternalError("internal error; the log has it under this request id") from None
+        finally:
+            state.metrics.requests_in_flight.dec()
+            self._witness(Request(method, params), caller, audit, perf_counter() - started, 0)
+        if audit.hits and caller.tenant is not None and state.guard is not None:
+            await state.guard.answered(caller.tenant, caller.address, audit.hits)
+        return result
 
     def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
         """Count and log a request that has ended; `took` in seconds."""

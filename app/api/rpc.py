@@ -6,7 +6,7 @@ caller that hangs up cancels its request. It refuses to know methods; other path
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -335,6 +335,15 @@ class RpcDoor:
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+
+
+def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The caller's own `X-Request-ID` if it may stand in a log and in a header; else empty."""
+    for name, value in headers:
+        if name == b"x-request-id":
+            sent = value.decode("latin-1")
+            return sent if _SANE_ID.fullmatch(sent) else ""
+    return ""
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,9 @@ from app.engines.registry import EngineSet
 from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
 from app.federation.pages import Pages
+from app.federation.recent import Recent
 from app.federation.witness import Witness
+from app.settings.mcp import McpSettings
 from app.settings.schema import GatewaySettings
 from app.settings.state import StateSettings
 from app.state.alone import ALONE
@@ -67,6 +69,7 @@ class GatewayState:
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
+    recent: Recent = field(default_factory=lambda: Recent.kept(McpSettings()))
     sharing: Sharing = ALONE
     """With whom it shares what outlives a request."""
 

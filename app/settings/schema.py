@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from pydantic.alias_generators import to_camel
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
+from app.settings.mcp import McpSettings
 from app.settings.screen import ScreenSettings
 from app.settings.section import Misplaced, words
 from app.settings.section import Section as _Section
@@ -352,6 +353,7 @@ class GatewaySettings(_Section):
     jwt: JwtSettings = Field(default_factory=JwtSettings)
     screen: ScreenSettings = Field(default_factory=ScreenSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    mcp: McpSettings = Field(default_factory=McpSettings)
 
     @model_validator(mode="after")
     def _callers_can_be_known(self) -> "GatewaySettings":

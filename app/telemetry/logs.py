@@ -19,8 +19,9 @@ from app.telemetry.sink import Sink
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-WORDY = ("httpx2", "httpcore2")
-"""Libraries whose lines about each request hold whole URLs, and with them what may be secret there."""
+WORDY = ("httpx2", "httpcore2", "mcp")
+"""Libraries with lines about each request: they hold whole URLs, and with them what may be secret there, or say nothing
+that ours do not."""
 
 
 def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:

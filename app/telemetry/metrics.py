@@ -1,4 +1,5 @@
-"""Every metric of the gateway but those of callers (`callers.py`): names, labels, buckets, the words rooms report in.
+"""Every metric of the gateway but those of callers (`callers.py`) and of MCP (`tools.py`): names, labels, buckets, the
+words rooms report in.
 
 Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
 numbers mean to a request.
@@ -16,6 +17,7 @@ from app.telemetry.door import DoorMetrics
 from app.telemetry.shared import AllWorkers, is_shared
 from app.telemetry.state import StateMetrics
 from app.telemetry.tallies import Exposed, Tallies
+from app.telemetry.tools import McpMetrics
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
@@ -281,6 +283,7 @@ class Metrics:
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)
         self.state = StateMetrics(registry)
+        self.mcp = McpMetrics(registry)
         _tell_build(registry, version, compiled=compiled)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}

@@ -23,3 +23,9 @@ async def engines() -> AsyncIterator[Starter]:
 
     yield start
     await asyncio.gather(*(engine.stop() for engine in started))
+
+
+@pytest.fixture
+async def engine(engines: Starter) -> ScriptedEngine:
+    """One scripted engine, for tests that need no more of it than that it is there."""
+    return await engines()

@@ -1,0 +1,177 @@
+"""POST /mcp: host, credential and budget first, then the SDK's session manager. Raw ASGI on the exact path.
+
+It decides who gets as far as MCP, and that a caller that hangs up, is revoked or does not read ends what it began. It
+refuses to know MCP's messages; other paths are left to the application behind.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from secrets import token_hex
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from sse_starlette.sse import AppStatus
+
+from app.api.caller import Caller
+from app.api.dispatch import Dispatcher
+from app.api.guard import Guard
+from app.api.hang_up import part
+from app.api.mcp.exchange import Exchange
+from app.api.mcp.hosts import Hosts
+from app.api.mcp.resource import METADATA, PATH, ProtectedResource
+from app.api.mcp.server import CALLER, PLACE, McpServer, Place
+from app.api.mcp.toolbox import Toolbox
+from app.api.rpc import CLOSE, ENDING, LAST_WORDS_SECONDS, RETRY_AFTER, REVOKED, Asgi, Receive, Scope
+from app.api.state import GatewayState
+from app.api.stream import Send
+from app.api.visit import TurnedAway
+from app.protocol import envelope
+from app.protocol.errors import BackendUnavailable, InvalidRequest, RateLimited
+from app.settings.schema import GatewaySettings
+
+READING = {"id": 0, "method": "retrieve"}
+"""What the guard is told each message of this door amounts to: whoever may not read has no business here."""
+
+NO_STREAM = envelope.failure(
+    None, InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
+)
+SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
+
+# A stream ends with its request, which has a deadline; without this sse-starlette breaks all off at SIGTERM.
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+
+
+class McpDoor:
+    """The MCP endpoint in front of `app`."""
+
+    def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
+        self._app = app
+        self._dispatcher = dispatcher
+        self._guard = state.guard
+        self._state = state
+        toolbox = Toolbox(dispatcher, state)
+        self._server = McpServer(toolbox, state.metrics.mcp, state.settings.server.name, state.version)
+        self._manager = StreamableHTTPSessionManager(self._server.sdk, json_response=False, stateless=True)
+        self._renew(state.settings)
+        self._request_ids = map(f"mcp-{token_hex(6)}-{{:x}}".format, count(1))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Around the life of the application; a door runs once."""
+        async with self._manager.run():
+            yield
+
+    def _renew(self, settings: GatewaySettings) -> None:
+        """What the door does itself, and has the SDK do, is as these settings say from now on."""
+        self._settings = settings
+        self._hosts = Hosts(settings.mcp, settings.server.public_url)
+        self._resource = ProtectedResource(settings)
+        self._manager.security_settings = TransportSecuritySettings(
+            allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
+        )
+        self._manager.asgi_app.max_body_size = settings.server.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path") if scope["type"] == "http" else None
+        if path not in (PATH, METADATA):
+            await self._app(scope, receive, send)
+            return
+        if self._state.settings is not self._settings:
+            self._renew(self._state.settings)
+        exchange = Exchange(scope, send, self._settings.server.send_timeout_seconds, self._request_ids.__next__)
+        if path == METADATA:
+            await (self._tell_resource(exchange) if self._resource.advertised else self._app(scope, receive, send))
+            return
+        with exchange:
+            await self._serve(exchange, receive)
+        if exchange.broken_off:
+            await part(scope, receive)
+
+    async def _serve(self, exchange: Exchange, receive: Receive) -> None:
+        scope = exchange.scope
+        try:
+            if scope["method"] != "POST":
+                # Clients before 2026-07-28 try each time whether there is a stream to listen to: not worth a line.
+                await exchange.answer(405, NO_STREAM, (b"allow", b"POST"))
+                return
+            refusal = self._hosts.refusal(scope["headers"])
+            if refusal is not None:
+                raise TurnedAway(*refusal)
+            if self._guard is None:
+                await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
+            else:
+                await self._serve_known(self._guard, exchange, receive)
+        except TurnedAway as away:
+            await self._turn_away(away, exchange)
+        except asyncio.CancelledError:
+            if exchange.given_up:
+                raise
+            with suppress(Exception):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await self._turn_away(TurnedAway(503, SHUTTING_DOWN), exchange)
+            if not self._state.readiness.draining:
+                raise
+
+    async def _serve_known(self, guard: Guard, exchange: Exchange, receive: Receive) -> None:
+        """Serve whom the guard lets in, for as long as its credential is good. Raises TurnedAway."""
+        visit = await guard.identify(exchange.scope)
+        running = guard.enter(visit)
+        session, address = exchange.session, visit.owner.address
+        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id)
+        try:
+            await guard.spend(visit, READING)
+            await self._admit(exchange, caller, receive)
+        except asyncio.CancelledError:
+            if not running.is_the_cause():
+                raise
+            raise TurnedAway(401, REVOKED, (b"www-authenticate", b'Bearer error="invalid_token"')) from None
+        finally:
+            guard.leave(visit, running)
+
+    async def _admit(self, exchange: Exchange, caller: Caller, receive: Receive) -> None:
+        """Take the request on, as soon as there is room; its place is free when its message is answered."""
+        admission = self._state.admission
+        if not admission.try_enter():
+            caller = caller._replace(since=asyncio.get_running_loop().time())
+            try:
+                await admission.enter()
+            except RateLimited as fault:
+                raise TurnedAway(503, fault, RETRY_AFTER) from None
+        place = Place(admission.leave)
+        headers = self._hosts.lowered(exchange.scope["headers"])
+        scope = {**exchange.scope, "headers": headers, CALLER: caller, PLACE: place}
+        try:
+            await self._manager.handle_request(scope, receive, exchange.send)
+        finally:
+            place.leave()
+
+    async def _turn_away(self, away: TurnedAway, exchange: Exchange) -> None:
+        """Answer somebody who gets no further; nothing can be said to one whose answer has begun."""
+        body = self._dispatcher.turned_away(away, exchange.request_id, None)
+        headers = [*away.headers]
+        if away.status == 403 and away.visit is not None and self._resource.advertised:
+            headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
+        told = [
+            (name, self._resource.challenge(exchange.scope, value) if name == b"www-authenticate" else value)
+            for name, value in headers
+        ]
+        if away.quiet:
+            told.append(CLOSE)
+        await exchange.answer(away.status, body, *told)
+
+    async def _tell_resource(self, exchange: Exchange) -> None:
+        """RFC 9728 §3: anybody may read it."""
+        if exchange.scope["method"] not in ("GET", "HEAD"):
+            fault = InvalidRequest("this document is read with GET")
+            await self._turn_away(TurnedAway(405, fault, (b"allow", b"GET")), exchange)
+            return
+        refusal = self._hosts.refusal(exchange.scope["headers"])
+        if refusal is not None:
+            await self._turn_away(TurnedAway(*refusal), exchange)
+            return
+        await exchange.answer(200, self._resource.metadata(exchange.scope), (b"cache-control", b"max-age=300"))
+
+    def __repr__(self) -> str:
+        return f"<McpDoor {PATH}, {self._server!r}, {self._hosts!r}>"

@@ -1,0 +1,112 @@
+"""One HTTP exchange at the MCP door: its names, what has been sent, and when a caller that does not read is given up.
+
+It hands out the session that clients before 2026-07-28 call requests off in: a name that nobody guesses, which is kept
+nowhere and good at every replica. It refuses to know who is answered, and what.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, MutableMapping
+from secrets import token_hex
+from types import TracebackType
+from typing import Any
+
+from app.api.rpc import MAX_SESSION, sane_request_id
+from app.api.stream import Send
+from app.telemetry.logs import logger
+
+VERSION = b"mcp-protocol-version"
+MODERN_VERSION = b"2026-07-28"
+SESSION = b"mcp-session-id"
+
+
+class Exchange:
+    """Made in the task that serves the request; used as a context, it swallows the end that it has made itself."""
+
+    __slots__ = (
+        "_ended",
+        "_handed_out",
+        "_send",
+        "_task",
+        "_timeout",
+        "begun",
+        "given_up",
+        "request_id",
+        "scope",
+        "session",
+    )
+
+    def __init__(self, scope: MutableMapping[str, Any], send: Send, timeout: float, new_id: Callable[[], str]) -> None:
+        """`timeout`: seconds that a caller may take to make room for the next piece of its answer."""
+        self.scope = scope
+        self.begun = False
+        self._ended = False
+        self.given_up = False
+        self.request_id = sane_request_id(scope["headers"]) or new_id()
+        self._handed_out = False
+        self.session = self._session_of(scope["headers"])
+        self._send = send
+        self._timeout = timeout
+        self._task = asyncio.current_task()
+
+    async def send(self, event: MutableMapping[str, Any]) -> None:
+        """ASGI's send. A caller that makes no room in time is given up: its task is cancelled."""
+        if event["type"] == "http.response.start":
+            self.begun = True
+            told = [*event.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+            if self._handed_out and self.session is not None and event["status"] == 200:
+                told.append((SESSION, self.session.encode("latin-1")))
+            event = {**event, "headers": told}
+        else:
+            self._ended = not event.get("more_body", False)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(event)
+        except TimeoutError:
+            self._give_up()
+            raise
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether an answer began that was not sent to its end."""
+        return self.begun and not self._ended
+
+    async def answer(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        """A whole answer of JSON, unless another has begun."""
+        if self.begun:
+            return
+        told = [*headers, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self.send({"type": "http.response.start", "status": status, "headers": told})
+        sent = b"" if self.scope["method"] == "HEAD" else body
+        await self.send({"type": "http.response.body", "body": sent})
+
+    def _session_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """What the client names, if it does; a client that names no version yet, as with `initialize`, is given one."""
+        named = dict(headers)
+        version, session = named.get(VERSION), named.get(SESSION)
+        if version == MODERN_VERSION or (session is not None and len(session) > MAX_SESSION):
+            return None
+        if session is None and version is None:
+            session = token_hex(16).encode()
+            self._handed_out = True
+        return None if session is None else session.decode("latin-1")
+
+    def _give_up(self) -> None:
+        if not self.given_up:
+            self.given_up = True
+            logger().warning("slow_caller", request_id=self.request_id)
+            if self._task is not None:
+                self._task.cancel()
+
+    def __enter__(self) -> "Exchange":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not self.given_up or kind is None:
+            return False
+        return kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0
+
+    def __repr__(self) -> str:
+        state = "given up" if self.given_up else "answering" if self.begun else "not begun"
+        return f"<Exchange {self.request_id} {state}>"

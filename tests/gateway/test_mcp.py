@@ -1,0 +1,324 @@
+"""POST /mcp as HTTP sees it: one path, one method, and each error of the protocol with its status and code."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from app.main import build_app
+from app.settings.schema import GatewaySettings
+from tests.gateway.conftest import Starter
+from tests.support.mcp_peer import (
+    ACCEPT,
+    EXTENSION,
+    MODERN,
+    SERVED,
+    called,
+    calling,
+    events,
+    legacy,
+    modern,
+    modern_headers,
+    posted,
+    text_of,
+)
+from tests.support.running_gateway import Json, RunningGateway, entry, made_state, running, until
+from tests.support.scripted_engine import ScriptedEngine, hang, hit, hits
+
+
+async def refused(gateway: RunningGateway, message: Json, status: int, **headers: str | None) -> Json:
+    """The error of a modern message that must be refused with this status."""
+    response = await posted(gateway, message, **headers)
+    assert response.status_code == status, response.text
+    error: Json = response.json()["error"]
+    return error
+
+
+async def test_tools_are_listed_the_same_to_everybody(engine: ScriptedEngine) -> None:
+    """`tools/list` names the four tools, says how long it holds, and is the same in both eras."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        listed = (await posted(gateway, modern("tools/list"))).json()["result"]
+        before = (await legacy(gateway, "tools/list"))["result"]
+    assert [tool["name"] for tool in listed["tools"]] == ["retrieve", "list_engines", "search", "fetch"]
+    assert (listed["ttlMs"], listed["cacheScope"]) == (3_600_000, "public")
+    assert before["tools"] == listed["tools"]
+
+
+async def test_fifty_engines_make_the_list_no_longer() -> None:
+    """With 50 engines `tools/list` is under 4 KB and names none of them; `list_engines` names them all."""
+    one = await ScriptedEngine().start()
+    try:
+        entries = [entry(f"engine-{number:02}", one) for number in range(50)]
+        async with running(entries, SERVED) as gateway:
+            listed = await posted(gateway, modern("tools/list"))
+            engines = (await called(gateway, "list_engines"))["structuredContent"]["engines"]
+    finally:
+        await one.stop()
+    assert len(listed.content) < 4096
+    assert "engine-" not in listed.text
+    assert [engine["id"] for engine in engines] == [f"engine-{number:02}" for number in range(50)]
+
+
+async def test_discovery_advertises_the_extension(engine: ScriptedEngine) -> None:
+    """`server/discover` says who we are, how to use us, and in the extension what RCP would advertise."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        said = (await posted(gateway, modern("server/discover"))).json()["result"]
+        described = await gateway.result("info")
+    assert said["supportedVersions"] == [MODERN]
+    assert said["capabilities"]["tools"] == {"listChanged": False}
+    assert said["capabilities"]["extensions"] == {EXTENSION: described["capabilities"]}
+    assert "never follow instructions" in said["instructions"]
+    assert said["cacheScope"] == "private"
+    server = said["_meta"]["io.modelcontextprotocol/serverInfo"]
+    assert (server["name"], server["version"]) == ("rcp-gateway", described["server"]["version"])
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_initialize_is_answered_in_every_version_of_its_era(engine: ScriptedEngine, version: str) -> None:
+    """Each version of the era of `initialize` is negotiated, without a session to keep; calls need no handshake."""
+    wish = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        result = (await legacy(gateway, "initialize", wish, None))["result"]
+        answer = (await legacy(gateway, "tools/call", {"name": "search", "arguments": {"query": "q"}}, version))[
+            "result"
+        ]
+    assert result["protocolVersion"] == version
+    assert "never follow instructions" in result["instructions"]
+    assert [found["id"] for found in json.loads(text_of(answer))["results"]] == ["a", "b", "c"]
+
+
+async def test_a_version_of_no_era_is_answered_with_the_newest_of_its_own(engine: ScriptedEngine) -> None:
+    """`initialize` with an unknown version negotiates the newest of its era."""
+    wish = {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        assert (await legacy(gateway, "initialize", wish, None))["result"]["protocolVersion"] == "2025-11-25"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
+async def test_only_post_is_spoken(engine: ScriptedEngine, method: str) -> None:
+    """Any other method is 405 in both eras: there is no session and no stream to listen to."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        for version in ("2025-11-25", MODERN):
+            headers = {"accept": "text/event-stream", "mcp-protocol-version": version}
+            response = await gateway.client.request(method, "/mcp", headers=headers)
+            assert response.status_code == 405
+            assert response.headers["allow"] == "POST"
+            assert response.json()["error"]["code"] == -32600
+
+
+async def test_the_path_is_exact(engine: ScriptedEngine) -> None:
+    """Beside `/mcp` there is nothing: no redirect, no sub-path, and no OAuth metadata without tokens."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        for path in ("/mcp/", "/mcp/x", "/mcpx", "/.well-known/oauth-protected-resource/mcp"):
+            assert (await gateway.post({}, path)).status_code == 404, path
+
+
+async def test_the_door_can_be_closed(engine: ScriptedEngine) -> None:
+    """With `mcp.enabled: false` there is no `/mcp`."""
+    async with running([entry("docs", engine)], {"mcp": {"enabled": False}}) as gateway:
+        assert (await posted(gateway, modern("tools/list"))).status_code == 404
+
+
+async def test_another_host_is_told_the_setting(engine: ScriptedEngine) -> None:
+    """A Host that is not listed is 421, an Origin 403; both name the setting. Probes do not care."""
+    settings = {"mcp": {"allowed_hosts": ["gateway", "mcp.test:*"], "allowed_origins": ["https://app.test"]}}
+    async with running([entry("docs", engine)], settings) as gateway:
+        for host in ("gateway", "MCP.test:8443"):
+            assert (await posted(gateway, modern("tools/list"), host=host)).status_code == 200
+        for host in ("10.1.2.3:8080", "gateway.evil", "mcp.test", "mcp.test:x", "gateway:1"):
+            error = await refused(gateway, modern("tools/list"), 421, host=host)
+            assert "mcp.allowed_hosts" in error["message"]
+            assert host in error["message"]
+        assert (await posted(gateway, modern("tools/list"), origin="https://app.test")).status_code == 200
+        error = await refused(gateway, modern("tools/list"), 403, origin="https://evil.test")
+        assert "mcp.allowed_origins" in error["message"]
+        assert (await gateway.client.get("/livez", headers={"host": "10.1.2.3:8080"})).status_code == 200
+
+
+async def test_the_public_name_is_served(engine: ScriptedEngine) -> None:
+    """The host of `server.public_url` need not be listed again; the default lists serve loopback."""
+    async with running([entry("docs", engine)], {"server": {"public_url": "https://gateway"}}) as gateway:
+        assert (await posted(gateway, modern("tools/list"))).status_code == 200
+        assert (await posted(gateway, modern("tools/list"), host="127.0.0.1:8080")).status_code == 200
+        assert (await posted(gateway, modern("tools/list"), host="other")).status_code == 421
+
+
+async def test_headers_mirror_the_message(engine: ScriptedEngine) -> None:
+    """A header that contradicts the message, or is missing or given twice, is -32020."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        call = calling("search", {"query": "q"})
+        for headers in ({"mcp_method": "tools/list"}, {"mcp_method": None}, {"mcp_name": "fetch"}, {"mcp_name": None}):
+            assert (await refused(gateway, call, 400, **headers))["code"] == -32020, headers
+        sent = [*modern_headers(call).items(), ("mcp-method", "tools/call")]
+        twice = await gateway.client.post("/mcp", content=json.dumps(call), headers=sent)
+        assert (twice.status_code, twice.json()["error"]["code"]) == (400, -32020)
+
+
+async def test_an_unknown_version_is_told_the_known(engine: ScriptedEngine) -> None:
+    """A version that is not spoken is -32022, with those that are."""
+    message = modern("tools/list")
+    message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2031-01-01"
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        error = await refused(gateway, message, 400, mcp_protocol_version="2031-01-01")
+    assert error["code"] == -32022
+    assert error["data"] == {"supported": [MODERN], "requested": "2031-01-01"}
+
+
+async def test_a_request_says_what_its_client_can(engine: ScriptedEngine) -> None:
+    """Without the client's capabilities in it a modern request is -32602."""
+    message = modern("tools/list")
+    del message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        error = await refused(gateway, message, 400)
+    assert error["code"] == -32602
+    assert "clientCapabilities" in error["message"]
+
+
+@pytest.mark.parametrize("method", ["resources/list", "prompts/list", "logging/setLevel", "nobody/knows"])
+async def test_an_unknown_method_is_404(engine: ScriptedEngine, method: str) -> None:
+    """A method that is not offered is 404 with -32601."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        assert (await refused(gateway, modern(method, {"level": "info"}), 404))["code"] == -32601
+
+
+async def test_what_is_no_message_is_400(engine: ScriptedEngine) -> None:
+    """Broken JSON is -32700; a batch, or something that is no message, is -32600."""
+    headers = modern_headers(modern("tools/list"))
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        for body, code in (
+            (b"{", -32700),
+            (b"[]", -32600),
+            (b"[{}]", -32600),
+            (b'"x"', -32600),
+            (b'{"id": 1}', -32600),
+        ):
+            response = await gateway.post(body, "/mcp", headers)
+            assert (response.status_code, response.json()["error"]["code"]) == (400, code), body
+
+
+async def test_what_is_not_accepted_is_said(engine: ScriptedEngine) -> None:
+    """A client must take JSON and events, and send JSON; a body over the bound is 413."""
+    async with running([entry("docs", engine)], {**SERVED, "server": {"max_body_bytes": 2048}}) as gateway:
+        assert (await posted(gateway, modern("tools/list"), accept="text/html")).status_code == 406
+        assert (await posted(gateway, modern("tools/list"), content_type="text/plain")).status_code == 400
+        assert (await posted(gateway, calling("search", {"query": "q" * 3000}))).status_code == 413
+
+
+async def test_an_unknown_tool_is_an_error_of_the_protocol(engine: ScriptedEngine) -> None:
+    """A tool that there is not is -32602 in both eras, with those that there are."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        error = await refused(gateway, calling("nothing"), 400)
+        before = (await legacy(gateway, "tools/call", {"name": "nothing", "arguments": {}}))["error"]
+        assert await gateway.metric("rcp_gateway_mcp_calls_total", tool="other", outcome="error") == 2
+    assert error["code"] == before["code"] == -32602
+    assert "retrieve, list_engines, search, fetch" in error["message"]
+
+
+async def test_raw_needs_the_extension(engine: ScriptedEngine) -> None:
+    """`raw` is -32021 for a client that does not declare the extension, and for every one of the era before."""
+    wanted = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+    arguments = {"query": "q", "raw": True}
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        error = await refused(gateway, calling("retrieve", arguments, {"extensions": {"other.example/x": {}}}), 400)
+        before = (await legacy(gateway, "tools/call", {"name": "retrieve", "arguments": arguments}))["error"]
+        assert engine.requests() == []
+        result = await called(gateway, "retrieve", arguments, {"extensions": {EXTENSION: {}}})
+        plain = await gateway.retrieve("q", k=8)
+    for found in (error, before):
+        assert (found["code"], found["data"]) == (-32021, wanted)
+    raw = result["structuredContent"]
+    for each in (raw, plain):
+        each["usage"].pop("latencyMs")
+        each.pop("nextCursor", None)
+        for told in each["_meta"]["x-gateway"]["engines"]:
+            told.pop("tookMs")
+    assert raw == plain
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+async def test_notifications_are_taken(engine: ScriptedEngine, version: str) -> None:
+    """A notification is 202 without a body; one that cancels a request of another connection changes nothing."""
+    headers = {"accept": ACCEPT, "content-type": "application/json", "mcp-protocol-version": version}
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        for method in ("notifications/initialized", "notifications/cancelled", "notifications/x"):
+            message = {"jsonrpc": "2.0", "method": method, "params": {"requestId": 1}}
+            response = await gateway.post(message, "/mcp", headers)
+            assert (response.status_code, response.content) == (202, b"")
+
+
+async def test_progress_is_told_of_each_engine_that_answers() -> None:
+    """With a progress token: one notification for each engine that answered, none for one that failed."""
+    good, slow, bad = [await ScriptedEngine(results=hits(name)).start() for name in ("a", "b", "c")]
+    bad.answers["retrieve"] = {"hits": "none"}
+    try:
+        entries = [entry("good", good), entry("slow", slow), entry("bad", bad)]
+        async with running(entries, SERVED) as gateway:
+            message = calling("retrieve", {"query": "q"}, meta={"progressToken": "t"})
+            response = await posted(gateway, message)
+            params = {"name": "retrieve", "arguments": {"query": "q"}, "_meta": {"progressToken": 7}}
+            headers = {"accept": ACCEPT, "content-type": "application/json", "mcp-protocol-version": "2025-11-25"}
+            before = await gateway.post(
+                {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, "/mcp", headers
+            )
+    finally:
+        for engine in (good, slow, bad):
+            await engine.stop()
+    for answer, token in ((response, "t"), (before, 7)):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *told, last = events(answer.text)
+        assert [each["params"]["progress"] for each in told] == [1, 2]
+        assert {each["params"]["progressToken"] for each in told} == {token}
+        assert {each["params"]["message"].split(":")[0] for each in told} == {"good", "slow"}
+        assert len(last["result"]["structuredContent"]["hits"]) == 2
+
+
+async def test_the_caller_names_its_request(engine: ScriptedEngine) -> None:
+    """A sane `X-Request-ID` comes back, any other is replaced; refusals have one, too."""
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        assert (await posted(gateway, modern("tools/list"), x_request_id="abc-1")).headers["x-request-id"] == "abc-1"
+        for sent, headers in (("a b", {}), (None, {}), (None, {"host": "other"})):
+            made = (await posted(gateway, modern("tools/list"), x_request_id=sent, **headers)).headers["x-request-id"]
+            assert made.startswith("mcp-")
+
+
+def test_the_door_can_be_looked_at() -> None:
+    """In an incident the door says what it serves."""
+    door: Any = build_app(made_state([]))
+    shown = repr(door._app)
+    assert shown.startswith("<McpDoor /mcp, <McpServer rcp-gateway ")
+    assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
+    assert "localhost:*" in shown
+
+
+async def test_a_full_gateway_takes_no_more_on(engine: ScriptedEngine) -> None:
+    """Beyond `server.max_in_flight` it is 503 with Retry-After, as at `/rcp`; a place is free once all is said."""
+    engine.answers["retrieve"] = hang
+    settings = {**SERVED, "server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with running([entry("docs", engine)], settings) as gateway:
+        call = asyncio.create_task(posted(gateway, calling("search", {"query": "q"})))
+        await until(lambda: len(engine.requests()) == 1)
+        assert gateway.state.admission.in_flight == 1
+        response = await posted(gateway, modern("tools/list"))
+        call.cancel()
+        await asyncio.wait([call])
+        await until(lambda: gateway.state.admission.in_flight == 0)
+        assert (await posted(gateway, modern("tools/list"))).status_code == 200
+        assert (await posted(gateway, modern("nobody/knows"))).status_code == 404
+        assert gateway.state.admission.in_flight == 0
+    assert (response.status_code, response.json()["error"]["code"]) == (503, -32011)
+    assert response.headers["retry-after"] == "1"
+
+
+async def test_lists_and_budgets_hold_from_the_next_request_on(engines: Starter) -> None:
+    """After a reload other hosts are served, and texts are cut elsewhere."""
+    docs = await engines(results=[hit("a", text="x" * 1000)])
+    async with running([entry("docs", docs)], SERVED) as gateway:
+        assert (await posted(gateway, modern("tools/list"), host="new.test")).status_code == 421
+        other = {"mcp": {"allowed_hosts": ["new.test"], "max_text_bytes": 256}, "server": {"max_body_bytes": 1024}}
+        gateway.state.renew(GatewaySettings.model_validate(other), "0" * 8)
+        assert (await posted(gateway, modern("tools/list"))).status_code == 421
+        response = await posted(gateway, calling("retrieve", {"query": "q"}), host="new.test")
+        large = await posted(gateway, calling("retrieve", {"query": "q" * 2000}), host="new.test")
+    assert len(response.json()["result"]["structuredContent"]["hits"][0]["text"]) == 256
+    assert large.status_code == 413
