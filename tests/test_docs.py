@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from app.settings.doorway import DoorTls
 from app.settings.schema import EngineBreaker, EngineEntry, EngineTls, GatewaySettings, Registry, file_name
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
@@ -66,6 +67,7 @@ def test_every_setting_is_documented() -> None:
     for section, info in GatewaySettings.model_fields.items():
         model: Any = info.annotation
         expected |= defaults_of(model, f"{section}.")
+    expected |= defaults_of(DoorTls, "server.tls.")
     assert table_under("The gateway") == expected
 
 
