@@ -1,4 +1,4 @@
-"""Under which names the gateway is served, and which web pages may ask: `server.allowed_hosts`, `server.cors_origins`."""
+"""The names a gateway is served under (`server.allowed_hosts`), the pages that may ask (`server.cors_origins`)."""
 
 from typing import Any
 
