@@ -1,4 +1,4 @@
-"""TLS at the door: who is spoken with, in which versions and protocols, and what a bad file says before anybody listens."""
+"""TLS at the door: who is spoken with, in which protocol, and what a bad file says before anybody listens."""
 
 import asyncio
 import json
@@ -58,9 +58,8 @@ async def shaken(port: int, context: ssl.SSLContext) -> bytes:
     with suppress(ssl.SSLError, ConnectionError):
         protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol()
         assert protocol == "http/1.1"
-        writer.write(
-            b"POST /rcp HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+        head = b"POST /rcp HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
         async with asyncio.timeout(20):
             answered = await reader.read()
     writer.close()
@@ -144,9 +143,7 @@ def test_bad_files_are_told(
     (tmp_path / "other.key").write_bytes(other)
     (tmp_path / "locked.key").write_bytes(_locked(other))
     (tmp_path / "empty.pem").write_text("")
-    named = {
-        key: value if not value or value.startswith("/") else str(tmp_path / value) for key, value in wrong.items()
-    }
+    named = {key: value and str(tmp_path / value) for key, value in wrong.items()}
     config = tmp_path / "gateway.yaml"
     config.write_text(json.dumps({"server": {"tls": {**door, **named}}}))
     registry = tmp_path / "rcp.json"

@@ -6,6 +6,11 @@ from pydantic import ValidationError
 from app.settings.doorway import DoorTls
 from app.settings.schema import GatewaySettings
 
+BAD_PARTS = (
+    *("https://app.example/", "https://a/x", "https://*.example", "https://u:p@a", "https://a?x", "https://a#x"),
+    *("https://a b", "https://ä", "https://a:x", "https://[::1", "https://a;"),
+)
+
 
 @pytest.mark.parametrize(
     ("written", "kept"),
@@ -24,23 +29,10 @@ def test_origins(written: str, kept: str) -> None:
     assert settings.server.cors_origins == [kept]
 
 
-@pytest.mark.parametrize(
-    "written",
-    ["*", "null", "app.example", "https://", "https://app.example/", "https://a/x", "https://*.example", "ftp://a", ""]
-    + [
-        "https://u:p@a",
-        "https://a?x",
-        "https://a#x",
-        "https://a b",
-        "https://ä",
-        "https://a:x",
-        "https://[::1",
-        "https://a;",
-    ],
-)
+@pytest.mark.parametrize("written", ["*", "null", "app.example", "https://", "ftp://a", "", *BAD_PARTS])
 def test_what_is_no_origin(written: str) -> None:
     """Patterns, paths, credentials and other schemes are refused, with the way to write it."""
-    with pytest.raises(ValidationError, match="must be|at least 1"):
+    with pytest.raises(ValidationError, match=r"must be|at least 1"):
         GatewaySettings.model_validate({"server": {"cors_origins": [written]}})
 
 
