@@ -29,7 +29,7 @@ ODD_TEXTS = (
         "x-acme/rank",
     ),
     *(
-        "Traceback",
+        "-32010",
         "${HOME}",
         "%s%n",
         "<script>",
@@ -58,7 +58,7 @@ def value(chance: Random, depth: int = 2) -> Any:
         return [value(chance, depth - 1) for _ in range(chance.randrange(4))]
     if kind == 6:
         return {chance.choice(ODD_TEXTS): value(chance, depth - 1) for _ in range(chance.randrange(4))}
-    return deep(chance.choice((50, 900, 1100)))
+    return deep(chance.choice((2, 3, 4, 5) * 10 + (40,) * 8 + (130, 1100)))
 
 
 def deep(levels: int) -> Any:
@@ -80,7 +80,7 @@ def bent(chance: Random, whole: Any, odds: float = 0.15) -> Any:
         return made
     if isinstance(whole, list):
         parts = [bent(chance, part, odds) for part in whole]
-        return parts * chance.choice((1, 1, 1, 1, 2, 9)) if parts else parts
+        return parts * chance.choice((1,) * 18 + (2, 5))
     return whole
 
 

@@ -65,8 +65,11 @@ YAML_BITES = (
 
 def file_of(chance: Random) -> tuple[str, bytes]:
     """(what it is meant to be, its bytes)."""
-    kind = chance.choice(("registry", "settings", "tenants"))
-    document = bent(chance, {"registry": REGISTRY, "settings": SETTINGS, "tenants": TENANTS}[kind], 0.06)
+    kind = chance.choice(("registry", "registry", "settings", "tenants"))
+    whole = {"registry": REGISTRY, "settings": SETTINGS, "tenants": TENANTS}[kind]
+    if kind == "settings":
+        whole = {name: section for name, section in whole.items() if chance.random() < 0.3}
+    document = bent(chance, whole, 0.06)
     if kind == "registry" or chance.random() < 0.7:
         return kind, bitten(chance, text_of(chance, document))
     try:

@@ -177,8 +177,11 @@ class FuzzedGateway:
         return answered
 
     async def _settle(self) -> None:
-        if self._server.tasks:
+        """Wait until no request is under way, of those behind each other as well, but no longer than LONG."""
+        until = asyncio.get_running_loop().time() + LONG
+        while self._server.tasks and asyncio.get_running_loop().time() < until:
             await asyncio.wait(tuple(self._server.tasks), timeout=LONG)
+            await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     def _checked(self, answered: bytes) -> list[tuple[int, bytes]]:
@@ -186,7 +189,7 @@ class FuzzedGateway:
         if found:
             raise Broken(f"an answer holds {found[0]!r}: {answered[:2000]!r}")
         if self._log.stream.tell():
-            for level in ('"level":"error"', '"level":"critical"', "Traceback"):
+            for level in ('"level":"error"', '"level":"critical"', "Traceback (most"):
                 if level in self._log.text:
                     raise Broken(f"logged: {self._log.text[:3000]}")
             self._log.stream.seek(0)
