@@ -36,19 +36,12 @@ class WaryResolver(Resolver):
 
 
 def _may_lead_to(host: str, address: str) -> bool:
-    """Link-local, multicast, reserved and unspecified addresses and what clouds tell only to a machine of theirs never;
-    this machine only if the name says so."""
+    """This machine only if the name says so; link-local, multicast, reserved and metadata addresses never."""
     ip = _plain(address)
-    if (
-        ip.is_link_local
-        or ip.is_multicast
-        or ip.is_reserved
-        or ip.is_unspecified
-        or ip in METADATA
-        or ip in THIS_NETWORK
-    ):
-        return False
-    return not ip.is_loopback or host == "localhost" or host == address
+    if ip.is_loopback:
+        return host in ("localhost", address)
+    nobody = ip.is_link_local or ip.is_multicast or ip.is_reserved or ip.is_unspecified
+    return not (nobody or ip in METADATA or ip in THIS_NETWORK)
 
 
 def _plain(address: str) -> Address:
