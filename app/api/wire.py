@@ -278,7 +278,7 @@ class DoorProtocol(HttpToolsProtocol):
         return self._refused or (cycle is not None and cycle.response_complete and cycle.more_body)
 
     def _rest_is_long(self) -> bool:
-        for name, value in self.headers:
+        for name, value in self.cycle.scope["headers"]:
             if name == b"content-length":
                 return not value.isdigit() or int(value) > SMALL_REST
         return True

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from uvicorn.server import ServerState
 
+from app.api.doorkeeper import Doorkeeper
 from app.api.wire import DoorProtocol
 from app.engines.connection import Connection
 from app.engines.pool import Pool
@@ -28,7 +28,7 @@ from tests.support.virtual_time import jumping_loop
 LONG = 60.0
 """Seconds, of the loop, after which a whole request that was not answered has been forgotten."""
 
-STATUSES = {100, 200, 204, 400, 401, 403, 404, 405, 413, 415, 429, 503}
+STATUSES = {100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 503}
 
 PORTS = {1: "red", 2: "blue", 3: "shared", 4: "rogue"}
 
@@ -128,6 +128,9 @@ class CallerLine:
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def pause_reading(self) -> None:
         """Everything was sent already."""
 
@@ -145,7 +148,7 @@ class FuzzedGateway:
             app, http=DoorProtocol, lifespan="off", ws="none", log_config=None, access_log=False
         )
         self._config.load()
-        self._server = ServerState()
+        self._server = Doorkeeper(self._config, state).server_state
 
     async def converse(self, pieces: list[bytes]) -> list[tuple[int, bytes]]:
         """Status and body of every answer on one connection. Raises Broken."""
