@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile demo test check format inspector bench chaos pictures clean
+.PHONY: help install compile demo test check format inspector bench chaos fuzz pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, al
 
 chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+fuzz: $(STAMP) ## 10,000 cases each of odd bytes from callers, engines and files; ARGS="--of files --cases 100000 --seed 7"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 clean: ## remove what install and the tools created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -26,10 +26,12 @@ from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.answers import ANSWERED
+from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
 from app.api.doorkeeper import Doorkeeper
 from app.api.guard import Bearers, Guard
+from app.api.hosts import HostList
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload
@@ -37,6 +39,7 @@ from app.api.rpc import Asgi, RpcDoor, not_found
 from app.api.stages import AT_ONCE, TOLD, Stage, told
 from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
+from app.api.tls import door_context
 from app.api.wire import DoorProtocol
 from app.api.workers import Workers, end_with_parent
 from app.engines.discovery import Move
@@ -53,7 +56,7 @@ from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
 from app.settings.auth import exposure
 from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
-from app.settings.schema import GatewaySettings, LogSettings
+from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.source import Files, LoadedRegistry, Wishes
 from app.settings.tenants import Tenants
 from app.state.alone import ALONE
@@ -207,7 +210,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.router.default = not_found
     dispatcher = Dispatcher(state)
     mcp = _mcp_door(app, dispatcher, state)
-    return RpcDoor(app if mcp is None else mcp, dispatcher, state)
+    return _closed(RpcDoor(app if mcp is None else mcp, dispatcher, state), state.settings.server)
 
 
 def _mcp_door(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> "McpDoor | None":
@@ -223,6 +226,13 @@ def _mcp_door(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> "McpDoo
         fault = Fault("mcp.enabled", "needs a library that is not installed", "in the checkout, pip install '.[mcp]'")
         raise SettingsError("settings", (fault,)) from None
     return McpDoor(app, dispatcher, state)
+
+
+def _closed(door: Asgi, wishes: ServerSettings) -> Asgi:
+    """`door` for the names and the web pages that are listed; itself where nothing is."""
+    if wishes.cors_origins:
+        door = OtherSites(door, wishes.cors_origins)
+    return HostList(door, wishes.allowed_hosts) if wishes.allowed_hosts else door
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:
@@ -269,6 +279,8 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         raise SettingsError(
             "--workers", (Fault("server.handshake", "'required' needs one worker or a shared state", "set state.url"),)
         )
+    if server.tls is not None:
+        door_context(server.tls)  # a file that cannot be used is a fault before anybody listens
     listener = _listen(host, server.port if port is None else port)
     _end_on_signals()
     start_log(settings.log)
@@ -276,7 +288,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
     if tenants is not None:
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
-    logs.logger().info("listening", host=bound_host, port=bound_port, workers=count)
+    logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
     if count == 1:
         signals: dict[int, Stage | None] = dict.fromkeys((*AT_ONCE, signal.SIGHUP))
         _run(_serve(files, listener, signals, lambda: None))
@@ -316,6 +328,7 @@ async def _serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=settings.server.keep_alive_seconds,
+        ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
     )
     await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve([listener])
 

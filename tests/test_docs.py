@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from app.settings.doorway import DoorTls
 from app.settings.schema import EngineBreaker, EngineEntry, EngineTls, GatewaySettings, Registry, file_name
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
@@ -66,6 +67,7 @@ def test_every_setting_is_documented() -> None:
     for section, info in GatewaySettings.model_fields.items():
         model: Any = info.annotation
         expected |= defaults_of(model, f"{section}.")
+    expected |= defaults_of(DoorTls, "server.tls.")
     assert table_under("The gateway") == expected
 
 
@@ -95,6 +97,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert re.match(r"[a-z]+:", link) or (page.parent / link).exists(), link
+
+
+def test_the_tests_that_hold_a_promise_are_there() -> None:
+    """Every test that docs/security.md names exists, under that name, exactly once; each promise names one."""
+    page = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    section = page.split("## Promised, and tested", 1)[1].split("\n## ", 1)[0]
+    sources = [path.read_text(encoding="utf-8") for path in (PROJECT / "tests").rglob("test_*.py")]
+    defined = [name for text in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)]
+    promises = [row for row in section.splitlines() if row.startswith("| **")]
+    assert len(promises) > 15
+    for promise in promises:
+        named = re.findall(r"`(test_\w+)`", promise)
+        assert named, promise
+        for name in named:
+            assert defined.count(name) == 1, name
 
 
 def test_readme_names_every_document() -> None:

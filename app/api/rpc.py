@@ -324,7 +324,7 @@ class RpcDoor:
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
                 request_id = sent if _SANE_ID.fullmatch(sent) else ""
-            elif name == b"content-encoding":
+            elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"rcp-session":
                 session = value

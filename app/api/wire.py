@@ -151,8 +151,9 @@ class Doorway(ServerState):
 
 
 class DoorProtocol(HttpToolsProtocol):
-    """uvicorn's protocol behind a CorkedTransport; it bounds heads, and ignores offers to upgrade (RFC 9110 §7.8).
+    """uvicorn's protocol behind a CorkedTransport; it bounds heads, and ignores trailers and upgrades.
 
+    Trailers set no header (RFC 9110 §6.5.1), and an offer to upgrade may be passed over (§7.8):
     Java's HttpClient offers h2c with its first request, and httptools drops the body of whoever offers anything.
     Its owner lets it look after itself now and then (`look`); no request costs a timer for that.
     """
@@ -221,12 +222,13 @@ class DoorProtocol(HttpToolsProtocol):
         self.scope["abort"] = self._abort  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """A head was read to its end."""
+        """A head was read to its end. What still comes in the manner of a header is a trailer, and sets nothing."""
         self._progress = True
         self._probed = len(self.url) < PROBE_LENGTH and self._answer_probe()
         if self._probed:
             return
         super().on_headers_complete()
+        self.headers = []  # uvicorn would add it to the headers of a request that the door has yet to look at
         if self.server_state.closing:
             self.cycle.keep_alive = False
 
@@ -276,7 +278,7 @@ class DoorProtocol(HttpToolsProtocol):
         return self._refused or (cycle is not None and cycle.response_complete and cycle.more_body)
 
     def _rest_is_long(self) -> bool:
-        for name, value in self.headers:
+        for name, value in self.cycle.scope["headers"]:
             if name == b"content-length":
                 return not value.isdigit() or int(value) > SMALL_REST
         return True

@@ -68,9 +68,23 @@ def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, Gateway
         typer.echo(f"ok: {_origin(config)}")
     except SettingsError as fault:
         typer.echo(f"error: {harmless(explain(fault))}", err=True)
-    if loaded is None or settings is None or not _callers_are_sound(loaded, settings):
+    if loaded is None or settings is None or not _tls_is_sound(settings) or not _callers_are_sound(loaded, settings):
         raise typer.Exit(1)
     return loaded, settings
+
+
+def _tls_is_sound(settings: "GatewaySettings") -> bool:
+    """Tell what is wrong with the files of `server.tls`, if there are any."""
+    from app.api.tls import door_context
+    from app.settings.faults import SettingsError
+
+    try:
+        if settings.server.tls is not None:
+            door_context(settings.server.tls)
+    except SettingsError as fault:
+        typer.echo(f"error: {harmless(explain(fault))}", err=True)
+        return False
+    return True
 
 
 def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from pydantic.alias_generators import to_camel
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
+from app.settings.doorway import DoorTls, WebOrigin
 from app.settings.mcp import McpSettings
 from app.settings.screen import ScreenSettings
 from app.settings.section import Misplaced, words
@@ -227,6 +228,12 @@ class ServerSettings(_Section):
     both together before they kill."""
     reload_seconds: float = Field(default=2.0, ge=0, le=3600)
     """Between two looks at the registry and the settings file; what changed is taken over. 0: only on SIGHUP."""
+    allowed_hosts: Annotated[list[Host], BeforeValidator(words)] = Field(default_factory=list)
+    """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
+    cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
+    """Origins of web pages whose scripts may speak RCP here (CORS), written out; empty: none."""
+    tls: DoorTls | None = None
+    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front."""
 
     @field_validator("public_url")
     @classmethod

@@ -30,6 +30,11 @@ _EXPECTED = {
     "model_attributes_type": "an object",
 }
 
+_HOLDERS = frozenset({"list_type", "tuple_type", "dict_type", "model_type", "model_attributes_type"})
+"""Where other values were to stand in."""
+
+_WORDS_ONLY = re.compile(r"[\w ,.*-]{0,40}")
+
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -63,6 +68,8 @@ def _fault(item: Any, model: type[BaseModel], origins: Mapping[tuple[str, ...], 
 
 def _message(item: Any, at: Trail) -> str:
     kind, context, found = item["type"], item.get("ctx", {}), item["input"]
+    if kind in _HOLDERS and isinstance(found, str) and not _WORDS_ONLY.fullmatch(found):
+        return f"expected {_EXPECTED[kind]}, found text"  # what was to stand in it is in there, secrets as well
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind]}, found {_found(found, at)}"
     if kind in _BOUNDS:

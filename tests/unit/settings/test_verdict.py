@@ -161,3 +161,16 @@ def test_no_word_of_pydantic_comes_through() -> None:
     for word in ("pydantic", "input", "instance", "model", "dictionary", "errors.", "extra", "validat"):
         assert word not in text
     assert found["engines[0].enabled"].suggestion == "write false"
+
+
+@pytest.mark.parametrize(
+    "found", ["issuer: i\njwks_url: https://i.example/k?key=SECRET", "{jwks_url: 'https://x?SECRET'}"]
+)
+def test_a_section_that_is_text_is_not_repeated(found: str) -> None:
+    """Whatever was to stand in a section, or in a list, is in the text that stands in its place."""
+    for wrong in ({"jwt": found}, {"jwt": {"algorithms": {"a": 1}, "roles": found}}):
+        with pytest.raises(ValidationError) as error:
+            GatewaySettings.model_validate(wrong)
+        told = [str(fault) for fault in faults_of(error.value, GatewaySettings)]
+        assert any("expected an object, found text" in line for line in told)
+        assert "SECRET" not in str(told)

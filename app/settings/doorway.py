@@ -1,0 +1,43 @@
+"""How the door is closed, as the operator wishes it: names it is served under, web pages that may ask, TLS.
+
+Part of the section `server` of `gateway.yaml`. It decides what is well-formed; it refuses to know requests, and opens
+no file.
+"""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from app.settings.section import Section
+
+PORTS = {"http": 80, "https": 443}
+
+
+def _web_origin(text: str) -> str:
+    """As browsers write it: they compare nothing, so a letter more or less never fits."""
+    lowered = text.lower()
+    try:
+        parts = urlsplit(lowered)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in PORTS or not parts.hostname or lowered != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("must be an origin and nothing more, such as https://app.example or http://localhost:3000")
+    if "@" in parts.netloc or not lowered.isascii() or any(char.isspace() or char in "*,;\"'" for char in lowered):
+        raise ValueError("must be one origin, written out, without credentials and patterns")
+    return lowered.removesuffix(f":{port}") if port == PORTS[parts.scheme] else lowered
+
+
+WebOrigin = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web_origin)]
+
+
+class DoorTls(Section):
+    """TLS at the door, TLS 1.2 or newer: paths of PEM files, read when the gateway starts."""
+
+    cert_file: str = Field(min_length=1)
+    """Our certificate, and those between it and the authority."""
+    key_file: str | None = Field(default=None, min_length=1)
+    """Its key, without a password; absent: it stands in `cert_file`."""
+    client_ca_file: str | None = Field(default=None, min_length=1)
+    """Authorities of callers: only who shows a certificate of one of them is spoken with. It makes nobody a tenant."""

@@ -1,0 +1,165 @@
+"""TLS at the door: who is spoken with, in which protocol, and what a bad file says before anybody listens."""
+
+import asyncio
+import json
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from app import main
+from app.api.tls import door_context
+from app.settings.doorway import DoorTls
+from app.settings.faults import SettingsError
+from tests.chaos.gateway_process import gateway_process
+from tests.support.authority import Authority
+from tests.support.running_gateway import Json
+
+PING: Json = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def door(authority: Authority, tmp_path: Path) -> Json:
+    """The setting `server.tls` of a gateway called localhost."""
+    certificate = authority.ca.issue_cert("localhost")
+    cert_file, key_file = str(tmp_path / "door.pem"), str(tmp_path / "door.key")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
+    certificate.cert_chain_pems[0].write_to_path(cert_file)
+    certificate.private_key_pem.write_to_path(key_file)
+    return {"cert_file": cert_file, "key_file": key_file}
+
+
+def client_of(authority: Authority, *, certified: bool = False) -> ssl.SSLContext:
+    """A caller that trusts the authority and offers HTTP/2 and HTTP/1.1, with a certificate of its own or without."""
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    if certified:
+        context.load_cert_chain(authority.cert_file, authority.key_file)
+    return context
+
+
+async def shaken(port: int, context: ssl.SSLContext) -> bytes:
+    """What comes back over TLS to a ping, empty if nobody is spoken with."""
+    body = json.dumps(PING).encode()
+    try:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context, family=socket.AF_INET)
+    except (ssl.SSLError, ConnectionError):
+        return b""
+    answered = b""
+    with suppress(ssl.SSLError, ConnectionError):
+        protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+        assert protocol == "http/1.1"
+        head = b"POST /rcp HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        async with asyncio.timeout(20):
+            answered = await reader.read()
+    writer.close()
+    with suppress(ssl.SSLError, ConnectionError):
+        await writer.wait_closed()
+    return answered
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path, workers: int) -> None:
+    """A real gateway answers over TLS, in HTTP/1.1 alone, from each of its workers; in plain HTTP it says nothing."""
+    settings = {"server": {"tls": door, "workers": workers}}
+    async with gateway_process(tmp_path, [], settings) as gateway:
+        assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority))
+        async with httpx2.AsyncClient(verify=client_of(authority), trust_env=False) as client:
+            answered = await client.post(f"https://localhost:{gateway.port}/rcp", json=PING)
+            assert answered.json()["result"] == {}
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: g\r\n\r\n")
+        with suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                assert b"alive" not in await reader.read()
+        writer.close()
+    assert not gateway.logged("Traceback")
+    assert '"tls":true' in gateway.logged('"listening"')[0].replace(" ", "")
+
+
+async def _until_answered(port: int, context: ssl.SSLContext) -> bytes:
+    async with asyncio.timeout(30):
+        while not (answered := await shaken(port, context)):
+            await asyncio.sleep(0.05)
+        return answered
+
+
+async def test_callers_show_a_certificate(authority: Authority, door: Json, tmp_path: Path) -> None:
+    """With `client_ca_file` only callers of that authority are spoken with; of another one, or without, none is."""
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+    foreign = client_of(authority)
+    foreign.load_cert_chain(stranger.cert_file, stranger.key_file)
+    settings = {"server": {"tls": {**door, "client_ca_file": authority.ca_file}}}
+    async with gateway_process(tmp_path, [], settings) as gateway:
+        assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority, certified=True))
+        for refused in (client_of(authority), foreign):
+            assert await shaken(gateway.port, refused) == b""
+    assert not gateway.logged("Traceback", '"error"')
+
+
+def test_old_versions_are_not_spoken(door: Json) -> None:
+    """TLS 1.2 is the least, without compression and renegotiation left to chance."""
+    context = door_context(DoorTls.model_validate(door))
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode == ssl.CERT_NONE
+    assert context.options & ssl.OP_NO_COMPRESSION
+
+
+def test_one_file_may_hold_both(door: Json, tmp_path: Path) -> None:
+    """Without `key_file` the key stands in `cert_file`."""
+    assert door_context(DoorTls(cert_file=str(tmp_path / "both.pem")))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"cert_file": "/nowhere.pem"}, r"server\.tls\.cert_file: '/nowhere\.pem' cannot be read: No such file"),
+        ({"key_file": "/nowhere.pem"}, r"server\.tls\.key_file: '/nowhere\.pem' cannot be read"),
+        ({"client_ca_file": "/nowhere.pem"}, r"server\.tls\.client_ca_file: '/nowhere\.pem' cannot be read"),
+        ({"key_file": "other.key"}, r"server\.tls\.key_file: cannot be used: key values mismatch"),
+        ({"key_file": "locked.key"}, r"server\.tls\.key_file: cannot be used: .*without a password"),
+        ({"cert_file": "empty.pem"}, r"server\.tls\.key_file: cannot be used: "),
+        ({"key_file": None}, r"server\.tls\.cert_file: cannot be used: "),
+        ({"client_ca_file": "empty.pem"}, r"server\.tls\.client_ca_file: cannot be used: .*PEM certificates"),
+    ],
+    ids=str,
+)
+def test_bad_files_are_told(
+    authority: Authority, door: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str
+) -> None:
+    """Before anybody listens, the setting that names the file is told, and what is wrong with it."""
+    other = authority.ca.issue_cert("localhost").private_key_pem.bytes()
+    (tmp_path / "other.key").write_bytes(other)
+    (tmp_path / "locked.key").write_bytes(_locked(other))
+    (tmp_path / "empty.pem").write_text("")
+    named = {key: value and str(tmp_path / value) for key, value in wrong.items()}
+    config = tmp_path / "gateway.yaml"
+    config.write_text(json.dumps({"server": {"tls": {**door, **named}}}))
+    registry = tmp_path / "rcp.json"
+    registry.write_text('{"engines": []}')
+    monkeypatch.setattr(main, "_listen", lambda *_: pytest.fail("it listens"))
+    with pytest.raises(SettingsError, match=told):
+        main.serve(registry, config, None, 0, None)
+
+
+def _locked(key: bytes) -> bytes:
+    """The same key with a password."""
+    from cryptography.hazmat.primitives import serialization as written
+
+    private: Any = written.load_pem_private_key(key, None)
+    return bytes(
+        private.private_bytes(
+            written.Encoding.PEM, written.PrivateFormat.PKCS8, written.BestAvailableEncryption(b"password")
+        )
+    )
