@@ -7,6 +7,7 @@ how it ends for a caller that is still sending. It refuses to know what bytes sa
 
 import asyncio
 import re
+import select
 import sys
 from collections.abc import Callable
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
@@ -291,11 +292,20 @@ class DoorProtocol(HttpToolsProtocol):
         return self._receiving or (self.cycle is not None and not self.cycle.response_complete)
 
     def leave(self) -> None:
-        """Close as soon as there is nothing under way."""
-        if not self.busy:
+        """Close as soon as there is nothing under way, nor has come and not been read yet: a busy loop lags behind."""
+        if self.busy:
+            if self.cycle is not None:
+                self.cycle.keep_alive = False
+        elif not self._has_news():
             self.transport.close()
-        elif self.cycle is not None:
-            self.cycle.keep_alive = False
+
+    def _has_news(self) -> bool:
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        news = select.poll()
+        news.register(sock.fileno(), select.POLLIN)
+        return bool(news.poll(0))
 
     def look(self, now: float) -> None:
         """Cut the connection if it has kept us waiting for too long; `now` is in event-loop seconds."""
