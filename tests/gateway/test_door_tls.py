@@ -60,7 +60,7 @@ async def shaken(port: int, context: ssl.SSLContext) -> bytes:
         assert protocol == "http/1.1"
         head = b"POST /rcp HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         writer.write(head + body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             answered = await reader.read()
     writer.close()
     with suppress(ssl.SSLError, ConnectionError):
@@ -80,7 +80,7 @@ async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path,
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: g\r\n\r\n")
         with suppress(ConnectionError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert b"alive" not in await reader.read()
         writer.close()
     assert not gateway.logged("Traceback")
@@ -88,7 +88,7 @@ async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path,
 
 
 async def _until_answered(port: int, context: ssl.SSLContext) -> bytes:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not (answered := await shaken(port, context)):
             await asyncio.sleep(0.05)
         return answered
