@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
 import uvloop
@@ -32,6 +33,7 @@ from app.api.dispatch import Dispatcher
 from app.api.doorkeeper import Doorkeeper
 from app.api.guard import Bearers, Guard
 from app.api.hosts import HostList
+from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload
@@ -64,9 +66,6 @@ from app.state.store import Sharing
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
-
-if TYPE_CHECKING:
-    from app.api.mcp.door import McpDoor
 
 READY_POLL_SECONDS = 0.01
 
@@ -209,23 +208,21 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.include_router(console())
     app.router.default = not_found
     dispatcher = Dispatcher(state)
-    mcp = _mcp_door(app, dispatcher, state)
+    mcp = _mcp_porch(app, dispatcher, state)
     return _closed(RpcDoor(app if mcp is None else mcp, dispatcher, state), state.settings.server)
 
 
-def _mcp_door(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> "McpDoor | None":
-    """The door for MCP clients, unless it is not wished for. Only who has one pays for loading the SDK."""
+def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> Porch | None:
+    """What stands before the door for MCP clients, unless there is none. Raises SettingsError if it cannot be had."""
     wished = state.settings.mcp.enabled
     if wished is False:
         return None
-    try:
-        from app.api.mcp.door import McpDoor
-    except ModuleNotFoundError:
+    if find_spec("mcp") is None:
         if wished is None:
             return None
         fault = Fault("mcp.enabled", "needs a library that is not installed", "in the checkout, pip install '.[mcp]'")
-        raise SettingsError("settings", (fault,)) from None
-    return McpDoor(app, dispatcher, state)
+        raise SettingsError("settings", (fault,))
+    return Porch(app, dispatcher, state)
 
 
 def _closed(door: Asgi, wishes: ServerSettings) -> Asgi:

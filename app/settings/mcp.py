@@ -35,11 +35,12 @@ class McpSettings(Section):
     """`POST /mcp`."""
 
     enabled: bool | None = None
-    """Whether there is such a door; by default there is one where the extra `mcp` is installed."""
+    """Whether there is such a door. By default there is one where the extra `mcp` is installed, which is loaded once
+    somebody comes; `true`: from the start."""
     allowed_hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], BeforeValidator(words)] = Field(
         default=[name + port for name in LOOPBACK for port in ("", ":*")], min_length=1
     )
-    """Host headers that are served, besides that of `server.public_url`; `:*` allows any port. Else it is 421."""
+    """Host headers that are served, besides those of `server`; `:*` allows any port. Any other: 421."""
     allowed_origins: Annotated[list[Annotated[str, AfterValidator(_origin)]], BeforeValidator(words)] = Field(
         default=[f"http://{name}{port}" for name in LOOPBACK for port in ("", ":*")]
     )

@@ -4,9 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+import httpx2
 import pytest
 
 from app.main import build_app
+from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.gateway.conftest import Starter
 from tests.support.mcp_peer import (
@@ -23,7 +25,7 @@ from tests.support.mcp_peer import (
     posted,
     text_of,
 )
-from tests.support.running_gateway import Json, RunningGateway, entry, made_state, running, until
+from tests.support.running_gateway import Json, RunningGateway, entry, lifespan, made_state, running, until
 from tests.support.scripted_engine import ScriptedEngine, hang, hit, hits
 
 
@@ -282,13 +284,40 @@ async def test_the_caller_names_its_request(engine: ScriptedEngine) -> None:
             assert made.startswith("mcp-")
 
 
-def test_the_door_can_be_looked_at() -> None:
-    """In an incident the door says what it serves."""
-    door: Any = build_app(made_state([]))
-    shown = repr(door._app)
-    assert shown.startswith("<McpDoor /mcp, <McpServer rcp-gateway ")
+async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
+    """In an incident the porch says whether the door is open, and the door what it serves."""
+    state = made_state([entry("docs", engine)], SERVED)
+    app: Any = build_app(state)
+    assert repr(app._app) == "<Porch /mcp not opened yet>"
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as http,
+    ):
+        await until(lambda: state.engines.engines[0].advertisement is not None)
+        answers = await asyncio.gather(*(posted(RunningGateway(state, http), modern("tools/list")) for _ in range(3)))
+        shown = repr(app._app)
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert shown.startswith("<Porch /mcp <McpDoor /mcp, <McpServer rcp-gateway ")
     assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
-    assert "localhost:*" in shown
+    assert "<Hosts gateway, origins" in shown
+
+
+async def test_the_door_is_open_from_the_start_if_wished() -> None:
+    """With `mcp.enabled: true` nobody waits for it; without the library that is a fault that names the setting."""
+    state = made_state([], {"mcp": {"enabled": True}})
+    app: Any = build_app(state)
+    async with lifespan(app):
+        assert repr(app._app).startswith("<Porch /mcp <McpDoor")
+
+
+async def test_without_the_library_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default there is none then; who wishes for it is told what to install."""
+    monkeypatch.setattr("app.main.find_spec", lambda name: None)
+    async with running([], SERVED, reach=False) as gateway:
+        assert (await posted(gateway, modern("tools/list"))).status_code == 404
+    with pytest.raises(SettingsError, match=r"mcp\.enabled") as fault:
+        build_app(made_state([], {"mcp": {"enabled": True}}))
+    assert "pip install '.[mcp]'" in str(fault.value)
 
 
 async def test_a_full_gateway_takes_no_more_on(engine: ScriptedEngine) -> None:

@@ -66,7 +66,7 @@ class McpDoor:
     def _renew(self, settings: GatewaySettings) -> None:
         """What the door does itself, and has the SDK do, is as these settings say from now on."""
         self._settings = settings
-        self._hosts = Hosts(settings.mcp, settings.server.public_url)
+        self._hosts = Hosts(settings.mcp, settings.server.public_url, settings.server.allowed_hosts)
         self._resource = ProtectedResource(settings)
         self._manager.security_settings = TransportSecuritySettings(
             allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)

@@ -21,10 +21,11 @@ class Hosts:
 
     __slots__ = ("_hosts", "_origins", "hosts", "origins")
 
-    def __init__(self, settings: McpSettings, public_url: str | None = None) -> None:
-        """`public_url`: where callers reach this gateway; that name is served, too."""
+    def __init__(self, settings: McpSettings, public_url: str | None = None, everywhere: Sequence[str] = ()) -> None:
+        """Served is also where callers reach this gateway (`public_url`), and names that it has `everywhere`."""
         public = () if public_url is None else (urlsplit(public_url).netloc,)
-        self.hosts = tuple(name.lower() for name in (*settings.allowed_hosts, *public))
+        named = [name for host in everywhere for name in _with_ports(host)]
+        self.hosts = tuple(name.lower() for name in (*settings.allowed_hosts, *public, *named))
         self.origins = tuple(name.lower() for name in settings.allowed_origins)
         self._hosts = _Names(self.hosts)
         self._origins = _Names(self.origins)
@@ -72,6 +73,13 @@ class _Names:
 
     def __repr__(self) -> str:
         return ", ".join([*sorted(self._whole), *(name + ANY_PORT for name in sorted(self._beginnings))]) or "none"
+
+
+def _with_ports(host: str) -> Sequence[str]:
+    """A name of `server.allowed_hosts`, where one without a port means any, as the lists here say it."""
+    if host.count(":") > 1 and not host.startswith("["):
+        host = f"[{host}]"
+    return (host,) if host.rpartition(":")[2].isdigit() else (host, host + ANY_PORT)
 
 
 def _fault(header: str, value: str, setting: str) -> InvalidRequest:

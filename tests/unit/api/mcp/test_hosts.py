@@ -48,3 +48,13 @@ def test_names_are_lowered_only_if_need_be() -> None:
 def test_the_lists_can_be_looked_at() -> None:
     """In an incident the lists say whom they serve."""
     assert repr(Hosts(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[]))) == "<Hosts a, b:*, origins none>"
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [("rcp.test", True), ("rcp.test:99", True), ("other:80", True), ("other", False), ("[2001:db8::1]:5", True)],
+)
+def test_names_of_the_whole_gateway_are_served(host: str, served: bool) -> None:
+    """`server.allowed_hosts` need not be listed again: there a name without a port means any."""
+    hosts = Hosts(McpSettings(), None, ["rcp.test", "other:80", "2001:db8::1"])
+    assert (hosts.refusal([(b"host", host.encode())]) is None) == served
