@@ -31,7 +31,8 @@ from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
 from app.api.doorkeeper import Doorkeeper
-from app.api.guard import Bearers, Guard
+from app.api.extras import bearers, tracing
+from app.api.guard import Guard
 from app.api.hosts import HostList
 from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
@@ -100,11 +101,11 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=Witness(metrics),
+        witness=Witness(metrics, tracing=tracing(settings, VERSION)),
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),
-        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, _bearers(settings), sharing),
+        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, bearers(settings), sharing),
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
         recent=Recent.kept(settings.mcp, sharing),
@@ -159,17 +160,12 @@ def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: St
     return SharedState(settings.state, server.id or server.name, identity, metrics)
 
 
-def _bearers(settings: GatewaySettings) -> Bearers | None:
-    """Who reads tokens, if any are accepted. Only those who wish for them pay for loading it."""
-    if "jwt" not in settings.auth.mode:
-        return None
-    try:
-        from app.api.jwks import SigningKeys
-        from app.api.tokens import Tokens
-    except ModuleNotFoundError:
-        fault = Fault("auth.mode", "jwt needs a library that is not installed", "in the checkout, pip install '.[jwt]'")
-        raise SettingsError("settings", (fault,)) from None
-    return Tokens(settings.jwt, SigningKeys(settings.jwt))
+async def _close(state: GatewayState) -> None:
+    """Let go of the engines and of the state, and send the last spans."""
+    await state.engines.close()
+    await state.sharing.close()
+    if state.witness.tracing is not None:
+        await asyncio.to_thread(state.witness.tracing.close)
 
 
 def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
@@ -198,8 +194,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
                 await reload.stop()
             if state.guard is not None:
                 await state.guard.close()
-            await state.engines.close()
-            await state.sharing.close()
+            await _close(state)
             logs.logger().info("stopped")
 
     app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
@@ -362,8 +357,7 @@ async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
     try:
         await door.serve()
     finally:
-        await state.engines.close()
-        await state.sharing.close()
+        await _close(state)
         logs.logger().info("stopped")
 
 

@@ -50,6 +50,7 @@ LIBRARIES = {
     "yaml": {"settings"},
     "prometheus_client": {"telemetry", "api/probes"},
     "structlog": {"telemetry"},
+    "opentelemetry": {"telemetry/traces"},
     "typer": {"commands", "__main__"},
     "click": {"commands", "__main__"},
     "rich": {"commands", "__main__"},

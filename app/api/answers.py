@@ -157,6 +157,8 @@ class Answers:
         most = settings.retrieve.deadline_ms
         deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
+        if caller.trace is not None and passed_on.get("traceId") is None:
+            passed_on["traceId"] = caller.trace.id
         return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:

@@ -23,18 +23,23 @@ MAX_QUERY = 1000
 class Audit:
     """What one request has come to so far; until it has ended well, `error`."""
 
-    __slots__ = ("code", "engines", "hits", "outcome")
+    __slots__ = ("_lost", "code", "engines", "hits", "outcome")
 
     def __init__(self) -> None:
         self.outcome = "error"
         self.code: int | None = None
         self.engines: Sequence[Mapping[str, Any]] = ()
         self.hits = 0
+        self._lost: Sequence[str] = ()
 
     def answered(self, result: Mapping[str, Any]) -> None:
         """It was answered with this result."""
         meta = result.get("_meta") or {}
-        self.outcome = "degraded" if "degraded" in meta else "ok"
+        if "degraded" in meta:
+            self.outcome = "degraded"
+            self._lost = meta["degraded"]
+        else:
+            self.outcome = "ok"
         self.engines = (meta.get("x-gateway") or {}).get("engines") or ()
         hits = result.get("hits")
         self.hits = len(hits) if type(hits) is list else 0
@@ -44,12 +49,23 @@ class Audit:
         self.code = error.code
         self.engines = error.engines
 
+    def attributes(self) -> dict[str, str | int | float]:
+        """What its span is told."""
+        code: dict[str, str | int | float] = {} if self.code is None else {"code": self.code}
+        return {**code, "hits": self.hits}
+
+    def reasons(self) -> set[str]:
+        """Why the answer lacks engines."""
+        return {engine["reason"] for engine in self.engines if engine["id"] in self._lost and engine.get("reason")}
+
     def line(self, request: Request, caller: Caller, took: float, size: int, *, bodies: bool) -> dict[str, Any]:
         """What the log is told; `took` in seconds, `size` in bytes of the answer."""
         line: dict[str, Any] = {"request_id": caller.request_id}
         if caller.tenant is not None:
             line["tenant"] = caller.tenant.id
             line["key"] = caller.key_id
+        if caller.trace is not None:
+            line["trace"] = caller.trace.id
         line["method"] = known(request.method)
         line["outcome"] = self.outcome
         line["code"] = self.code

@@ -6,6 +6,7 @@ It refuses to know what is asked. A named tuple, since one is made for every req
 from typing import NamedTuple
 
 from app.federation.tenant import Tenant
+from app.telemetry.traces import Trace
 
 
 class Caller(NamedTuple):
@@ -25,6 +26,8 @@ class Caller(NamedTuple):
     """Names the credential in the log."""
     since: float | None = None
     """When it came (event-loop seconds), if it had to wait to be taken on: its deadline counts from then."""
+    trace: Trace | None = None
+    """Where it stands in a trace, if it does."""
 
     @property
     def cancel_scope(self) -> str | None:

@@ -30,9 +30,13 @@ from app.protocol.errors import (
 )
 from app.protocol.messages import UNGATED
 from app.telemetry.logs import logger
+from app.telemetry.traces import OUTGOING, Span, enter
 
 NOTIFICATIONS = "notifications/"
 CANCEL = "notifications/cancel"
+
+WELL = ("ok", "degraded")
+"""How a request ends that got its answer."""
 
 
 class Dispatcher:
@@ -96,6 +100,7 @@ class Dispatcher:
         state.metrics.requests_in_flight.inc()
         audit = Audit()
         body = b""
+        span, caller = self._traced(request, caller)
         session = caller.cancel_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
@@ -131,6 +136,8 @@ class Dispatcher:
             if running is not None:
                 self._in_flight.leave(running)
             state.metrics.requests_in_flight.dec()
+            if span is not None:
+                span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._witness(request, caller, audit, perf_counter() - started, len(body))
         if audit.hits and caller.tenant is not None and state.guard is not None:
             await state.guard.answered(caller.tenant, caller.address, audit.hits)
@@ -150,6 +157,8 @@ class Dispatcher:
         state = self._state
         state.metrics.requests_in_flight.inc()
         audit = Audit()
+        request = Request(method, params)
+        span, caller = self._traced(request, caller)
         try:
             if caller.tenant is not None:
                 caller.tenant.check(method)
@@ -170,15 +179,31 @@ class Dispatcher:
             raise InternalError("internal error; the log has it under this request id") from None
         finally:
             state.metrics.requests_in_flight.dec()
-            self._witness(Request(method, params), caller, audit, perf_counter() - started, 0)
+            if span is not None:
+                span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
+            self._witness(request, caller, audit, perf_counter() - started, 0)
         if audit.hits and caller.tenant is not None and state.guard is not None:
             await state.guard.answered(caller.tenant, caller.address, audit.hits)
         return result
+
+    def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
+        """The span of a request where traces are wished for; else engines are told what the caller said."""
+        tracing = self._state.witness.tracing
+        if tracing is None:
+            OUTGOING.set(caller.trace)  # also if there is none: the task may have served another request before
+            return None, caller
+        meta = request.params.get("_meta")
+        trace_id = meta.get("traceId") if type(meta) is dict else None
+        span = tracing.serve(known(request.method), caller.request_id, caller.trace, trace_id)
+        enter(span)
+        return span, caller._replace(trace=span.trace)
 
     def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
         metrics.request(known(request.method), audit.outcome, took)
+        if audit.outcome == "degraded":
+            metrics.answers.degraded(audit.reasons())
         if audit.code is not None:
             metrics.error(audit.code)
         if caller.tenant is not None:

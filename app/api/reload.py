@@ -29,7 +29,7 @@ AT_START = frozenset(
     | {"mcp.enabled", "mcp.fetch_ttl_seconds", "mcp.max_kept_hits"}
     | {"server.allowed_hosts", "server.cors_origins", "server.tls"}
 )
-SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen"})
+SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen", "traces"})
 """Settings that are read once, when the gateway starts."""
 
 Load = Callable[[], Wishes]

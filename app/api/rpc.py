@@ -33,6 +33,7 @@ from app.protocol.errors import (
     RcpError,
     Unauthorized,
 )
+from app.telemetry.traces import Trace, read_trace
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -71,6 +72,7 @@ class Head(NamedTuple):
     length: int
     accept: bytes
     session: str | None
+    trace: Trace | None = None
 
 
 class Admitted(NamedTuple):
@@ -139,7 +141,7 @@ class RpcDoor:
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
                 await self._refuse_engine(send, place.engine, request_id)
             else:
-                caller = Caller(request_id, head.session, place.engine, self._address(scope))
+                caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
                 await self._serve(place, head, caller, None, receive, send)
         except HungUp:
             await part(scope, receive)
@@ -170,7 +172,8 @@ class RpcDoor:
             await self._refuse_engine(send, place.engine, request_id)
             return
         running = guard.enter(visit)
-        caller = Caller(request_id, head.session, place.engine, visit.owner.address, visit.tenant, visit.key_id)
+        address = visit.owner.address
+        caller = Caller(request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace)
         try:
             await self._serve(place, head, caller, Admitted(guard, visit, running), receive, send)
         except asyncio.CancelledError:
@@ -315,7 +318,7 @@ class RpcDoor:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
         request_id = encoding = ""
         length = 0
-        accept = session = b""
+        accept = session = parent = state = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
                 length = int(value[:20]) if value.isdigit() else 0  # longer than any body; int() refuses very long ones
@@ -328,10 +331,15 @@ class RpcDoor:
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"rcp-session":
                 session = value
+            elif name == b"traceparent":
+                parent = value
+            elif name == b"tracestate":
+                state = state + b"," + value if state else value
         if accept and scope.get("http_version") == "1.0":
             accept = b""  # it knows no chunks, and no other way to tell the end of a stream from its breaking off
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
-        return Head(request_id or next(self._request_ids), encoding, length, accept, known)
+        trace = read_trace(parent, state) if parent else None
+        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace)
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"

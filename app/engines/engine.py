@@ -5,6 +5,7 @@ the long way (`call`, inquiry.py). It refuses to know what is asked, and which k
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ class RemoteEngine:
         "_breaker",
         "_checkup",
         "_count_first",
+        "_heard_at",
         "_ledger",
         "_lone",
         "_on_change",
@@ -78,6 +80,7 @@ class RemoteEngine:
         self._checkup = Checkup(self.guards, lambda: self.advertisement)
         self._secrets = Secrets(entry)
         self._on_change = on_change
+        self._heard_at = 0.0
         self._roundabout = entry.hedge or entry.attempt_timeout_ms is not None
 
     @property
@@ -214,6 +217,7 @@ class RemoteEngine:
             waiting=self.gate.waiting,
             limit=self.gate.limit,
             breaker=self._breaker.state,
+            handshake=self._heard_at,
             replicas=[ReplicaState(one.label, one.ejected_until is None, one.in_flight) for one in replicas],
         )
 
@@ -243,6 +247,7 @@ class RemoteEngine:
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()
+        self._heard_at = time.time()
         before = self.advertisement
         try:
             same = advertisement == before

@@ -19,6 +19,7 @@ from app.engines.transport import Content, Reply, Severed, Waiter, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
+from app.telemetry.traces import OUTGOING
 
 MAX_HEADS = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -110,7 +111,11 @@ class HttpTransport:
 
     def _request(self, call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
         body = envelope.encode_call(call_id, method, params)
-        return b"%b%d\r\n\r\n%b" % (self._heads.get(method) or self._head(method), len(body), body)
+        head = self._heads.get(method) or self._head(method)
+        trace = OUTGOING.get()
+        if trace is not None:
+            return b"%b%d\r\n%b\r\n%b" % (head, len(body), trace.lines, body)
+        return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
     def _part(self, connection: Connection, fault: BaseException, attempts: int) -> None:
         """An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not."""

@@ -23,6 +23,7 @@ from app.engines.wire import HTTP2, TRAIL, Dialler, Trail, Wire
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from app.settings.schema import EngineEntry, EnginesSettings
+from app.telemetry.traces import OUTGOING
 
 
 class HttpxTransport:
@@ -135,7 +136,9 @@ class HttpxTransport:
         TRAIL.set(trail)
         wire = self._wire_for_one() if fresh else await self._current_wire()
         url = f"{self.endpoint.origin}{target}"
-        request = httpx2.Request("POST", url, headers=self._headers, content=body)
+        trace = OUTGOING.get()
+        headers = self._headers if trace is None else [*self._headers, *trace.headers]
+        request = httpx2.Request("POST", url, headers=headers, content=body)
         wire.in_flight += 1
         try:
             status, answer, retry_after = await wire.post(request, self._settings.max_response_bytes)

@@ -29,6 +29,7 @@ from app.federation.plan import Leg
 from app.federation.progress import Listener, fused
 from app.federation.request import engine_weights, loop_reason
 from app.federation.telling import Telling
+from app.federation.traced import traced
 from app.federation.voice import Voice
 from app.federation.witness import Witness
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
@@ -119,7 +120,8 @@ async def gather(
     legs = {name: _leg(errand, engine, sent) for name, (engine, sent) in written.items() if isinstance(sent, Letter)}
     left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
     heard = witness.leg if listener is None or not legs else _telling(errand, listener, legs, so_far)
-    fan_out = FanOut(list(legs.values()), heard, method=call.method, read=read, idempotent=idempotent)
+    asked, heard = traced(witness.tracing, call.method, [*legs.values()], heard)
+    fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
     lost = await fan_out.run()
     if lost is not None:
         raise required_failed(lost)

@@ -24,6 +24,7 @@ from app.federation.reranker import rerank_union
 from app.federation.stock import Stock, joined, stock_of, without
 from app.federation.tail import tail_of
 from app.federation.telling import Telling
+from app.federation.traced import traced
 from app.federation.union import Union
 from app.federation.witness import Witness
 from app.fusion.screen import Screen
@@ -116,9 +117,11 @@ class Journey:
         settings, turn = self._settings, self._turn
         now = asyncio.get_running_loop().time()
         blend = blend_of(self._call, settings)
-        plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
+        with self._witness.step("plan"):
+            plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
-        stock = stock_of(plan, outcomes, self._call.params)
+        with self._witness.step("fuse"):
+            stock = stock_of(plan, outcomes, self._call.params)
         if stock is None:
             return self._from_nobody(plan, outcomes)
         if turn is not FIRST:
@@ -144,7 +147,8 @@ class Journey:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
         heard = self._witness.leg if listener is None else self._telling(plan, listener)
-        fan_out = FanOut(plan.legs, heard, tail=tail_of(self._settings.retrieve))
+        legs, heard = traced(self._witness.tracing, "retrieve", plan.legs, heard)
+        fan_out = FanOut(legs, heard, tail=tail_of(self._settings.retrieve))
         lost = await fan_out.run()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:

@@ -4,33 +4,63 @@ The only place where federation and telemetry meet; the journey itself knows thi
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 
 from app.federation.outcome import Hit, Outcome
 from app.federation.plan import Plan
+from app.fusion.confidence import valid_confidence
 from app.fusion.merge import Fusion
 from app.fusion.screen import Screen
 from app.telemetry.logs import logger
 from app.telemetry.metrics import Metrics
 from app.telemetry.overlap import MAX_HITS, Overlap
+from app.telemetry.traces import Tracing
 from app.telemetry.windows import Windows
 
 MAX_PAIRS = 1000
 """Pairs of engines whose id collisions are remembered as logged."""
 
 
+DROPPED_QUIET_SECONDS = 60.0
+"""Of one engine's hits that were left out the log tells at most once in so long."""
+
+
+_UNTOLD = nullcontext()
+
+
 class Witness:
     """Turns outcomes into metrics, the last minutes into windows, and the rare event into a log line."""
 
-    __slots__ = ("_log", "_metrics", "_reported_pairs", "overlap", "windows")
+    __slots__ = (
+        "_clock",
+        "_confidences",
+        "_log",
+        "_metrics",
+        "_quiet_until",
+        "_reported_pairs",
+        "overlap",
+        "tracing",
+        "windows",
+    )
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, metrics: Metrics, clock: Callable[[], float] = monotonic, tracing: Tracing | None = None
+    ) -> None:
         """`clock` gives seconds and never goes back."""
         self.windows = Windows(clock)
         self.overlap = Overlap(clock)
+        self.tracing = tracing
+        self._clock = clock
+        self._confidences = metrics.answers.confidences
+        self._quiet_until: dict[str, float] = {}
         self._metrics = metrics
         self._log = logger()
         self._reported_pairs: set[tuple[str, str]] = set()
+
+    def step(self, name: str) -> AbstractContextManager[None]:
+        """The time of one step, if traces are wished for."""
+        return _UNTOLD if self.tracing is None else self.tracing.step(name)
 
     def leg(self, outcome: Outcome) -> None:
         """One leg ended."""
@@ -39,10 +69,12 @@ class Witness:
             self.windows.ended(outcome.engine, outcome.took)
         elif outcome.status == "failed":
             self.windows.failed(outcome.engine, outcome.took, outcome.kind or "", outcome.detail or "")
-        if outcome.malformed:
-            self._metrics.dropped(outcome.engine, "malformed", outcome.malformed)
-        if outcome.excess:
-            self._metrics.dropped(outcome.engine, "excess", outcome.excess)
+        if outcome.hits:
+            confidence = valid_confidence(outcome.hits[0].get("confidence"))
+            if confidence is not None:
+                self._confidences.observe(outcome.engine, confidence)
+        if outcome.malformed or outcome.excess:
+            self._dropped(outcome)
 
     def retrieved(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion | None, took: float) -> None:
         """One retrieve was answered after `took` seconds."""
@@ -52,6 +84,8 @@ class Witness:
             return
         if fusion.duplicates:
             self._metrics.duplicates.inc(fusion.duplicates)
+            for givers in fusion.shared(0, plan.k):
+                self._metrics.answers.pairs.count(givers)
         for first, second, _ in fusion.collisions(0, plan.k):
             self._metrics.collisions.inc()
             self._report_collision(first, second)
@@ -68,6 +102,17 @@ class Witness:
             answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
             givers = [[mark["id"] for mark in hit["meta"]["engines"]] for hit in hits[:MAX_HITS]]
             self.overlap.add(answered, givers)
+
+    def _dropped(self, outcome: Outcome) -> None:
+        """Hits of an engine were left out: counted, and logged now and then."""
+        engine = outcome.engine
+        for reason, hits in (("malformed", outcome.malformed), ("excess", outcome.excess)):
+            if hits:
+                self._metrics.dropped(engine, reason, hits)
+        now = self._clock()
+        if now >= self._quiet_until.get(engine, now):
+            self._quiet_until[engine] = now + DROPPED_QUIET_SECONDS
+            self._log.warning("hits_dropped", engine=engine, malformed=outcome.malformed, excess=outcome.excess)
 
     def _report_collision(self, first: str, second: str) -> None:
         pair = (first, second)

@@ -121,6 +121,15 @@ class Fusion:
                     found += [(a, b, key) for a, b in clashing(copies, known)]
         return found
 
+    def shared(self, start: int = 0, stop: int | None = None) -> list[list[str]]:
+        """Of each document of the slice that several engines gave, which did, by id."""
+        found = []
+        for key in self._tally.order(stop)[start:stop]:
+            copies = self._copies_of(key)
+            if len(copies) > 1:
+                found.append(sorted([copy[0].engine for copy in copies]))
+        return found
+
     def _copies_of(self, key: str) -> list[Copy]:
         """The copies of one document, looked for once."""
         copies = self._copies.get(key)

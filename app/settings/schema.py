@@ -17,6 +17,7 @@ from app.settings.section import Misplaced, words
 from app.settings.section import Section as _Section
 from app.settings.state import StateSettings
 from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
+from app.settings.traces import TracesSettings
 
 
 class _Registry(BaseModel):
@@ -361,6 +362,7 @@ class GatewaySettings(_Section):
     screen: ScreenSettings = Field(default_factory=ScreenSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     mcp: McpSettings = Field(default_factory=McpSettings)
+    traces: TracesSettings = Field(default_factory=TracesSettings)
 
     @model_validator(mode="after")
     def _callers_can_be_known(self) -> "GatewaySettings":

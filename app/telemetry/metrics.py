@@ -1,5 +1,5 @@
-"""Every metric of the gateway but those of callers (`callers.py`) and of MCP (`tools.py`): names, labels, buckets, the
-words rooms report in.
+"""Every metric of the gateway but those of callers, doors, answers, state and MCP (files beside it): their names,
+labels and buckets, and the words that rooms report in.
 
 Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
 numbers mean to a request.
@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from app.telemetry.answers import AnswerMetrics
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.door import DoorMetrics
+from app.telemetry.outcomes import outcomes
 from app.telemetry.shared import AllWorkers, is_shared
 from app.telemetry.state import StateMetrics
-from app.telemetry.tallies import Exposed, Tallies
 from app.telemetry.tools import McpMetrics
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
@@ -53,52 +54,8 @@ class EngineState(NamedTuple):
     breaker: str = "closed"
     replicas: Sequence[ReplicaState] = ()
     """Only of engines that have several."""
-
-
-class _Outcomes:
-    """As Tallies, for several worker processes whose values are added up at the scrape."""
-
-    __slots__ = ("_children", "_counter", "_histogram")
-
-    def __init__(self, counter: Counter, histogram: Histogram) -> None:
-        self._counter = counter
-        self._histogram = histogram
-        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
-
-    def declare(self, first: str, second: str) -> None:
-        key = (first, second)
-        if key not in self._children:
-            self._children[key] = (self._counter.labels(first, second), self._histogram.labels(first, second))
-
-    def observe(self, first: str, second: str, seconds: float) -> None:
-        children = self._children.get((first, second))
-        if children is not None:  # else an engine that has left since
-            children[0].inc()
-            children[1].observe(seconds)
-
-    def forget(self, engine: str) -> None:
-        for key in [key for key in self._children if key[0] == engine]:
-            del self._children[key]
-
-    def __repr__(self) -> str:
-        return f"<_Outcomes {len(self._children)} pairs of labels>"
-
-
-def _outcomes(
-    counted: tuple[str, str],
-    timed: tuple[str, str],
-    labels: tuple[str, str],
-    bounds: Sequence[float],
-    registry: CollectorRegistry,
-) -> Tallies | _Outcomes:
-    """How often and how long, by two labels; `counted` and `timed` are name and text of the metrics."""
-    if is_shared():
-        return _Outcomes(
-            Counter(*counted, labels, registry=registry), Histogram(*timed, labels, buckets=bounds, registry=registry)
-        )
-    tallies = Tallies(counted, timed, labels, bounds)
-    registry.register(Exposed(tallies))
-    return tallies
+    handshake: float = 0.0
+    """When the last handshake went well (Unix time), 0 before the first."""
 
 
 class _EngineStates(Collector):
@@ -129,6 +86,7 @@ _ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineState], float]], ...] = (
     ("in_flight", "Calls to the engine under way.", lambda state: state.in_flight),
     ("waiting", "Calls that wait for one of them to end.", lambda state: state.waiting),
     ("limit", "Most calls under way at once.", lambda state: state.limit),
+    ("last_handshake_timestamp_seconds", "When it last said what it can do.", lambda state: state.handshake),
 )
 
 
@@ -147,7 +105,7 @@ def _replica_gauges(states: Iterable[EngineState]) -> Iterator[GaugeMetricFamily
 class _NotedStates:
     """The engines' state where several workers can read it: noted every second, and at a scrape by who is asked.
 
-    An engine or replica is up if it is for all of them; everything else adds up.
+    An engine or replica is up if it is for all of them, of times the latest counts; everything else adds up.
     """
 
     def __init__(self, read: Callable[[], Iterable[EngineState]], registry: CollectorRegistry) -> None:
@@ -162,7 +120,11 @@ class _NotedStates:
                 gauge.labels(*sample.labels.values()).set(sample.value)
 
     def _made(self, family: GaugeMetricFamily, labels: Sequence[str]) -> Gauge:
-        mode: Literal["livemin", "livesum"] = "livemin" if family.name.endswith("_up") else "livesum"
+        mode: Literal["livemin", "livemax", "livesum"] = "livesum"
+        if family.name.endswith("_up"):
+            mode = "livemin"
+        elif family.name.endswith("_timestamp_seconds"):
+            mode = "livemax"
         made = Gauge(family.name, family.documentation, labels, registry=self._registry, multiprocess_mode=mode)
         self._gauges[family.name] = made
         return made
@@ -243,14 +205,14 @@ class Metrics:
         # Else each series has a second one of when it began, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
-        self._requests = _outcomes(
+        self._requests = outcomes(
             ("rcp_gateway_requests", "Requests answered."),
             ("rcp_gateway_request_duration_seconds", "Time from a request's last byte to its answer."),
             ("method", "outcome"),
             REQUEST_BUCKETS,
             registry,
         )
-        self._legs = _outcomes(
+        self._legs = outcomes(
             ("rcp_gateway_legs", "Calls to engines on behalf of requests."),
             ("rcp_gateway_leg_duration_seconds", "Time from asking an engine to its answer or failure."),
             ("engine", "outcome"),
@@ -284,6 +246,7 @@ class Metrics:
         self.door = DoorMetrics(registry)
         self.state = StateMetrics(registry)
         self.mcp = McpMetrics(registry)
+        self.answers = AnswerMetrics(registry)
         _tell_build(registry, version, compiled=compiled)
         self._methods: frozenset[str] = frozenset()
         self._codes: dict[int, Counter] = {}
@@ -312,6 +275,7 @@ class Metrics:
             for reason in DROP_REASONS:
                 self._dropped.labels(engine, reason)
             self._guards.declare(engine)
+            self.answers.declare(engine, kinds)
 
     def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
         """Let every series of an engine's replicas exist with 0."""
@@ -352,6 +316,7 @@ class Metrics:
             self._engines.discard(engine)
             self._legs.forget(engine)
             self._guards.forget(engine)
+            self.answers.forget(engine)
             if not is_shared():  # else they are left out at the scrape
                 for metric in self._of_engines:
                     metric.remove_by_labels({"engine": engine})

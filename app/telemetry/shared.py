@@ -14,6 +14,9 @@ from prometheus_client.registry import Collector
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable that names the common folder; without it a process counts for itself."""
 
+OF_ENGINES = ("engine", "other")
+"""Labels whose values are engines."""
+
 
 def is_shared() -> bool:
     """Whether this process is one of several workers."""
@@ -49,6 +52,6 @@ class AllWorkers(Collector):
             metric.samples = [
                 sample
                 for sample in metric.samples
-                if "engine" not in sample.labels or sample.labels["engine"] in engines
+                if all(sample.labels.get(label) in engines for label in OF_ENGINES if label in sample.labels)
             ]
             yield metric

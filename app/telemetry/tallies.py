@@ -2,7 +2,7 @@
 
 For what is observed many times per request: a tenth of the cost of a counter and a histogram of prometheus_client,
 whose values are locked and scanned for. It decides how they are kept; several processes that add up their values need
-prometheus_client's own (`_Outcomes` in metrics.py). It refuses to know what is counted.
+prometheus_client's own (`Outcomes` in outcomes.py). It refuses to know what is counted.
 """
 
 from bisect import bisect_left

@@ -20,6 +20,16 @@ def line(audit: Audit, caller: Caller, *, bodies: bool = False, **params: Any) -
     return audit.line(Request("retrieve", params, 1, False), caller, 0.0123, 99, bodies=bodies)
 
 
+def test_reasons_of_what_an_answer_lacks() -> None:
+    """Each class of failure once, also of an engine that was left alone; none of an answer that lacks nobody."""
+    report = [*REPORT, {"id": "d", "status": "skipped", "reason": "breaker_open"}, {**REPORT[1], "id": "e"}]
+    audit = Audit()
+    audit.answered({"hits": [], "_meta": {"degraded": ["b", "d", "e"], "x-gateway": {"engines": report}}})
+    assert audit.reasons() == {"timeout", "breaker_open"}
+    audit.answered({"hits": [], "_meta": {"x-gateway": {"engines": REPORT}}})
+    assert audit.outcome == "ok"
+
+
 def test_an_answer() -> None:
     """Who asked whom, who was lost and why, how many hits and bytes."""
     audit = Audit()

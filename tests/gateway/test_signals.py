@@ -1,0 +1,77 @@
+"""What a running gateway tells of itself: of answers, of its engines, and never more series than there are engines."""
+
+import time
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.log_lines import own_log
+from tests.support.running_gateway import RunningGateway, entry, running
+from tests.support.scripted_engine import hit
+
+
+async def series(gateway: RunningGateway) -> set[tuple[str, frozenset[tuple[str, str]]]]:
+    """Every series there is now."""
+    text = (await gateway.client.get("/metrics")).text
+    families = text_string_to_metric_families(text)
+    return {(sample.name, frozenset(sample.labels.items())) for family in families for sample in family.samples}
+
+
+async def test_answers_are_counted_by_what_they_share_and_lack(engines: Any) -> None:
+    """Overlap by pair, the engines' own confidence of their first hit, and why an engine is missing (B114)."""
+    one, two, sick = await engines(), await engines(), await engines()
+    one.answers["retrieve"] = {"hits": [{**hit("x", 0.9), "confidence": 0.85}, hit("y", 0.8)]}
+    two.answers["retrieve"] = {"hits": [{**hit("x", 0.7), "confidence": 0.15}, {"id": "no score"}]}
+    sick.answers["retrieve"] = {"nothing": 1}
+    entries = [entry("one", one), entry("two", two), entry("sick", sick, retries=0)]
+    with own_log() as log:
+        async with running(entries) as gateway:
+            await shared_and_lacking(gateway)
+    (line,) = [line for line in log.lines if line["event"] == "hits_dropped"]
+    assert (line["engine"], line["malformed"], line["excess"]) == ("two", 1, 0)
+
+
+async def shared_and_lacking(gateway: RunningGateway) -> None:
+    """Ask twice, and look at what was counted."""
+    for _ in range(2):
+        await gateway.retrieve()
+    assert await gateway.metric("rcp_gateway_hits_shared_total", engine="one", other="two") == 2
+    assert await gateway.metric("rcp_gateway_hits_shared_total", engine="one", other="sick") == 0
+    assert await gateway.metric("rcp_gateway_top_confidence_sum", engine="one") == 1.7
+    assert await gateway.metric("rcp_gateway_top_confidence_bucket", engine="two", le="0.2") == 2
+    assert await gateway.metric("rcp_gateway_top_confidence_count", engine="sick") == 0
+    assert await gateway.metric("rcp_gateway_degraded_answers_total", reason="protocol") == 2
+    assert await gateway.metric("rcp_gateway_hits_dropped_total", engine="two", reason="malformed") == 2
+    shaken = await gateway.metric("rcp_gateway_engine_last_handshake_timestamp_seconds", engine="one")
+    assert 0 <= time.time() - shaken < 60
+
+
+async def test_errors_that_are_http_200_are_counted_by_code(engines: Any) -> None:
+    """An unknown method, a wrong param and nobody who answers: three codes (B113)."""
+    sick = await engines()
+    sick.answers["retrieve"] = {"nothing": 1}
+    async with running([entry("sick", sick, retries=0)]) as gateway:
+        codes = [
+            (await gateway.error("nonsense"))["code"],
+            (await gateway.error("retrieve", {"query": 1}))["code"],
+            (await gateway.error("retrieve", {"query": "q"}))["code"],
+        ]
+        assert codes == [-32004, -32602, -32010]
+        for code in codes:
+            assert await gateway.metric("rcp_gateway_errors_total", code=str(code)) == 1
+
+
+async def test_random_names_add_no_series(engines: Any) -> None:
+    """Methods, paths, HTTP methods, keys, engines and tenants that nobody has: thousands of them add nothing (B109)."""
+    async with running([entry("e", await engines())]) as gateway:
+        await gateway.call("ping")
+        before = await series(gateway)
+        batch = [{"jsonrpc": "2.0", "id": index, "method": f"m{index}"} for index in range(50)]
+        for turn in range(100):
+            await gateway.post([{**message, "method": f"{message['method']}-{turn}"} for message in batch])
+        for index in range(200):
+            await gateway.client.get(f"/path/{index}", headers={"authorization": f"Bearer k{index}"})
+            await gateway.client.request(f"M{index}", "/rcp")
+            await gateway.post(batch[0], f"/engines/e{index}/rcp")
+        assert await series(gateway) == before
+        assert await gateway.metric("rcp_gateway_requests_total", method="other", outcome="error") == 5000

@@ -1,0 +1,88 @@
+"""Trace contexts as they are read and written, and spans as they reach a collector."""
+
+import asyncio
+import gzip
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from app.telemetry.traces import OUTGOING, Trace, enter, read_trace, tracing_to
+
+PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_a_trace_is_read_and_written_as_it_came() -> None:
+    """Id, headers and lines of a context; one of a later version is kept whole."""
+    trace = read_trace(PARENT, b"a=1,b=2")
+    assert trace == Trace(PARENT, b"a=1,b=2")
+    assert trace.id == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert trace.lines == b"traceparent: " + PARENT + b"\r\ntracestate: a=1,b=2\r\n"
+    assert read_trace(b"cc" + PARENT[2:] + b"-more") == Trace(b"cc" + PARENT[2:] + b"-more")
+
+
+@pytest.mark.parametrize(
+    "parent", [b"", PARENT[:-1], PARENT.upper(), PARENT + b"-x", b"ff" + PARENT[2:], PARENT[:36] + b"0" * 16 + b"-01"]
+)
+def test_what_is_malformed_is_no_trace(parent: bytes) -> None:
+    """Neither half a context nor one of zeros is taken for one."""
+    assert read_trace(parent) is None
+
+
+@pytest.mark.parametrize("state", [b"a=1\r\nx: y", b"a" * 513, b"\xff"])
+def test_a_state_that_could_not_be_sent_is_left_out(state: bytes) -> None:
+    """What might break a header never reaches an engine's."""
+    assert read_trace(PARENT, state) == Trace(PARENT)
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes spans of OTLP over HTTP."""
+
+    taken: ClassVar[list[ExportTraceServiceRequest]] = []
+
+    def do_POST(self) -> None:
+        """One batch of spans."""
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.taken.append(ExportTraceServiceRequest.FromString(body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.mark.parametrize(("ratio", "kept"), [(1.0, ["leg docs", "retrieve"]), (0.0, [])])
+async def test_spans_reach_a_collector(ratio: float, kept: list[str]) -> None:
+    """As many as `ratio` says, with the name of the service; what is told to engines says whether they are kept."""
+    Collector.taken.clear()
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        tracing = tracing_to(f"http://127.0.0.1:{server.server_port}/v1/traces", ratio, "gate", "1.2")
+        request = tracing.serve("retrieve", "r-1", None)
+        enter(request)
+        leg = tracing.leg("docs", "retrieve")
+        assert OUTGOING.get() == request.trace
+        assert int(request.trace.parent[-2:], 16) & 1 == bool(kept)
+        assert (leg.trace.id, leg.trace.parent[36:52]) != (request.trace.id, request.trace.parent[36:52])
+        assert leg.trace.id == request.trace.id
+        assert repr(leg) == f"<Span {leg.trace.parent.decode()}>"
+        leg.end("timeout", well=False, attempts=2)
+        request.end("degraded", well=True)
+        await asyncio.to_thread(tracing.close)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    sent = [resource for taken in Collector.taken for resource in taken.resource_spans]
+    spans = [span for resource in sent for scope in resource.scope_spans for span in scope.spans]
+    assert sorted(span.name for span in spans) == kept
+    if kept:
+        (service,) = [mark for mark in sent[0].resource.attributes if mark.key == "service.name"]
+        assert service.value.string_value == "gate"
+        assert [span.status.message for span in spans if span.name == "leg docs"] == ["timeout"]
