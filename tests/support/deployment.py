@@ -23,12 +23,6 @@ DEPLOY = PROJECT / "deploy"
 KUBERNETES = "1.32"
 """The version whose schemas the manifests are held to."""
 
-AWAITED_METRICS = frozenset({"rcp_gateway_state_up"})
-"""Metrics that deploy/ speaks of and the gateway is yet to have."""
-
-AWAITED_SETTINGS = frozenset({"state.url"})
-"""Settings that deploy/ sets and the gateway is yet to have."""
-
 Json = dict[str, Any]
 
 
@@ -63,7 +57,7 @@ def metrics() -> frozenset[str]:
     """The name of every series that the gateway offers, as queries write it."""
     counted = Metrics("0")
     counted.watch_engines(list)
-    found = set(AWAITED_METRICS)
+    found: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", generate_latest(counted.registry).decode(), re.MULTILINE):
         found.add(name)
         if kind == "histogram":
@@ -92,14 +86,9 @@ def strangers(query: str) -> set[str]:
 
 def settings_of(folder: Path, written: Json, environ: Mapping[str, str] | None = None) -> GatewaySettings:
     """The settings of a deployment: what its gateway.yaml holds and its environment says, faults raised."""
-    kept = {
-        section: {key: value for key, value in keys.items() if f"{section}.{key}" not in AWAITED_SETTINGS}
-        for section, keys in written.items()
-    }
-    awaited = {"RCP_GATEWAY__" + name.upper().replace(".", "__") for name in AWAITED_SETTINGS}
     file = folder / "gateway.yaml"
-    file.write_text(json.dumps(kept), encoding="utf-8")
-    return load_settings(file, {name: value for name, value in (environ or {}).items() if name not in awaited})
+    file.write_text(json.dumps(written), encoding="utf-8")
+    return load_settings(file, environ or {})
 
 
 def rendered(values: Json | None = None, *, release: str = "search", lint: bool = False) -> Any:
