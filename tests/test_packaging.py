@@ -232,7 +232,7 @@ def test_the_console_is_shipped() -> None:
 
 
 def test_it_starts_quickly(tmp_path: Path) -> None:
-    """A gateway needs less than two seconds of a processor to its first answer; where others share it, three times that."""
+    """A gateway needs less than two seconds of a processor to its first answer; where that is shared, six."""
     registry = tmp_path / "rcp.json"
     registry.write_text(json.dumps({"engines": []}))
     busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # then a second of it does less
