@@ -9,7 +9,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile demo test check format inspector bench chaos fuzz pictures clean
+.PHONY: help install compile demo test check format docs inspector bench chaos fuzz pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
 	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval,compile]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval,compile,deploy]'
 	@touch $@
 
 compile: $(STAMP) ## make machine code of the hot rooms (minutes; needs a C compiler; again after their sources change)
@@ -40,6 +40,9 @@ pictures: $(STAMP) ## take the pictures of the console for docs/images, with the
 
 format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+docs: $(STAMP) ## write anew what is made from something else: tables of keys and settings, copies of alerts
+	@$(BIN)/python -m docs.reference
 
 inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
 	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0

@@ -1,4 +1,5 @@
-"""The command line: serve · stdio · demo · query · engines · check · conformance · fuse · eval · tune · compile · key.
+"""The command line: serve · stdio · demo · query · engines · check · schema · conformance · fuse · eval · tune ·
+compile · key.
 
 It decides which commands there are; what each does is in `app/commands/`, loaded here once it is settled whether rooms
 run compiled, while whatever is slow to import is loaded by the command that needs it.
@@ -16,7 +17,7 @@ from app import compiled
 from app.commands.failure import Commands
 
 COMMANDS = (
-    *("serve", "stdio", "demo", "query", "engines", "check", "conformance"),
+    *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
     *("fuse", "eval", "tune", "compile", "key"),
 )
 """Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""

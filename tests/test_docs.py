@@ -2,16 +2,18 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+from typer.main import get_command
 
-from app.settings.doorway import DoorTls
-from app.settings.schema import EngineBreaker, EngineEntry, EngineTls, GatewaySettings, Registry, file_name
+from app.__main__ import load
+from app.settings.reference import DOCUMENTS
+from app.settings.schema import GatewaySettings, Registry
+from docs.reference import made
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
 from tests.support.running_gateway import entry, running
@@ -35,48 +37,19 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def table_under(heading: str) -> dict[str, str]:
-    """Key -> default of the table of docs/registry.md under this heading; no key twice."""
-    section = REGISTRY.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
-    rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| (required|`[^`]+`) \| [^|]+ \|$", section, re.MULTILINE)
-    assert len(rows) == section.count("\n|") - 2, "a row has another form"
-    assert len(rows) == len(dict(rows))
-    return {key: default.strip("`") for key, default in rows}
-
-
-def defaults_of(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Key as it is written in the file -> its default as JSON, or `required`."""
-    found = {}
-    for field, info in model.model_fields.items():
-        default = info.get_default(call_default_factory=True)
-        written = "required" if default is PydanticUndefined else json.dumps(default)
-        found[prefix + file_name(model, field)] = written
-    return found
-
-
-def test_every_key_of_the_registry_is_documented() -> None:
-    """The table of the registry has every key of an engine, no other, and the defaults that hold."""
-    assert list(Registry.model_fields) == ["engines"]
-    nested = {**defaults_of(EngineTls, "tls."), **defaults_of(EngineBreaker, "breaker.")}
-    assert table_under("The registry") == {**defaults_of(EngineEntry), **nested}
-
-
-def test_every_setting_is_documented() -> None:
-    """The table of gateway.yaml has every setting, no other, and the defaults that hold."""
-    expected: dict[str, str] = {}
-    for section, info in GatewaySettings.model_fields.items():
-        model: Any = info.annotation
-        expected |= defaults_of(model, f"{section}.")
-    expected |= defaults_of(DoorTls, "server.tls.")
-    assert table_under("The gateway") == expected
+def test_the_tables_of_keys_are_those_of_the_models() -> None:
+    """docs/registry.md has every key and setting with its type, default and meaning: `make docs` writes it so."""
+    assert re.findall(r"made by `make docs`: (\w+)", REGISTRY) == list(DOCUMENTS)
+    assert made()["docs/registry.md"] == REGISTRY, "say: make docs"
 
 
 def test_example_files_are_valid() -> None:
     """The files shown in docs/registry.md are a registry and settings."""
     page = PROJECT / "docs" / "registry.md"
-    (registry,), (settings,) = blocks(page, "json"), blocks(page, "yaml")
+    registry = next(block for block in blocks(page, "json") if "engines" in block)
     assert Registry.model_validate_json(registry).engines
-    assert GatewaySettings.model_validate(yaml.safe_load(settings))
+    for settings in blocks(page, "yaml"):
+        assert GatewaySettings.model_validate(yaml.safe_load(settings))
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
@@ -89,6 +62,82 @@ def test_blocks_of_data_are_data(page: Path) -> None:
             assert all(json.loads(line) is not None for line in block.splitlines())
     for block in blocks(page, "ya?ml"):
         assert yaml.safe_load(block) is not None
+
+
+def commands(page: Path) -> list[str]:
+    """Every command that the page shows: lines of shell blocks, continued lines joined, and what follows a prompt."""
+    text = page.read_text(encoding="utf-8")
+    shell = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(shell).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip()] + re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)
+
+
+def options_of(words: list[str]) -> tuple[str, set[str]]:
+    """The command of ours that these words name, and the options that it knows."""
+    command: Any = get_command(load())
+    names = []
+    while hasattr(command, "commands"):
+        if not words or words[0] not in command.commands:
+            return "", set()
+        command = command.commands[words[0]]
+        names.append(words.pop(0))
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return " ".join(names), known | {"--help", "--version"}
+
+
+def faults_in(command: str) -> list[str]:
+    """What is wrong with a command that calls us: it is not known, or an option of it is not."""
+    found = []
+    for call in re.findall(r"(?:^|[\s/])rcp-gateway ((?!.*rcp-gateway )[a-z].*?)(?=[|>;&]|$)", command):
+        name, known = options_of(words := call.partition(" -- ")[0].split())
+        strange = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+        found += [f"{name}: no {option}" for option in strange] if name else [f"no command {call}"]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_can_be_typed(page: Path) -> None:
+    """Each is one to the shell; if it calls us, it is a command of ours with options that it has."""
+    for command in commands(page):
+        if "…" in command:  # shortened for reading
+            continue
+        done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, timeout=10)
+        assert done.returncode == 0 or "unexpected EOF" in done.stderr or "here-document" in done.stderr, command
+        if not command.startswith(("docker ", "kubectl ", "helm ")):
+            assert faults_in(command) == [], command
+
+
+@pytest.mark.parametrize(
+    "command", ["rcp-gateway chekc", "x | .venv/bin/rcp-gateway check --conect", "rcp-gateway key nwe"]
+)
+def test_a_slip_in_a_command_is_seen(command: str) -> None:
+    """Were a command or an option misspelt in a page, it would be told."""
+    assert faults_in(command) != []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """Whatever of deploy/, config/ and docs/ a page names exists, and so does each target of make."""
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"(?<![\w/.-])((?:deploy|config)/[\w./-]*\w)", re.sub(r"/(?:srv|etc)/\S+", "", text)):
+        assert (PROJECT / path).exists() or path in EXAMPLES, path
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    typed = [command.split()[1] for command in commands(page) if command.startswith("make ")]
+    for target in re.findall(r"`make ([a-z]+)", text) + typed:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+EXAMPLES = {"config/tenants.yaml"}
+"""Files that readers make themselves."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pictures_are_flow_charts(page: Path) -> None:
+    """Each picture is one that GitHub draws: a flow chart whose subgraphs are closed."""
+    for picture in blocks(page, "mermaid"):
+        assert picture.startswith(("flowchart ", "sequenceDiagram", "stateDiagram"))
+        opened, closed = (len(re.findall(word, picture, re.MULTILINE)) for word in (r"^\s*subgraph ", r"^\s*end$"))
+        assert opened == closed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

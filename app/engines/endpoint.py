@@ -12,7 +12,8 @@ from typing import Self
 from urllib.parse import quote, urlsplit
 
 from app.protocol.errors import ConnectFailed, Refused, TlsFailed, UnknownMethod
-from app.settings.schema import EngineEntry, EngineTls
+from app.settings.engine_parts import EngineTls
+from app.settings.schema import EngineEntry
 
 _IN_PATHS = "/!$&'()*+,;=:@-._~"
 

@@ -11,7 +11,8 @@ from app.engines.standing import Standing
 from app.engines.witness import Witness
 from app.protocol.errors import BreakerOpen, LegError, LegRateLimited
 from app.resilience.breaker import CLOSED, HALF_OPEN, Breaker, BreakerRules
-from app.settings.schema import EngineBreaker, EngineEntry, EnginesSettings
+from app.settings.engine_parts import EngineBreaker
+from app.settings.schema import EngineEntry, EnginesSettings
 
 
 class Ledger:

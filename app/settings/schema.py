@@ -6,63 +6,35 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
 from app.settings.doorway import DoorTls, WebOrigin
+from app.settings.engine_parts import EngineBreaker, EngineTls
 from app.settings.mcp import McpSettings
 from app.settings.screen import ScreenSettings
 from app.settings.section import Misplaced, words
+from app.settings.section import RegistrySection as _Registry
 from app.settings.section import Section as _Section
 from app.settings.state import StateSettings
 from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 from app.settings.traces import TracesSettings
 
 
-class _Registry(BaseModel):
-    """camelCase in the file, as in RCP itself."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class EngineTls(_Registry):
-    """TLS towards one engine: paths of PEM files. Without `caFile` the system's authorities are trusted."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    @model_validator(mode="after")
-    def _key_needs_certificate(self) -> "EngineTls":
-        if self.key_file and not self.cert_file:
-            raise Misplaced("needs 'certFile' beside it", "keyFile")
-        return self
-
-
-class EngineBreaker(_Registry):
-    """When one engine is left alone for a while; a key that is absent is as in the section `engines`."""
-
-    failures: int | None = Field(default=None, ge=0, le=1000)
-    """Failures in a row that open it; 0: it never opens."""
-    window: int | None = Field(default=None, ge=1, le=1000)
-    share: float | None = Field(default=None, gt=0, le=1)
-    open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
-    longest_open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
-
-
 class EngineEntry(_Registry):
     """One engine of the registry: RCP's own keys first, then this gateway's optional ones."""
 
     id: EngineId
+    """Letters, digits and `. _ / -`, the first a letter or digit; unique. Names it in reports,
+    weights, metrics and logs."""
     transport: Literal["http", "stdio"] | None = None
     """Inferred from `url` or `command` when absent."""
     url: EngineUrl | None = None
+    """Of an HTTP engine: `http://` or `https://`, with a host, without credentials and fragment."""
     replicas: Annotated[list[EngineUrl], Field(max_length=32)] = Field(default_factory=list)
     """Further URLs of the same engine, all with the same index; calls are spread over `url` and these."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
+    """Of a stdio engine: the program and its arguments."""
     weight: float = Field(default=1.0, ge=0, le=1e6)
     """Share in fusion; 0 means the engine adds nothing to scores."""
     priority: int = 0
@@ -71,10 +43,11 @@ class EngineEntry(_Registry):
     """Its failure fails the whole request with its code."""
 
     enabled: bool = True
+    """False: known, reported as `disabled`, never asked."""
     timeout_ms: int = Field(default=2000, ge=1, le=600_000)
     """Longest one call may take, from DNS to the last byte."""
     max_concurrency: int = Field(default=32, ge=1, le=10_000)
-    """Calls under way at once."""
+    """Calls under way at once, in each worker."""
     max_waiting: int | None = Field(default=None, ge=0, le=100_000)
     """Calls that may wait for one of these places; by default eight for each. More fail at once as `overloaded`."""
     retries: int = Field(default=1, ge=0, le=5)
@@ -86,18 +59,22 @@ class EngineEntry(_Registry):
     health_check: bool = True
     """Whether it is pinged; without, only calls tell whether it is there."""
     breaker: EngineBreaker | None = None
+    """Its own rules, where they differ from those in the section `engines`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
-    """Sent with every request; values may hold ${ENV_NAME}."""
+    """Sent with every request to this engine; not for stdio. Values may hold `${ENV_NAME}`."""
     client: Literal["http", "httpx"] = "http"
     """`http`: the fast path, HTTP/1.1. `httpx`: for engines with HTTP/2 (over TLS, and only with the extra `http2`
     installed) or with unusual TLS or HTTP. Neither goes through a proxy, whatever the environment names."""
     tls: EngineTls | None = None
+    """Towards an `https://` engine."""
     id_namespace: Namespace | None = None
     """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
-    """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all."""
+    """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all:
+    docs/fusion.md."""
     discover: bool = False
-    """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly."""
+    """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly:
+    docs/doors.md."""
     discover_hosts: list[Host] = Field(default_factory=list)
     """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
     max_trust: Literal["trusted", "community", "untrusted"] | None = None
@@ -188,12 +165,15 @@ class ServerSettings(_Section):
     id: str | None = Field(default=None, min_length=1, max_length=128)
     """Our identity in `_meta.federation.path`; by default the name plus a short hash of the registry."""
     host: str = "127.0.0.1"
+    """Address to listen on; `--host` overrides it."""
     port: int = Field(default=8080, ge=0, le=65535)
+    """0 takes any free one; `--port` overrides it."""
     workers: int = Field(default=1, ge=1, le=256)
     """Processes behind one address. They share `/metrics` and what `state.url` names: each has its own connections,
     bounds and view of the engines, and else knows only its own cursors, sessions and requests that can be cancelled."""
     public_url: str | None = Field(default=None, max_length=2048)
-    """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints."""
+    """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints
+    (docs/doors.md)."""
     handshake: Literal["optional", "required"] = "optional"
     """`optional`: every HTTP request counts as initialized. `required`: -32001 until the caller has initialized."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
@@ -260,7 +240,8 @@ class RetrieveSettings(_Section):
     window_min: int = Field(default=20, ge=1, le=10_000)
     """… and never for fewer than this, clamped to its `maxK`."""
     identity: Literal["id", "uri", "content"] = "id"
-    """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text."""
+    """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text:
+    docs/fusion.md."""
     quorum: float = Field(default=0.0, ge=0, le=1)
     """Tail cut: once engines with this share of the weight have answered, and every required one, …"""
     grace_ms: int = Field(default=100, ge=0, le=600_000)
@@ -273,7 +254,9 @@ class FusionSettings(_Section):
     """The default blend; a request may choose another."""
 
     method: Literal["rrf", "weighted", "convex"] = "rrf"
+    """The blend of requests that name none: docs/fusion.md."""
     rrf_k: int = Field(default=60, ge=1, le=100_000)
+    """The larger, the less the first ranks stand out."""
     confidence_weight: float = Field(default=0.8, ge=0, le=1)
     """How much the engines' confidences temper RRF; 0 is plain RRF."""
 
@@ -282,7 +265,8 @@ class IndexSettings(_Section):
     """Writing into engines' indexes (RCP §7.10, §7.11)."""
 
     enabled: bool = False
-    """Whether `index/add` and `index/delete` are advertised and sent to engines; else they are -32003."""
+    """Whether `index/add` and `index/delete` are advertised and sent to engines; else they are -32003:
+    docs/methods.md."""
 
 
 class FederationSettings(_Section):
@@ -306,7 +290,7 @@ class EnginesSettings(_Section):
     reconnect_max_seconds: float = Field(default=5.0, gt=0)
     """Longest pause between two handshake attempts with an engine that is down."""
     breaker_failures: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row that open an engine's breaker; 0: breakers never open."""
+    """Failures in a row that open an engine's breaker (docs/resilience.md); 0: breakers never open."""
     breaker_window: int = Field(default=20, ge=1, le=1000)
     """How many of its last calls a breaker looks back at …"""
     breaker_share: float = Field(default=0.5, gt=0, le=1)
@@ -333,7 +317,9 @@ class LogSettings(_Section):
     """The log on stderr."""
 
     format: Literal["json", "console"] = "json"
+    """Lines of JSON, or for a person."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
     bodies: bool = False
     """Whether a request's line holds what was asked for; hits are never logged."""
 

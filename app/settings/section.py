@@ -1,4 +1,5 @@
-"""What every section of `gateway.yaml` has in common: strict types, unknown keys refused, nothing changed afterwards.
+"""What every section of `gateway.yaml`, and of the registry, has in common: strict types, unknown keys refused, nothing
+changed afterwards.
 
 Decides how models of this room behave; it refuses to know what any of them says.
 """
@@ -6,6 +7,7 @@ Decides how models of this room behave; it refuses to know what any of them says
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
 
 class Misplaced(ValueError):
@@ -20,6 +22,14 @@ class Section(BaseModel):
     """snake_case in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class RegistrySection(BaseModel):
+    """camelCase in the file, as in RCP itself."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=to_camel, populate_by_name=True
+    )
 
 
 def words(value: Any) -> Any:

@@ -72,6 +72,7 @@ class KeyEntry(Section):
     id: TenantId
     """Names the key in the log."""
     sha256: Annotated[str, AfterValidator(_digest)] = Field(repr=False)
+    """The SHA-256 of the key, 64 hexadecimal digits; `rcp-gateway key` tells it."""
     expires: Annotated[str, AfterValidator(_moment)] | None = None
     """From this moment on it opens nothing."""
 
@@ -104,17 +105,22 @@ class BlendEntry(Section):
     """A tenant's own default blend; what is absent is as in the section `fusion` of gateway.yaml."""
 
     method: Literal["rrf", "weighted", "convex"] | None = None
+    """Instead of `fusion.method`."""
     rrf_k: int | None = Field(default=None, ge=1, le=100_000)
+    """Instead of `fusion.rrf_k`."""
     confidence_weight: float | None = Field(default=None, ge=0, le=1)
+    """Instead of `fusion.confidence_weight`."""
 
 
 class TenantEntry(Section):
     """One tenant."""
 
     keys: list[KeyEntry] = Field(default_factory=list)
+    """Its keys; several, so that one can be changed without a gap."""
     engines: list[Pattern] = Field(default_factory=list)
     """Ids of the engines it sees, or patterns with `*`, `?` and `[...]`; by default none."""
     roles: list[Role] = Field(default=["read"])
+    """What it may: `read`, `write` into indexes, give `feedback`, and `admin`."""
     weights: dict[Pattern, Weight] = Field(default_factory=dict)
     """Engine id -> its weight for this tenant."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trustme
 
-from app.settings.schema import EngineTls
+from app.settings.engine_parts import EngineTls
 
 
 class Authority:

@@ -74,7 +74,7 @@ class Reader:
         self.status = int(first.split(" ")[1])
         for name, _, value in (line.partition(": ") for line in lines):
             assert name not in self.headers, f"{name} twice"
-            self.headers[name] = value
+            self.headers[name.lower()] = value
         return self
 
     async def frame(self) -> bytes | None:

@@ -6,7 +6,8 @@ import pytest
 
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.protocol.errors import Refused, TlsFailed
-from app.settings.schema import EngineEntry, EngineTls
+from app.settings.engine_parts import EngineTls
+from app.settings.schema import EngineEntry
 
 
 @pytest.mark.parametrize(

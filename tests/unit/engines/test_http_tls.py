@@ -11,7 +11,7 @@ import pytest
 from app.protocol.errors import (
     TlsFailed,
 )
-from app.settings.schema import EngineTls
+from app.settings.engine_parts import EngineTls
 from tests.support.authority import Authority
 from tests.support.raw_peer import (
     Line,

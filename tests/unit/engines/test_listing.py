@@ -6,7 +6,8 @@ import pytest
 
 from app.engines.listing import MAX_LISTED, MAX_PAGES, listing_of, read_catalog
 from app.protocol.errors import ProtocolViolation
-from app.settings.schema import EngineEntry, EngineTls
+from app.settings.engine_parts import EngineTls
+from app.settings.schema import EngineEntry
 from tests.support.fake_engine import FakeTransport, entry_of
 from tests.support.lone_engine import LoneEngine
 

@@ -1,0 +1,53 @@
+"""Writes what is made from something else: `make docs`. The tables of docs/registry.md come from the settings' models,
+the alerts of the Helm chart and of the Prometheus operator from deploy/prometheus.
+
+It decides where each of them stands. A page's tables stand between `<!-- made by … -->` and `<!-- end -->`; whatever
+else the page says is written by hand.
+"""
+
+import re
+from pathlib import Path
+
+from app.settings.reference import table
+
+PROJECT = Path(__file__).parents[1]
+PLACE = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+RULES = ("recording.yml", "alerts.yml")
+RULE_HEAD = """\
+# Made by `make docs` from deploy/prometheus: for clusters with the Prometheus operator.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: rcp-gateway
+  labels:
+    app.kubernetes.io/name: rcp-gateway
+spec:
+  groups:
+"""
+
+
+def made() -> dict[str, str]:
+    """Path in the project -> what stands there, as it is now."""
+    page = "docs/registry.md"
+    rules = {name: _read(f"deploy/prometheus/{name}") for name in RULES}
+    chart = {f"deploy/helm/rcp-gateway/rules/{name}": text for name, text in rules.items()}
+    groups = "".join(text.split("groups:\n", 1)[1] for text in rules.values())
+    return {
+        page: _renewed(_read(page)),
+        "deploy/kubernetes/components/monitoring/prometheusrule.yaml": RULE_HEAD
+        + re.sub(r"^(?=.)", "  ", groups, flags=re.MULTILINE),
+        **chart,
+    }
+
+
+def _read(path: str) -> str:
+    return (PROJECT / path).read_text(encoding="utf-8")
+
+
+def _renewed(page: str) -> str:
+    return PLACE.sub(lambda place: f"{place[1]}\n{table(place[2])}\n", page)
+
+
+if __name__ == "__main__":
+    for path, text in made().items():
+        (PROJECT / path).write_text(text, encoding="utf-8")

@@ -1,0 +1,83 @@
+"""The alerts, asked of Prometheus' own tool: well-formed, each with a case that fires and one that stays quiet."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs.reference import made
+from tests.support.deployment import DEPLOY, PROJECT, alerts, program, read, rules, said_by, strangers
+
+CASES = sorted((DEPLOY / "prometheus" / "tests").glob("*_test.yml"))
+RUNBOOK = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
+
+
+def test_prometheus_accepts_its_files() -> None:
+    """The configuration, with the rules that it names, is one that Prometheus would start with."""
+    said = said_by(program("promtool"), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    assert sum(map(int, re.findall(r"SUCCESS: (\d+) rules", said))) == len(rules())
+
+
+def test_alerts_fire_and_stay_quiet() -> None:
+    """Every case of deploy/prometheus/tests ends as it says."""
+    assert said_by(program("promtool"), "test", "rules", *CASES).count("SUCCESS") == len(CASES)
+
+
+def test_a_case_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    """Were an alert's threshold out of reach, the cases would tell."""
+    for name in ("recording.yml", "alerts.yml"):
+        (tmp_path / name).write_text((DEPLOY / "prometheus" / name).read_text().replace("> 0.05", "> 50"))
+    (tmp_path / "tests").mkdir()
+    cases = tmp_path / "tests" / "degraded_test.yml"
+    whole = yaml.safe_load(CASES[0].read_text(encoding="utf-8"))
+    about = [test for test in whole["tests"] if test["alert_rule_test"][0]["alertname"] == "RcpGatewayAnswersDegraded"]
+    cases.write_text(yaml.safe_dump({**whole, "tests": about}))
+    said = said_by(program("promtool"), "test", "rules", cases, check=False)
+    assert "FAILED" in said
+    assert "RcpGatewayAnswersDegraded" in said
+
+
+@pytest.mark.parametrize("alert", alerts())
+def test_each_alert_has_both_cases(alert: str) -> None:
+    """One in which it fires and one in which it does not."""
+    tests = [test for file in CASES for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]]
+    found = [case for test in tests for case in test["alert_rule_test"] if case["alertname"] == alert]
+    assert {bool(case["exp_alerts"]) for case in found} == {True, False}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_rules_ask_for_what_there_is(rule: dict[str, str]) -> None:
+    """No rule names a metric that the gateway does not offer."""
+    assert strangers(rule["expr"]) == set()
+
+
+def test_a_metric_that_is_not_there_is_seen() -> None:
+    """A slip in the name of a metric would be noticed."""
+    assert strangers("sum(rate(rcp_gateway_reqests_total[5m]))") == {"rcp_gateway_reqests_total"}
+    assert strangers("sum(rate(rcp_gateway_requests_total[5m])) + rcp_gateway_leg_duration_seconds_bucket") == set()
+
+
+@pytest.mark.parametrize("alert", alerts())
+def test_each_alert_leads_to_its_section(alert: str) -> None:
+    """Severity, a sentence, and a section of the runbook under its name that says what to look at and what to do."""
+    rule = alerts()[alert]
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    section = RUNBOOK.split(f"\n## {alert}\n", 1)[1].split("\n## ", 1)[0]
+    for part in ("**Means**", "**Look**", "**Do**"):
+        assert part in section
+
+
+def test_the_runbook_knows_no_other_alert() -> None:
+    """No section is left of an alert that is no more."""
+    assert set(re.findall(r"^## (RcpGateway\w+)$", RUNBOOK, re.MULTILINE)) == set(alerts())
+
+
+def test_the_copies_are_current() -> None:
+    """Helm chart and operator have the rules of deploy/prometheus: `make docs` copies them."""
+    for path, text in made().items():
+        assert (PROJECT / path).read_text(encoding="utf-8") == text, f"{path}: say make docs"
+    operator = read("kubernetes/components/monitoring/prometheusrule.yaml")
+    assert [rule for group in operator["spec"]["groups"] for rule in group["rules"]] == rules()
