@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from app.api.dispatch import Dispatcher
+from app.api.mcp.catalogue import NAMES
 from app.api.mcp.resource import METADATA, PATH
 from app.api.rpc import Asgi, Receive, Scope
 from app.api.state import GatewayState
@@ -36,6 +37,7 @@ class Porch:
         self._life: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
         self._over = asyncio.Event()
+        state.metrics.mcp.declare(NAMES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope.get("path") not in PATHS:

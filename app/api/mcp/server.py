@@ -85,7 +85,6 @@ class McpServer:
     def __init__(self, toolbox: Toolbox, metrics: McpMetrics, name: str, version: str) -> None:
         self._toolbox = toolbox
         self._metrics = metrics
-        metrics.declare(catalogue.NAMES)
         self._in_flight = InFlight()
         self._tools = ListToolsResult.model_validate({"tools": catalogue.TOOLS})
         self.sdk: Server[Any] = Server(
