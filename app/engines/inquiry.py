@@ -73,6 +73,8 @@ class Inquiry:
         guards = self._guards
         if after is not None:
             self.sent, self._free = after.attempts, after.free
+            if not isinstance(after, Refused):  # who asks for a handshake is shaken hands with, and is well
+                self._last = guards.ledger.replicas.named(after.replica)
         refusal = guards.ledger.refusal()
         if refusal is not None and (after is None or isinstance(refusal, BreakerOpen)):
             raise after or refusal

@@ -97,6 +97,10 @@ class Replicas:
         """In the order of the registry entry."""
         return self._all
 
+    def named(self, label: str | None) -> Replica | None:
+        """The replica of this label."""
+        return next((replica for replica in self._all if replica.label == label), None)
+
     def choose(self, now: float, avoid: Replica | None = None) -> Replica | None:
         """Who is asked next, if possible not `avoid`; None while all have asked to be left alone."""
         if self._unsettled:

@@ -174,7 +174,7 @@ async def test_only_post_is_spoken(gateway: Any) -> None:
 
 async def test_other_paths_are_404_with_a_json_rpc_body(gateway: Any) -> None:
     """A path that is not RCP's is 404, and so are its look-alikes."""
-    for path in ("/", "/rcpx", "/RCP", "/nonsense/rcp"):
+    for path in ("/rcpx", "/RCP", "/nonsense/rcp"):
         response = await gateway.post(PING, path)
         assert response.status_code == 404, path
         assert response.json()["error"]["code"] == -32015

@@ -70,6 +70,25 @@ def test_a_retry_goes_to_another_replica() -> None:
     virtually(story())
 
 
+def test_what_was_begun_at_a_sick_replica_is_asked_elsewhere() -> None:
+    """A question that was begun without a task goes on at the other replica, not at the one that failed it."""
+
+    async def story() -> None:
+        for _ in range(30):
+            subject = await shaken(*wires(SICK, GOOD, kind=QuickTransport))
+            asked = subject.engine.begin("retrieve", {})
+            if asked is None:
+                continue
+            await turns()
+            reply = asked.take()
+            if reply is None:
+                deadline = asyncio.get_running_loop().time() + 1
+                reply = await subject.engine.call("retrieve", {}, deadline, after=asked.fault)
+            assert reply.replica == "1"
+
+    virtually(story())
+
+
 def test_a_sick_replica_is_left_out() -> None:
     """After three failures in a row it is asked no more for a while, and the engine's breaker stays closed."""
 
