@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -67,6 +68,7 @@ from app.state.store import Sharing
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
+from app.telemetry.storms import Allowance
 
 READY_POLL_SECONDS = 0.01
 
@@ -251,7 +253,9 @@ def calm_the_collector() -> None:
 
 def start_log(wishes: LogSettings) -> None:
     """Set up the log of this process."""
-    logs.configure(wishes.format, wishes.level, envelope.dumps)
+    most = wishes.max_per_kind
+    allowance = Allowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
+    logs.configure(wishes.format, wishes.level, envelope.dumps, allowance=allowance)
 
 
 def serve(registry: Path, config: Path | None, host: str | None, port: int | None, workers: int | None) -> int:

@@ -322,6 +322,10 @@ class LogSettings(_Section):
     """The least that is logged."""
     bodies: bool = False
     """Whether a request's line holds what was asked for; hits are never logged."""
+    max_per_kind: int = Field(default=100, ge=0, le=1_000_000)
+    """Most lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest (docs/signals.md). 0: all."""
+    per_kind_seconds: float = Field(default=10.0, ge=0.1, le=3600)
+    """In how many seconds a kind of event may have so many lines, and how often `suppressed` is said of it."""
 
 
 class AdminSettings(_Section):

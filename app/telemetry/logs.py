@@ -16,6 +16,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from app.telemetry.sink import Sink
+from app.telemetry.storms import Allowance, Storms
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -24,8 +25,17 @@ WORDY = ("httpx2", "httpcore2", "mcp")
 that ours do not."""
 
 
-def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: TextIO | None = None) -> None:
-    """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON."""
+def configure(
+    style: str,
+    level: str,
+    dumps: Callable[[Any], bytes],
+    stream: TextIO | None = None,
+    allowance: Allowance | None = None,
+) -> None:
+    """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON.
+
+    `allowance`: how many lines one kind of event may have; None: all of them.
+    """
     out: Any = Sink(stream or sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115 - 2>&-
     stamp: list[Processor] = [_stamp]
     render: Processor
@@ -33,19 +43,34 @@ def configure(style: str, level: str, dumps: Callable[[Any], bytes], stream: Tex
         render = partial(_json_line, dumps)
     else:
         render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    storms = None if allowance is None else Storms(allowance, partial(_tell_suppressed, render, out))
+    limit: list[Processor] = [] if storms is None else [partial(_limit, storms)]
     structlog.configure(
-        processors=[*stamp, render],
+        processors=[*limit, *stamp, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
-    _adopt_libraries(stamp, render, out, level)
+    _adopt_libraries(stamp, render, out, level, storms)
 
 
 def logger() -> FilteringBoundLogger:
     """The process's logger: `log.info("event", key=value)`."""
     log: FilteringBoundLogger = structlog.get_logger()
     return log
+
+
+def _limit(storms: Storms, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Leave the line out if there were too many of its kind."""
+    if storms.admits(event["event"]):
+        return event
+    raise structlog.DropEvent
+
+
+def _tell_suppressed(render: Processor, out: Any, kind: str, count: int) -> None:
+    """One line for those that were left out; it passes the level, which they had passed too."""
+    line = _stamp(None, "warning", {"event": "suppressed", "kind": kind, "count": count})
+    out.write(str(render(None, "warning", line)) + "\n")
 
 
 def _stamp(log: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -69,9 +94,11 @@ def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
         return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
 
 
-def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str) -> None:
-    """Let what libraries log through `logging` come out in the same form."""
+def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str, storms: Storms | None) -> None:
+    """Let what libraries log through `logging` come out in the same form; all lines of one library are one kind."""
     handler = logging.StreamHandler(out)
+    if storms is not None:
+        handler.addFilter(lambda record: storms.admits(record.name))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[_name_the_library, structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],

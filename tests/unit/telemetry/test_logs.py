@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from app import main
+from app.protocol import envelope
+from app.settings.schema import LogSettings
 from app.telemetry import logs
+from app.telemetry.storms import Allowance
 from tests.support.log_lines import LogLines, own_log
 
 
@@ -149,3 +153,37 @@ def test_configuring_again_replaces() -> None:
     logging.getLogger("uvicorn.error").warning("once")
     assert first.text == ""
     assert len(second.lines) == 1
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_a_storm_is_cut_short(style: str) -> None:
+    """Of one kind so many lines and one that counts the rest; records and other kinds are written as ever."""
+    now = [0.0]
+    log = LogLines()
+    logs.configure(style, "error", envelope.dumps, log.stream, Allowance(2, 10, lambda: now[0]))
+    for _ in range(50):
+        logs.logger().error("internal_error")
+        logs.logger().error("request")
+        logging.getLogger("uvicorn.error").error("Invalid HTTP request received.")
+    logging.getLogger("asyncio").error("something else")
+    now[0] = 10.0
+    logs.logger().error("request")
+    told = [line for line in log.text.splitlines() if "suppressed" in line]
+    assert [log.text.count(word) for word in ("something else", "Invalid")] == [1, 2]
+    assert sum("request" in line and "Invalid" not in line for line in log.text.splitlines()) == 51
+    assert len(told) == 2
+    if style == "json":
+        counts = {line["kind"]: line["count"] for line in log.lines if line["event"] == "suppressed"}
+        assert counts == {"internal_error": 48, "uvicorn.error": 48}
+        assert {line["level"] for line in log.lines if line["event"] == "suppressed"} == {"warning"}
+
+
+@pytest.mark.parametrize(("most", "written"), [(0, 300), (5, 5), (100, 100)])
+def test_settings_say_how_many(most: int, written: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`log.max_per_kind` lines in `log.per_kind_seconds`; 0 limits nothing."""
+    log = LogLines()
+    monkeypatch.setattr("sys.stderr", log.stream)
+    main.start_log(LogSettings(max_per_kind=most, per_kind_seconds=3600.0))
+    for _ in range(300):
+        logs.logger().info("refused")
+    assert sum(line["event"] == "refused" for line in log.lines) == written
