@@ -201,7 +201,8 @@ class Dispatcher:
     def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
-        metrics.request(known(request.method), audit.outcome, took)
+        trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None
+        metrics.request(known(request.method), audit.outcome, took, trace)
         if audit.outcome == "degraded":
             metrics.answers.degraded(audit.reasons())
         if audit.code is not None:

@@ -342,9 +342,9 @@ class Metrics:
         whole.register(AllWorkers(lambda: self._engines))
         return whole
 
-    def request(self, method: str, outcome: str, seconds: float) -> None:
-        """One request answered; `outcome` is one of REQUEST_OUTCOMES."""
-        self._requests.observe(method if method in self._methods else OTHER, outcome, seconds)
+    def request(self, method: str, outcome: str, seconds: float, trace: str | None = None) -> None:
+        """One request answered; `outcome` is one of REQUEST_OUTCOMES, `trace` the id of the trace it belongs to."""
+        self._requests.observe(method if method in self._methods else OTHER, outcome, seconds, trace)
 
     def leg(self, engine: str, outcome: str, seconds: float) -> None:
         """One leg ended: `ok`, `cancelled` or the class of its failure."""

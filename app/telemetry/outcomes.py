@@ -26,7 +26,8 @@ class Outcomes:
         if key not in self._children:
             self._children[key] = (self._counter.labels(first, second), self._histogram.labels(first, second))
 
-    def observe(self, first: str, second: str, seconds: float) -> None:
+    def observe(self, first: str, second: str, seconds: float, trace: str | None = None) -> None:
+        """As that of Tallies; `trace` is let go, since the files that workers share hold none."""
         children = self._children.get((first, second))
         if children is not None:  # else an engine that has left since
             children[0].inc()

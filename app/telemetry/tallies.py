@@ -5,23 +5,43 @@ whose values are locked and scanned for. It decides how they are kept; several p
 prometheus_client's own (`Outcomes` in outcomes.py). It refuses to know what is counted.
 """
 
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+"""Upper bound, how many up to it, and perhaps one of them."""
+
 
 class Tally:
-    """One pair of labels: how often in each bucket (the last has no bound), and the sum of the seconds."""
+    """One pair of labels: how often in each bucket (the last has no bound), and the sum of the seconds.
 
-    __slots__ = ("counts", "seconds")
+    `examples`: of some buckets the latest that belonged to a trace: (its id, its seconds, when in Unix time).
+    """
+
+    __slots__ = ("counts", "examples", "seconds")
 
     def __init__(self, buckets: int) -> None:
         self.counts = [0] * buckets
+        self.examples: dict[int, tuple[str, float, float]] | None = None
         self.seconds = 0.0
+
+    def buckets(self, edges: Sequence[str]) -> list[Bucket]:
+        """The buckets as a scrape sees them, each with its example if it has one."""
+        examples = self.examples or {}
+        found: list[Bucket] = []
+        for at, count in enumerate(accumulate(self.counts)):
+            if at in examples:
+                trace, seconds, when = examples[at]
+                found.append((edges[at], float(count), Exemplar({"trace_id": trace}, seconds, when)))
+            else:
+                found.append((edges[at], float(count)))
+        return found
 
     def __repr__(self) -> str:
         return f"<Tally of {sum(self.counts)} in {self.seconds:g} s>"
@@ -30,12 +50,21 @@ class Tally:
 class Tallies:
     """A counter and a histogram that share two labels, for a process that scrapes itself."""
 
-    __slots__ = ("_bounds", "_counted", "_labels", "_tallies", "_timed")
+    __slots__ = ("_bounds", "_clock", "_counted", "_labels", "_tallies", "_timed")
 
     def __init__(
-        self, counted: tuple[str, str], timed: tuple[str, str], labels: tuple[str, str], bounds: Sequence[float]
+        self,
+        counted: tuple[str, str],
+        timed: tuple[str, str],
+        labels: tuple[str, str],
+        bounds: Sequence[float],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`counted` and `timed`: name and text of the two metrics; `bounds` of the buckets in seconds, rising."""
+        """`counted` and `timed`: name and text of the two metrics; `bounds` of the buckets in seconds, rising.
+
+        `clock` gives Unix time, for what belonged to a trace.
+        """
+        self._clock = clock
         self._counted = counted
         self._timed = timed
         self._labels = labels
@@ -46,12 +75,20 @@ class Tallies:
         """Let the series of these labels exist."""
         self._tallies.setdefault((first, second), Tally(len(self._bounds) + 1))
 
-    def observe(self, first: str, second: str, seconds: float) -> None:
-        """One more, and how long it took; nothing for labels that are forgotten, or were never declared."""
+    def observe(self, first: str, second: str, seconds: float, trace: str | None = None) -> None:
+        """One more, how long it took, and the id of its trace if it has one.
+
+        Nothing for labels that are forgotten, or were never declared.
+        """
         tally = self._tallies.get((first, second))
         if tally is not None:
-            tally.counts[bisect_left(self._bounds, seconds)] += 1
+            bucket = bisect_left(self._bounds, seconds)
+            tally.counts[bucket] += 1
             tally.seconds += seconds
+            if trace is not None:
+                if tally.examples is None:
+                    tally.examples = {}
+                tally.examples[bucket] = (trace, seconds, self._clock())
 
     def forget(self, first: str) -> None:
         """Let every series with this first label end."""
@@ -64,9 +101,9 @@ class Tallies:
         duration = HistogramMetricFamily(*self._timed, labels=self._labels)
         edges = [*map(floatToGoString, self._bounds), "+Inf"]
         for labels, tally in self._tallies.items():
-            below = list(accumulate(tally.counts))
-            count.add_metric(labels, below[-1])
-            duration.add_metric(labels, list(zip(edges, map(float, below), strict=True)), tally.seconds)
+            buckets = tally.buckets(edges)
+            count.add_metric(labels, buckets[-1][1])
+            duration.add_metric(labels, buckets, tally.seconds)
         yield count
         yield duration
 

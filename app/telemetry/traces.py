@@ -36,6 +36,11 @@ class Trace(NamedTuple):
         return self.parent[3:35].decode()
 
     @property
+    def sampled(self) -> bool:
+        """Whether somebody keeps it, as far as its sender knows."""
+        return int(self.parent[53:55], 16) & 1 == 1
+
+    @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """What an engine is told over HTTP."""
         parent = (b"traceparent", self.parent)

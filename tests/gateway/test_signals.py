@@ -75,3 +75,24 @@ async def test_random_names_add_no_series(engines: Any) -> None:
             await gateway.post(batch[0], f"/engines/e{index}/rcp")
         assert await series(gateway) == before
         assert await gateway.metric("rcp_gateway_requests_total", method="other", outcome="error") == 5000
+
+
+async def exemplars(gateway: RunningGateway) -> list[str]:
+    """The lines of request durations that have an exemplar."""
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    text = (await gateway.client.get("/metrics", headers=accept)).text
+    return [line for line in text.splitlines() if line.startswith("rcp_gateway_request_dur") and " # {" in line]
+
+
+async def test_a_slow_bucket_leads_to_a_trace(engines: Any) -> None:
+    """A request with a sane `traceparent` leaves its id at its bucket; others leave nothing."""
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with running([entry("e", await engines())]) as gateway:
+        await gateway.post(ping)
+        await gateway.post(ping, headers={"traceparent": "00-nonsense"})
+        await gateway.post(ping, headers={"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-00"})
+        assert await exemplars(gateway) == []
+        await gateway.post(ping, headers={"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"})
+        (line,) = await exemplars(gateway)
+    assert 'method="ping",outcome="ok"' in line
+    assert f'# {{trace_id="{"ab" * 16}"}} ' in line

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from app.telemetry.tallies import Exposed, Tallies, Tally
 
@@ -68,6 +69,29 @@ def test_what_is_forgotten_is_gone() -> None:
     tallies.observe("docs", "ok", 0.1)
     tallies.observe("stranger", "ok", 0.1)
     assert series(tallies) == {"code": 0}
+
+
+def test_the_latest_trace_of_each_bucket_is_shown() -> None:
+    """OpenMetrics shows id, seconds and time of the latest that had a trace; the older format none of it."""
+    now = [1000.5]
+    registry = CollectorRegistry()
+    tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS, lambda: now[0])
+    registry.register(Exposed(tallies))
+    tallies.declare("docs", "ok")
+    for trace, seconds in (("a" * 32, 0.7), ("b" * 32, 0.6), (None, 0.8), ("c" * 32, 99.0)):
+        tallies.observe("docs", "ok", seconds, trace)
+        now[0] += 1
+    shown = [line.partition(" # ")[2] for line in openmetrics(registry).decode().splitlines() if "_bucket" in line]
+    assert shown == ["", "", f'{{trace_id="{"b" * 32}"}} 0.6 1001.5', "", f'{{trace_id="{"c" * 32}"}} 99.0 1003.5']
+    assert b"trace_id" not in generate_latest(registry)
+
+
+def test_without_traces_nothing_is_kept() -> None:
+    """Who sends no trace costs no memory."""
+    tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS)
+    tallies.declare("docs", "ok")
+    tallies.observe("docs", "ok", 0.7)
+    assert tallies._tallies["docs", "ok"].examples is None
 
 
 def test_what_is_counted_can_be_looked_at() -> None:
