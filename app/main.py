@@ -35,11 +35,13 @@ from app.api.doorkeeper import Doorkeeper
 from app.api.extras import bearers, tracing
 from app.api.guard import Guard
 from app.api.hosts import HostList
+from app.api.listeners import listen, listen_for_metrics
 from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload
 from app.api.rpc import Asgi, RpcDoor, not_found
+from app.api.scrape import MetricsPort
 from app.api.stages import AT_ONCE, TOLD, Stage, told
 from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
@@ -206,7 +208,9 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.router.default = not_found
     dispatcher = Dispatcher(state)
     mcp = _mcp_porch(app, dispatcher, state)
-    return _closed(RpcDoor(app if mcp is None else mcp, dispatcher, state), state.settings.server)
+    door = _closed(RpcDoor(app if mcp is None else mcp, dispatcher, state), state.settings.server)
+    port = state.settings.metrics.port
+    return MetricsPort(door, state.metrics, port) if port else door
 
 
 def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> Porch | None:
@@ -277,7 +281,8 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         )
     if server.tls is not None:
         door_context(server.tls)  # a file that cannot be used is a fault before anybody listens
-    listener = _listen(host, server.port if port is None else port)
+    listener = listen(host, server.port if port is None else port)
+    metering = listen_for_metrics(host, settings.metrics.port)
     _end_on_signals()
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
@@ -287,16 +292,20 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
     if count == 1:
         signals: dict[int, Stage | None] = dict.fromkeys((*AT_ONCE, signal.SIGHUP))
-        _run(_serve(files, listener, signals, lambda: None))
+        _run(_serve(files, [listener, *metering], signals, lambda: None))
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[shared.FOLDER] = folder
-        all_workers = Workers(count, partial(compiled.call, "app.main", "work", files), listener, shared.forget_worker)
+        worker = partial(compiled.call, "app.main", "work", files, metering)
+        all_workers = Workers(count, worker, listener, shared.forget_worker)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
-def work(files: Files, place: int, listener: socket.socket, news: Connection) -> None:
-    """One worker of several, in its own process: serves until it is told to stop."""
+def work(files: Files, metering: list[socket.socket], place: int, listener: socket.socket, news: Connection) -> None:
+    """One worker of several, in its own process: serves until it is told to stop.
+
+    All share the listeners, those of `metering` too: whoever is scraped answers for all.
+    """
     _end_on_signals()
     end_with_parent(told(Stage.FINISHING))
     shared.share(place)
@@ -304,11 +313,11 @@ def work(files: Files, place: int, listener: socket.socket, news: Connection) ->
     start_log(settings.log)
     signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
     signals |= {signal.SIGHUP: None, signal.SIGINT: Stage.SERVING}
-    _run(_serve(files, listener, signals, lambda: news.send_bytes(b"1")))
+    _run(_serve(files, [listener, *metering], signals, lambda: news.send_bytes(b"1")))
 
 
 async def _serve(
-    files: Files, listener: socket.socket, signals: dict[int, Stage | None], started: Callable[[], None]
+    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], started: Callable[[], None]
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
@@ -326,7 +335,7 @@ async def _serve(
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
     )
-    await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve([listener])
+    await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve(listeners)
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:
@@ -380,10 +389,3 @@ def _end_on_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
     signal.signal(signal.SIGHUP, lambda *_: None)  # the files are about to be read
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=2048)
-    listener.set_inheritable(True)
-    return listener

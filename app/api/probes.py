@@ -1,8 +1,8 @@
 """/livez, /readyz and /metrics: for the orchestrator and Prometheus. No I/O, no engine is asked.
 
 It decides the HTTP status and format of each: liveness says that the loop turns, readiness what `Readiness` says; both
-are open to all, the numbers to whom `metrics.access` says. It refuses to know when a gateway is ready, and what the
-numbers mean.
+are open to all, the numbers to whom `metrics.access` says, unless they have a port of their own (scrape.py). It refuses
+to know when a gateway is ready, and what the numbers mean.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from app.api.admin import refusal
 from app.api.state import GatewayState, Readiness
 from app.api.visit import TurnedAway
 from app.protocol import envelope
+from app.telemetry.metrics import Metrics
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 """What must get through however much there is to do."""
@@ -34,6 +35,9 @@ def probes(state: GatewayState) -> APIRouter:
     async def readyz() -> Response:
         return _response(readiness(state.readiness))
 
+    if state.settings.metrics.port:
+        return router  # then it is at that port alone
+
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
         if state.guard is not None and state.settings.metrics.access != "open":
@@ -41,13 +45,18 @@ def probes(state: GatewayState) -> APIRouter:
                 await state.guard.admin(request.scope)
             except TurnedAway as away:
                 return refusal(away)
-        try:
-            encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        except (ValueError, TypeError):  # a version that is none
-            encode, content_type = choose_encoder("")
-        return Response(encode(state.metrics.scraped()), headers={"content-type": content_type})
+        return exposition(state.metrics, request.headers.get("accept", ""))
 
     return router
+
+
+def exposition(metrics: Metrics, accept: str) -> Response:
+    """The numbers as they are now, in the format that `accept` wishes for."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (ValueError, TypeError):  # a version that is none
+        encode, content_type = choose_encoder("")
+    return Response(encode(metrics.scraped()), headers={"content-type": content_type})
 
 
 def liveness() -> Verdict:

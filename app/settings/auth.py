@@ -81,6 +81,8 @@ class MetricsSettings(Section):
 
     access: Literal["open", "admin"] | None = None
     """Who may read it: everybody, or callers with the role `admin`; by default `open` only while auth.mode is none."""
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """Another port of `server.host` for it, there open to all and no longer at the doors' port; 0 or None: no such."""
 
 
 def check_together(auth: AuthSettings, jwt: JwtSettings) -> None:

@@ -359,6 +359,8 @@ class GatewaySettings(_Section):
         check_together(self.auth, self.jwt)
         if self.metrics.access == "admin" and "none" in self.auth.mode:
             raise Misplaced("admin needs callers that are told apart: set auth.mode", "metrics", "access")
+        if self.metrics.port and self.metrics.port == self.server.port:
+            raise Misplaced("is server.port already; choose another one, or 0 for none", "metrics", "port")
         return self
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     def listen(host: str, port: int) -> Any:
         raise AssertionError(f"listens on {host}")
 
-    monkeypatch.setattr(main, "_listen", listen)
+    monkeypatch.setattr(main, "listen", listen)
 
 
 @pytest.mark.usefixtures("no_listener")

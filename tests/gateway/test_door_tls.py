@@ -148,7 +148,7 @@ def test_bad_files_are_told(
     config.write_text(json.dumps({"server": {"tls": {**door, **named}}}))
     registry = tmp_path / "rcp.json"
     registry.write_text('{"engines": []}')
-    monkeypatch.setattr(main, "_listen", lambda *_: pytest.fail("it listens"))
+    monkeypatch.setattr(main, "listen", lambda *_: pytest.fail("it listens"))
     with pytest.raises(SettingsError, match=told):
         main.serve(registry, config, None, 0, None)
 

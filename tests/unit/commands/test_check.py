@@ -69,6 +69,14 @@ def test_every_fault_of_both_files_is_told(files: Path, run: Run) -> None:
     ]
 
 
+def test_one_port_for_two_purposes_is_a_fault(files: Path, run: Run) -> None:
+    """The numbers cannot have the port of the doors."""
+    (files / "g.yaml").write_text("{server: {port: 9000}, metrics: {port: 9000}}")
+    result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
+    assert result.exit_code == 1
+    assert "metrics.port: is server.port already; choose another one" in result.stderr
+
+
 def test_a_missing_file_is_a_fault(files: Path, run: Run) -> None:
     """A registry that is not there is told like any other fault."""
     result = run("check", "--registry", "nowhere.json")
