@@ -1,5 +1,6 @@
 """The numbers on a port of their own: there and nowhere else, once for all workers, and told when it cannot be had."""
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.support.gateway_process import gateway_process
 from tests.support.running_gateway import entry, made_state
+from tests.support.tenancy import tenant
 
 
 def free_port() -> int:
@@ -36,6 +38,17 @@ async def test_numbers_are_at_their_port_alone(workers: str, engines: Any, tmp_p
             assert (await scraper.post("/rcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code == 404
         assert 'rcp_gateway_requests_total{method="retrieve",outcome="ok"} 1.0' in told.text
         assert (await gateway.client.get(gateway.url("/metrics"))).status_code == 404
+
+
+async def test_the_port_is_open_where_callers_are_known(engines: Any, tmp_path: Path) -> None:
+    """With keys at the doors, whoever reaches the port still needs none."""
+    port = free_port()
+    (tmp_path / "tenants.json").write_text(json.dumps({"tenants": {"team": tenant("e", keys=("k" * 32,))}}))
+    auth = {"mode": ["keys"], "tenants_file": str(tmp_path / "tenants.json")}
+    settings = {"metrics": {"port": port}, "auth": auth, "server": {"drain_seconds": 0}}
+    async with gateway_process(tmp_path, [entry("e", await engines())], settings) as gateway:
+        told = await gateway.client.get(f"http://127.0.0.1:{port}/metrics")
+    assert (told.status_code, "rcp_gateway_build_info" in told.text) == (200, True)
 
 
 def test_a_port_that_is_taken_names_the_setting() -> None:
