@@ -41,14 +41,18 @@ class Prometheus:
         found: list[Json] = answer.json()["data"]["result"]
         return found
 
+    async def ready(self) -> bool:
+        """Whether it listens, and has started."""
+        try:
+            return (await self._client.get("/-/ready")).status_code == 200
+        except httpx2.TransportError:
+            return False
+
     async def until(self, query: str) -> list[Json]:
-        """The same, once there is something."""
+        """The same, once it is ready and there is something."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                try:
-                    found = await self.ask(query)
-                except httpx2.TransportError:
-                    found = []  # it does not listen yet
+                found = await self.ask(query) if await self.ready() else []
                 if found:
                     return found
                 await asyncio.sleep(0.05)
