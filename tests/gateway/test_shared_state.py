@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.corpora import ids, pages_of, serving
+from tests.support.mcp_peer import SERVED, called
 from tests.support.redis_server import Relay
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import RpcFault
@@ -68,6 +69,16 @@ async def test_a_page_is_served_by_whoever_is_asked(engines: Any, redis_url: str
     assert [ids(page) for page in pages] == [ids(page) for page in whole]
     assert len(engine.requests()) - before == before
     assert "state:" not in notes(pages[0])
+
+
+async def test_a_hit_is_fetched_from_whoever_is_asked(engines: Any, redis_url: str) -> None:
+    """What one gateway answered an MCP client, another one gives it whole; the engine is asked once."""
+    engine = await serving(engines, *range(3))
+    async with pair([entry("e", engine)], shared(redis_url), SERVED) as (one, two):
+        found = (await called(one, "search", {"query": "q"}))["structuredContent"]["results"]
+        fetched = (await called(two, "fetch", {"id": found[0]["id"]}))["structuredContent"]
+    assert fetched["id"] == found[0]["id"]
+    assert len(engine.requests()) == 1
 
 
 async def test_hits_that_are_not_shared_are_asked_for_again(engines: Any, redis_url: str) -> None:
