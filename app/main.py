@@ -384,7 +384,7 @@ def _end_on_signals() -> None:
     container, where a signal that nobody handles means nothing."""
 
     def leave(_number: int, _frame: object) -> NoReturn:
-        raise SystemExit(0)
+        os._exit(0)  # an exception might be taken for another's by whatever it meets in the middle of the start
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
