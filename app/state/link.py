@@ -69,6 +69,7 @@ class Link:
         self._lost = 0.0
         self._generation = 0
         self._recovering: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Future[Any]] = set()
         self.up = True
 
     async def start(self) -> None:
@@ -83,6 +84,7 @@ class Link:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self.pool.disconnect()
+        await asyncio.gather(*self._asking, return_exceptions=True)
 
     async def ask(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
         """What Redis answers to `question`, which is handed the client. Raises StateUnreachable, within the patience.
@@ -93,8 +95,7 @@ class Link:
             raise StateUnreachable("the shared state is not at hand")
         generation = self._generation
         try:
-            async with asyncio.timeout(self._patience):
-                return await question(self._redis)
+            return await self._within(self._patience, question(self._redis))
         except Exception as fault:  # noqa: BLE001 - an edge: whatever goes wrong with the state, no request fails by it
             reason = _reason(fault)
             self._metrics.failed(reason)
@@ -135,15 +136,38 @@ class Link:
         """Whether Redis is there, quick enough, and can be written to."""
         try:
             await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await self._redis.ping()
-            async with asyncio.timeout(self._patience):
-                await self._redis.set(self._probe_key, b"", px=1000)
-                await self._swap(keys=[self._probe_key], args=[b"", b"", 1000])
+            await self._within(CONNECT_SECONDS, self._redis.ping())
+            await self._within(self._patience, self._written())
         except Exception as fault:  # noqa: BLE001 - the same edge: or the link would be lost for ever
             self._metrics.failed(_reason(fault))
             return False
         return True
+
+    async def _written(self) -> None:
+        await self._redis.set(self._probe_key, b"", px=1000)
+        await self._swap(keys=[self._probe_key], args=[b"", b"", 1000])
+
+    async def _within(self, seconds: float, answer: Awaitable[Answer]) -> Answer:
+        """`answer`, which is waited for so long and no longer. Raises TimeoutError, and what it raises.
+
+        It is not enough to cancel it: the library bounds its own reading too, and where both bounds meet it may take
+        our cancellation for its own and go on until its default of five seconds.
+        """
+        asking = asyncio.ensure_future(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(self._ended)
+        try:
+            done, _ = await asyncio.wait((asking,), timeout=seconds)
+        finally:
+            asking.cancel()
+        if not done:
+            raise TimeoutError
+        return asking.result()
+
+    def _ended(self, asking: asyncio.Future[Any]) -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # of what nobody waits for any more it would be logged
 
     def __repr__(self) -> str:
         state = "up" if self.up else f"lost for {self._clock() - self._lost:.1f} s"
