@@ -9,15 +9,7 @@ from importlib.resources import files
 
 from fastapi import APIRouter, Response
 
-HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",
-}
+from app.api.browser import PAGE_HEADERS
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -39,10 +31,10 @@ def _answer(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     content = (files("app") / "console" / name).read_bytes()
 
     async def answer() -> Response:
-        return Response(content, headers=HEADERS, media_type=media_type)
+        return Response(content, headers=PAGE_HEADERS, media_type=media_type)
 
     return answer
 
 
 async def _no_icon() -> Response:
-    return Response(status_code=204, headers=HEADERS)
+    return Response(status_code=204, headers=PAGE_HEADERS)
