@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
+from playwright.async_api import ConsoleMessage, Page, Request, async_playwright, expect
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -27,6 +27,10 @@ def chromium() -> str:
 
 
 VIOLATED = "event => console.error('policy', event.violatedDirective, event.blockedURI)"
+
+
+CALLED_OFF = "net::ERR_ABORTED"
+"""What became of a request that the page itself gave up, as when it is loaded again while one is under way."""
 
 
 class Complaints(list[str]):
@@ -50,6 +54,10 @@ async def browsing(
         if message.type in ("error", "warning"):
             complaints.append(message.text)
 
+    def lost(request: Request) -> None:
+        if request.failure != CALLED_OFF:
+            complaints.append(f"{request.url}: {request.failure}")
+
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         try:
@@ -63,10 +71,10 @@ async def browsing(
             page = await context.new_page()
             page.on("console", heard)
             page.on("pageerror", lambda fault: complaints.append(str(fault)))
-            page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
+            page.on("requestfailed", lost)
             await page.add_init_script(f"addEventListener('securitypolicyviolation', {VIOLATED})")
             await page.goto(url)
             yield page, complaints
-            assert complaints == []
+            assert complaints == [], complaints
         finally:
             await browser.close()
