@@ -175,6 +175,7 @@ class Doorkeeper(uvicorn.Server):
                     config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
                 ),
                 accepted,
+                ssl=self.config.ssl,
             )
 
     async def _all_end(self) -> bool:

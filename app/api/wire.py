@@ -6,10 +6,13 @@ how it ends for a caller that is still sending. It refuses to know what bytes sa
 """
 
 import asyncio
+import os
 import re
 import select
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 
@@ -20,6 +23,10 @@ from app.settings.schema import ServerSettings
 
 LINGER = 5.0
 """Seconds a closed connection may take to send what is left to a caller that hardly reads, or to hear it out."""
+
+FIRST_REQUEST_SECONDS = 0.5
+"""A new connection is given so long for its first request before a gateway that ends closes it: who has just connected
+is about to ask."""
 
 MAX_DISCARDED = 67_108_864
 """Bytes of a refused body that are read and thrown away, so that a caller that reads late still finds its answer."""
@@ -99,6 +106,17 @@ class CorkedTransport:
         if self._transport.get_write_buffer_size():
             self._loop.call_later(LINGER, self._transport.abort)
 
+    def hang_up(self) -> None:
+        """Close an idle connection, and let the caller's system know it in this very moment.
+
+        The transport closes its socket an iteration later; a request that comes in between would be lost.
+        """
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0 and self._transport.get_extra_info("sslcontext") is None:
+            with suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as same:
+                same.shutdown(socket.SHUT_WR)
+        self.close()
+
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""
         return self.lingers_until is not None or self._transport.is_closing()
@@ -165,6 +183,8 @@ class DoorProtocol(HttpToolsProtocol):
     _receiving = False
     """A request has begun to come and has not ended."""
     _messages = 0
+    _since = 0.0
+    """When it was accepted, in event-loop seconds."""
     _refused = False
     """What came was no HTTP; the rest of it is not read any more."""
     _abort: Callable[[], None]
@@ -181,6 +201,7 @@ class DoorProtocol(HttpToolsProtocol):
         corked: Any = CorkedTransport(transport, self.loop, self._is_sending)  # type: ignore[arg-type]
         super().connection_made(corked)
         self._abort = corked.abort
+        self._since = self.loop.time()
         above = len(self.connections) - self.server_state.most
         if above > 0:
             self.server_state.cut("too_many")
@@ -296,8 +317,11 @@ class DoorProtocol(HttpToolsProtocol):
         if self.busy:
             if self.cycle is not None:
                 self.cycle.keep_alive = False
-        elif not self._has_news():
-            self.transport.close()
+        elif not self._is_about_to_ask() and not self._has_news():
+            self.transport.hang_up()  # type: ignore[attr-defined]
+
+    def _is_about_to_ask(self) -> bool:
+        return not self._messages and self.loop.time() < self._since + FIRST_REQUEST_SECONDS
 
     def _has_news(self) -> bool:
         sock = self.transport.get_extra_info("socket")

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.gateway_process import gateway_process
-from tests.support.listening_gateway import asking, question
+from tests.support.listening_gateway import PATIENCE, asking, listening, question
 from tests.support.running_gateway import entry, until
 from tests.support.scripted_engine import ScriptedEngine, hang, hits
 
@@ -130,7 +131,6 @@ async def test_impatient_signals(engines: Any, tmp_path: Path, signals: Any, ski
     assert gateway.told("stopped")
 
 
-@pytest.mark.xfail(strict=False, reason="rarely the signal meets a moment of the start that ends with exit code 1")
 async def test_a_signal_while_it_starts_ends_it(tmp_path: Path) -> None:
     """SIGTERM that comes before anything serves ends the process at once, with exit code 0."""
     async with gateway_process(tmp_path, [entry("e", await dead_engine())], reach=False) as gateway:
@@ -143,6 +143,24 @@ async def dead_engine() -> str:
     engine = await ScriptedEngine().start()
     await engine.stop()
     return engine.url
+
+
+async def test_who_has_just_connected_may_still_ask(
+    engines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that was made in the last moment is not closed under its first request (B118)."""
+    monkeypatch.setattr("app.api.wire.FIRST_REQUEST_SECONDS", PATIENCE)
+    async with AsyncExitStack() as stack:
+        _, port = await stack.enter_async_context(listening([entry("e", await engines())]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        ending = asyncio.create_task(stack.aclose())
+        await until_refused(port)
+        body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping"}).encode()
+        writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        answer = await reader.read()
+        writer.close()
+        await ending
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"jsonrpc": "2.0", "id": 7, "result": {}}
 
 
 async def test_idle_keep_alive_connections_do_not_hold_it_up(engines: Any, tmp_path: Path) -> None:

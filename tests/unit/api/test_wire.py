@@ -1,6 +1,7 @@
 """The corked transport: two writes of one iteration leave as one, and nothing is held longer or lost."""
 
 import asyncio
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,6 +171,41 @@ def test_progress_is_patience() -> None:
         door._messages = number
         door.look(number * 59.0)
     assert (behind.closing, cut) == (False, [])
+
+
+def test_who_has_just_connected_is_given_time_to_ask() -> None:
+    """At the end an idle connection is closed at once, but not one whose first request may be on its way."""
+    door, behind, _ = door_at(None)
+    behind.hang_up = behind.close  # type: ignore[attr-defined]
+    now = 10.0
+    door.loop, door._since = SimpleNamespace(time=lambda: now), 10.0
+    behind.get_extra_info = lambda name: None  # type: ignore[assignment, return-value]
+    door.leave()
+    now += wire.FIRST_REQUEST_SECONDS - 0.1
+    door.leave()
+    assert not behind.closing
+    door._messages = 1
+    door.leave()
+    assert behind.closing
+    door, behind, _ = door_at(None)
+    behind.hang_up = behind.close  # type: ignore[attr-defined]
+    behind.get_extra_info = lambda name: None  # type: ignore[assignment, return-value]
+    door.loop, door._since = SimpleNamespace(time=lambda: 10.0 + wire.FIRST_REQUEST_SECONDS), 10.0
+    door.leave()
+    assert behind.closing
+
+
+async def test_hanging_up_is_seen_at_once() -> None:
+    """The caller's system knows of the end before the loop goes on: it sends no request into a closed connection."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+    corked: Any = CorkedTransport(transport, asyncio.get_running_loop())
+    corked.hang_up()
+    assert theirs.recv(1) == b""
+    assert corked.is_closing()
+    await turns()
+    theirs.close()
 
 
 def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
