@@ -29,6 +29,7 @@ from app.protocol.errors import (
     RcpError,
 )
 from app.protocol.messages import UNGATED
+from app.resilience.pace import Pace
 from app.telemetry.logs import logger
 from app.telemetry.traces import OUTGOING, Span, enter
 
@@ -48,6 +49,7 @@ class Dispatcher:
         self._handshake = handshake or http_handshake(state.settings, state.sharing)
         self._log = logger()
         self._in_flight = InFlight()
+        self._pace = Pace()
         self._answers = Answers(state)
         self._alone = EngineAnswers(state, self._answers.accepted)
 
@@ -104,6 +106,8 @@ class Dispatcher:
         session = caller.cancel_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
+            if not self._pace.may_begin():
+                await self._pace.wait()
             if caller.tenant is not None:
                 caller.tenant.check(request.method)
             if self._handshake is not None:
@@ -160,6 +164,8 @@ class Dispatcher:
         request = Request(method, params)
         span, caller = self._traced(request, caller)
         try:
+            if not self._pace.may_begin():
+                await self._pace.wait()
             if caller.tenant is not None:
                 caller.tenant.check(method)
             if listener is None:
