@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.installed-demo
 ARGS   ?=
 QUESTION := $(value ARGS)
 unexport ARGS
@@ -16,17 +17,21 @@ help: ## list what make can do
 
 install: $(STAMP) ## create .venv and install the gateway with everything its demo, tests and checks need
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): EXTRAS := demo,dev,eval,compile,browser,deploy
+$(STAMP): WHAT := the gateway, its demo engines and all its tools (a minute or two the first time; 1.1 GB)
+$(DEMO): EXTRAS := demo,dev,eval
+$(DEMO): WHAT := the gateway and its demo engines (a minute or two the first time; 0.5 GB)
+$(STAMP) $(DEMO): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
-	@echo "installing the gateway, its demo engines and its tools (about a minute the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[demo,dev,eval,compile,deploy]'
-	@touch $@
+	@echo "installing $(WHAT)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[$(EXTRAS)]'
+	@touch $@ $(DEMO) # all of it includes the demo
 
 compile: $(STAMP) ## make machine code of the hot rooms (minutes; needs a C compiler; again after their sources change)
 	@$(BIN)/rcp-gateway compile
 
-demo: $(STAMP) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
+demo: $(DEMO) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
 	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
 
 test: $(STAMP) ## run the whole test suite; the tests of the shared state need a redis-server, or one at REDIS_URL

@@ -25,7 +25,7 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout that looks installed, whose gateway says how it was called."""
     shutil.copy(PROJECT / "Makefile", tmp_path)
     program(tmp_path / ".venv/bin/rcp-gateway", ECHO)
-    for name in ("pyproject.toml", "requirements.lock", ".venv/.installed"):
+    for name in ("pyproject.toml", "requirements.lock", ".venv/.installed", ".venv/.installed-demo"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -51,6 +51,26 @@ def test_a_question_is_one_word(checkout: Path, question: str) -> None:
 def test_options_are_several_words(checkout: Path, given: str, words: str) -> None:
     """What begins with a dash is read as the shell reads it; nothing given is nothing passed on."""
     assert make(checkout, "demo", f"ARGS={given}") == f"<demo>{words}"
+
+
+def test_the_demo_is_there_before_the_large_tools(checkout: Path) -> None:
+    """The demo installs no browser and nothing of deploy/, all other acts everything, the demo included."""
+    shutil.rmtree(checkout / ".venv")
+    program(checkout / ".venv/bin/python", '#!/bin/sh\nfor word in "$@"; do last=$word; done; echo "<$last>"\n')
+    program(checkout / ".venv/bin/rcp-gateway", ECHO)
+    small, whole = make(checkout, "demo"), make(checkout, "test")
+    assert "<.[demo,dev,eval]>" in small
+    assert {"browser", "deploy", "dev", "demo"} <= extras_in(whole)
+    assert make(checkout, "demo") == "<demo>"
+    (checkout / ".venv/.installed-demo").unlink()
+    (checkout / ".venv/.installed").unlink()
+    assert extras_in(make(checkout, "install")) == extras_in(whole)
+    assert make(checkout, "demo") == "<demo>"
+
+
+def extras_in(made: str) -> set[str]:
+    """Which extras pip was told to install."""
+    return set(made.partition("<.[")[2].partition("]>")[0].split(","))
 
 
 def test_an_environment_that_was_cut_off_is_made_again(checkout: Path) -> None:

@@ -71,7 +71,7 @@ def test_the_images_hold_machine_code_and_no_compiler() -> None:
     assert not target.startswith("/opt/rcp-gateway")
 
 
-NOT_SERVING = {"compile", "demo", "deploy", "dev", "eval", "otel"}
+NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "otel"}
 """Extras that a gateway in production has no use for; and `otel`, which would make the image larger than it may be."""
 
 BASE_BYTES = 125e6

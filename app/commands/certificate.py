@@ -61,7 +61,8 @@ def show_report(report: Report, console: "Console") -> None:
     console.print(table)
     console.print()
     if len(asked) < len(report.findings):
-        console.print(f"{len(report.findings) - len(asked)} checks were not asked: the server had stopped answering")
+        unasked = len(report.findings) - len(asked)
+        console.print(f"{unasked} checks were not asked and count as failed: the server did not answer any more")
     console.print(Text(_conclusion(report), style="green" if report.admitted else "red"))
 
 
@@ -80,7 +81,8 @@ def _words(finding: Finding) -> "Text":
 
 
 def _conclusion(report: Report) -> str:
-    name = one_line(" ".join(str(report.server.get(key, "?")) for key in ("name", "version")), 100)
+    said = " ".join(str(report.server.get(key, "?")) for key in ("name", "version"))
+    name = one_line(said, 100) if report.server else "the server"
     counts = ", ".join(
         f"{report.count(verdict)} {word}"
         for verdict, word in ((Verdict.PASS, "passed"), (Verdict.FAIL, "failed"), (Verdict.SKIP, "skipped"))

@@ -15,6 +15,7 @@ import typer
 
 from app.commands.failure import explain
 from app.commands.files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.commands.runs import counted
 from app.commands.terminal import answers, harmless, one_line
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") ->
         typer.echo(f"error: {harmless(explain(fault))}", err=True)
         return False
     if tenants is not None:
-        count = sum(len(entry.keys) for entry in tenants.by_id.values())
-        typer.echo(f"ok: {settings.auth.tenants_file}: {len(tenants.by_id)} tenants, {count} keys")
+        keys = sum(len(entry.keys) for entry in tenants.by_id.values())
+        typer.echo(f"ok: {settings.auth.tenants_file}: {counted(len(tenants.by_id), 'tenant')}, {counted(keys, 'key')}")
         for line in tenants.strays([entry.id for entry in loaded.registry.engines]):
             typer.echo(f"warning: {harmless(line)}", err=True)
     return exposed is None
@@ -111,7 +112,7 @@ def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") ->
 
 def _counted(entries: "Sequence[EngineEntry]") -> str:
     total, off = len(entries), sum(not entry.enabled for entry in entries)
-    count = "1 engine" if total == 1 else f"{total} engines"
+    count = counted(total, "engine")
     return f"{count} ({off} disabled)" if off else count
 
 

@@ -165,7 +165,8 @@ def _await_engines(waiting: set[str], url: str, console: "Console", check: Calla
             for name in sorted(waiting & _engines_up(url)):
                 console.print(f"{name} is up after {time.monotonic() - begun:.1f} s", style="green")
                 waiting.discard(name)
-            status.update(f"waiting for {', '.join(sorted(waiting))}")
+            if waiting:
+                status.update(f"waiting for {', '.join(sorted(waiting))}")
 
 
 def _await_the_new(url: str, console: "Console") -> None:

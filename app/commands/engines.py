@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def engines(
-    url: Annotated[str, typer.Option(help="The gateway's address.")] = remote.DEFAULT_URL,
+    url: remote.UrlOption = remote.DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = 10.0,
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 from app.commands import measure
 from app.commands.interview import Asking, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
 from app.commands.judged import JudgedQueries, QrelsOption, QueriesOption, read_judged
-from app.commands.remote import DEFAULT_URL
+from app.commands.remote import DEFAULT_URL, UrlOption
 from app.commands.runs import Run
 from app.commands.scoreboard import Difference, Row, differences_table, systems_table
 from app.commands.terminal import answers, asides, harmless_json, one_line
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     queries: QueriesOption,
     qrels: QrelsOption,
-    url: Annotated[str, typer.Option(help="The gateway's address.")] = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits asked for.")] = 50,
     engines: EnginesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,

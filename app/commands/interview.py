@@ -93,9 +93,13 @@ class _Interview:
     async def conduct(self, queries: Sequence[Query]) -> None:
         import httpx2
 
+        headers = remote.credential()
         jobs = ((query, run) for query in queries for run in self._runs)
         # trust_env: a proxy of the environment has no business between a person and their gateway.
-        async with httpx2.AsyncClient(trust_env=False, timeout=None) as client, asyncio.TaskGroup() as group:
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=None, headers=headers) as client,
+            asyncio.TaskGroup() as group,
+        ):
             for _ in range(self._asking.concurrency):
                 group.create_task(self._work(client, jobs))
 

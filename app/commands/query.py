@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.remote import DEFAULT_URL, call
+from app.commands.remote import DEFAULT_URL, UrlOption, call
 from app.commands.terminal import answers, asides, harmless_json
 
 
@@ -22,7 +22,7 @@ def query(
         list[str],
         typer.Argument(metavar="TEXT...", help="What to look for, in one word or several.", show_default=False),
     ],
-    url: Annotated[str, typer.Option(help="The gateway's address.")] = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Most hits wanted.")] = 10,
     mode: Annotated[
         Literal["dense", "sparse", "hybrid"] | None, typer.Option(help="How engines search.", show_default=False)

@@ -1,18 +1,29 @@
 """A running gateway as the command line reaches it: one question, one answer, over HTTP.
 
-It decides how what can go wrong on the way is told. It refuses to know how answers are shown.
+It decides with which key the gateway is asked, and how what can go wrong on the way is told. It refuses to know how
+answers are shown.
 """
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from app.commands.failure import Failure
 from app.commands.terminal import one_line
+from app.protocol.errors import Unauthorized
 
 if TYPE_CHECKING:
     import httpx2
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+KEY_VARIABLE = "RCP_GATEWAY_KEY"
+"""Where the key stands: on a command line everybody on the machine could read it."""
+
+UrlOption = Annotated[str, typer.Option("--url", help=f"The gateway's address; {KEY_VARIABLE} holds a key for it.")]
 
 GRACE_SECONDS = 1.0
 """Waited beyond the deadline, so that the gateway itself can say that time ran out."""
@@ -33,7 +44,11 @@ def call(url: str, method: str, params: dict[str, Any], timeout: float) -> dict[
 
 def engines(url: str, timeout: float) -> list[dict[str, Any]]:
     """What the gateway at `url` says of its engines (`GET /engines`) within `timeout` seconds. Raises Failure."""
-    listed = _exchange("GET", base_of(url), "/engines", timeout).get("engines")
+    answer = _exchange("GET", base_of(url), "/engines", timeout)
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise Failure(error_text(error))
+    listed = answer.get("engines")
     if not isinstance(listed, list):
         raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
     return [entry for entry in listed if isinstance(entry, dict)]
@@ -46,13 +61,24 @@ def base_of(url: str) -> str:
     return url.rstrip("/").removesuffix("/rcp")
 
 
+def credential() -> dict[str, str]:
+    """The header that lets the caller in: the key in the environment, where there is one. Raises Failure."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not key:
+        return {}
+    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", key):
+        raise Failure(f"{KEY_VARIABLE} holds no key: keys and tokens are letters, digits and . _ ~ + / = - alone")
+    return {"Authorization": f"Bearer {key}"}
+
+
 def _exchange(verb: str, url: str, path: str, timeout: float, message: dict[str, Any] | None = None) -> dict[str, Any]:
     import httpx2
 
+    headers = credential()
     try:
         # trust_env: a proxy of the environment has no business between a person and their gateway.
         with httpx2.Client(trust_env=False, timeout=timeout + GRACE_SECONDS) as client:
-            response = client.request(verb, url + path, json=message)
+            response = client.request(verb, url + path, json=message, headers=headers)
     except httpx2.ConnectError:
         raise Failure(
             f"no gateway is running at {url}; start one with: rcp-gateway serve (or: rcp-gateway demo)"
@@ -89,4 +115,6 @@ def error_text(error: dict[str, Any]) -> str:
     notes = data.get("notes", data.get("detail"))
     lines = [f"{one_line(error.get('message', 'refused'))} ({', '.join(details)})"]
     lines += [f"  {one_line(note)}" for note in (notes if isinstance(notes, list) else [notes]) if note]
+    if error.get("code") == Unauthorized.code and not os.environ.get(KEY_VARIABLE):
+        lines.append(f"  set {KEY_VARIABLE} to a key of a tenant")
     return "\n".join(lines)

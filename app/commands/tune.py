@@ -18,7 +18,7 @@ from app.commands.failure import Failure
 from app.commands.interview import Asking, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
 from app.commands.judged import JudgedQueries, QrelsOption, QueriesOption, read_judged
 from app.commands.present import Present, ask_gateway, read_files
-from app.commands.remote import DEFAULT_URL
+from app.commands.remote import DEFAULT_URL, UrlOption
 from app.commands.runs import Run, counted
 from app.commands.scoreboard import progress_bar
 from app.commands.terminal import answers, asides, harmless_json, one_line
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def tune(
     queries: QueriesOption,
     qrels: QrelsOption,
-    url: Annotated[str, typer.Option(help="The gateway's address.")] = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
     registry: Annotated[
         Path | None, typer.Option(help="Its registry, for the present weights.", show_default="what the gateway says")
     ] = None,

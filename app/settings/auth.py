@@ -94,7 +94,7 @@ def check_together(auth: AuthSettings, jwt: JwtSettings) -> None:
             raise Misplaced("is never read while auth.mode is none; set auth.mode to [keys]", "auth", "tenants_file")
         return
     if auth.tenants_file is None:
-        raise Misplaced(f"is missing: {' and '.join(auth.mode)} need the tenants", "auth", "tenants_file")
+        raise Misplaced(f"is missing: mode {' and '.join(auth.mode)} needs the tenants", "auth", "tenants_file")
     if "jwt" in auth.mode:
         for name in ("issuer", "audience", "jwks_url"):
             if getattr(jwt, name) is None:

@@ -121,6 +121,8 @@ def _suggestion(item: Any, at: Trail, model: type[BaseModel]) -> str | None:
         return f"did you mean '{close[0]}'?" if close else None
     if kind in _EXPECTED and found is None:
         return "leave the key out for its default"
+    if kind in ("list_type", "tuple_type") and isinstance(found, str):
+        return _written_as_list(found, at)
     if kind == "bool_type" and isinstance(found, str) and found.lower() in _WORDS:
         return f"write {_WORDS[found.lower()]}"
     if kind in ("int_type", "float_type") and isinstance(found, str):
@@ -129,6 +131,12 @@ def _suggestion(item: Any, at: Trail, model: type[BaseModel]) -> str | None:
 
 
 _WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+
+
+def _written_as_list(text: str, at: Trail) -> str:
+    """What a list of this one text should look like, in YAML and JSON alike; of a secret, what any should."""
+    open_word = re.fullmatch(r"[\w.*-]{1,40}", text) and _found(text, at) != "text"
+    return f'write ["{text}"]' if open_word else 'write a list, such as ["a", "b"]'
 
 
 def _closest_key(key: str, model: type[BaseModel], at: Trail) -> str | None:

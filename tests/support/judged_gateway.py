@@ -37,6 +37,7 @@ class JudgedGateway:
     report: dict[str, Any] = field(default_factory=dict)
     """`_meta.x-gateway` of every answer of the whole gateway."""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    credentials: set[str | None] = field(default_factory=set)
     url: str = ""
     busy: int = 0
     busiest: int = 0
@@ -100,6 +101,7 @@ def _door(gateway: JudgedGateway) -> type[BaseHTTPRequestHandler]:
             self._send(gateway.engines())
 
         def do_POST(self) -> None:
+            gateway.credentials.add(self.headers.get("Authorization"))
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with gateway.lock:
                 gateway.busy += 1

@@ -21,6 +21,7 @@ class FakeGateway:
     status: int = 200
     body: bytes = b"{}"
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    credentials: list[str | None] = field(default_factory=list)
     mute: bool = False
     released: Event = field(default_factory=Event)
 
@@ -38,6 +39,7 @@ def _door(gateway: FakeGateway) -> type[BaseHTTPRequestHandler]:
     class Door(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
+            gateway.credentials.append(self.headers.get("Authorization"))
             gateway.asked.append((self.command, self.path, json.loads(self.rfile.read(length) or b"null")))
             if gateway.mute:
                 gateway.released.wait(10)
@@ -74,6 +76,6 @@ def gateway() -> Iterator[FakeGateway]:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs the command line with these words, without colours and without settings of the environment."""
-    for name in ("RCP_GATEWAY_DEBUG", "FORCE_COLOR", "COLUMNS"):
+    for name in ("RCP_GATEWAY_DEBUG", "RCP_GATEWAY_KEY", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     return lambda *words: CliRunner().invoke(load(), [str(word) for word in words])

@@ -36,12 +36,13 @@ def test_each_verdict_has_its_words() -> None:
 
 
 def test_a_server_that_says_nothing_has_no_name() -> None:
-    """Missing parts are question marks and words, not errors."""
-    part = "? ?: 1 passed, 0 failed, 0 skipped; claims no level; no level is judged by a part of the checks"
+    """Missing parts are words and question marks, not errors."""
+    part = "the server: 1 passed, 0 failed, 0 skipped; claims no level; no level is judged by a part of the checks"
     assert part in " ".join(shown(Finding(CHECK, Verdict.PASS)).split())
     whole = shown(Finding(replace(CHECK, id="claim.level"), Verdict.PASS), claimed="L0", proved="L0")
     assert "claims L0, proved L0" in whole
     assert "a 1: " in shown(server={"name": "a", "version": 1})
+    assert "a ?: " in shown(server={"name": "a"})
 
 
 def test_checks_that_were_not_asked_are_counted() -> None:

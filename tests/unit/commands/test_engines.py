@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from typer.testing import Result
 
 Run = Callable[..., Result]
@@ -60,3 +61,37 @@ def test_another_service_is_told(gateway: Any, run: Run) -> None:
     result = run("engines", "--url", gateway.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "address?" in result.stderr
+
+
+def test_a_key_in_the_environment_is_sent(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that asks a gateway shows it the key of `RCP_GATEWAY_KEY`, and none where there is no key."""
+    _serve(gateway, UP)
+    run("engines", "--url", gateway.url)
+    monkeypatch.setenv("RCP_GATEWAY_KEY", " rcpgw_abc/+=\n")
+    run("engines", "--url", gateway.url)
+    gateway.result(hits=[])
+    run("query", "what", "--url", gateway.url)
+    assert gateway.credentials == [None, "Bearer rcpgw_abc/+=", "Bearer rcpgw_abc/+="]
+
+
+def test_a_key_that_is_none_is_told_and_not_repeated(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be a key never leaves, and never comes out on the terminal."""
+    monkeypatch.setenv("RCP_GATEWAY_KEY", "Bearer sécret")
+    result = run("engines", "--url", gateway.url)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: RCP_GATEWAY_KEY holds no key")
+    assert "cret" not in result.stderr
+    assert gateway.asked == []
+
+
+def test_a_gateway_that_wants_a_key_is_told_with_the_remedy(
+    gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is turned away without a key learns where to put it; who is with one learns only why."""
+    gateway.status = 401
+    gateway.error(-32012, "a credential is needed")
+    told = "error: a credential is needed (code -32012)\n"
+    assert run("engines", "--url", gateway.url).stderr == f"{told}  set RCP_GATEWAY_KEY to a key of a tenant\n"
+    assert run("query", "x", "--url", gateway.url).stderr == f"{told}  set RCP_GATEWAY_KEY to a key of a tenant\n"
+    monkeypatch.setenv("RCP_GATEWAY_KEY", "wrong")
+    assert run("engines", "--url", gateway.url).stderr == told

@@ -39,6 +39,13 @@ def test_every_system_is_asked_every_query(gateway: JudgedGateway) -> None:
     assert set(whole.rankings()["q0"]) == {"a1", "a2", "b1", "b2"}
 
 
+def test_every_question_bears_the_key(gateway: JudgedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that tells callers apart is asked with the key of the environment."""
+    monkeypatch.setenv("RCP_GATEWAY_KEY", "rcpgw_abc")
+    fetch_runs(QUERIES, [None, "a"], asking(gateway.url))
+    assert gateway.credentials == {"Bearer rcpgw_abc"}
+
+
 def test_what_fails_is_kept_with_its_reason(gateway: JudgedGateway) -> None:
     """A refusal is no failure; an engine that failed tells why; the other queries go on."""
     refusal = {"code": -32005, "message": "no mode", "data": {"option": "mode", "detail": "long story"}}

@@ -37,7 +37,7 @@ def test_modes_from_the_environment(written: str, modes: list[str]) -> None:
         ({"MODE": "kyes"}, "auth.mode[0]: expected 'none', 'keys' or 'jwt', found text 'kyes' (did"),
         ({"MODE": "none,keys"}, "auth.mode: 'none' lets everybody in and cannot stand beside another mode"),
         ({"MODE": "[]"}, "auth.mode: must not be empty"),
-        ({"MODE": "keys"}, "auth.tenants_file: is missing: keys need the tenants"),
+        ({"MODE": "keys"}, "auth.tenants_file: is missing: mode keys needs the tenants"),
         ({"TENANTS_FILE": "t"}, "auth.tenants_file: is never read while auth.mode is none; set auth.mode to [keys]"),
         ({"MODE": "jwt", "TENANTS_FILE": "t"}, "jwt.issuer: is missing: auth.mode has jwt"),
     ],

@@ -98,6 +98,19 @@ def test_unknown_registry_keys_are_told_in_camel_case(key: str, suggestion: str)
     assert (fault.suggestion or "").startswith(suggestion)
 
 
+@pytest.mark.parametrize(
+    ("key", "message", "suggestion"),
+    [
+        ("discoverHosts", "expected a list, found text 'docs-1'", 'write ["docs-1"]'),
+        ("command", "expected a list, found text", 'write a list, such as ["a", "b"]'),
+    ],
+)
+def test_a_text_in_place_of_a_list_is_told(key: str, message: str, suggestion: str) -> None:
+    """The remedy shows the list that was meant, and of what may hold secrets only how any list is written."""
+    fault = _engine(**{key: "docs-1"})[f"engines[0].{key}"]
+    assert (fault.message, fault.suggestion) == (message, suggestion)
+
+
 def test_keys_inside_tls_are_told() -> None:
     """Suggestions know the keys of the level where the fault is."""
     fault = _engine(tls={"ca": "x"})["engines[0].tls.ca"]
