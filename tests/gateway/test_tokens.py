@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api import jwks
+from app.api import jwks, tokens
 from app.settings.tenants import tenants_in
 from tests.support.authority import Authority
 from tests.support.issuer import Issuer, ec, issuing, published, rsa, secret, token
@@ -240,7 +240,20 @@ async def test_before_the_issuer_was_ever_reached() -> None:
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
 
 
-async def test_keys_come_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
+    monkeypatch.setattr(tokens, "MAX_VERIFIED", 10)
+    async with issuing(KEY) as issuer, believing(issuer) as gateway:
+        bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
+        for number in range(10):
+            assert (await asked(gateway, token(ec("k1"), jti=f"bad-{number}"), "info")).status_code == 401
+        assert len(bearers._verified) == 0
+        for number in range(25):
+            assert (await asked(gateway, token(KEY, jti=f"good-{number}"), "info")).status_code == 200
+        assert len(bearers._verified) == 10
+
+
+async def test_an_issuer_is_believed_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer whose certificate the system's authorities vouch for is believed."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", authority.ca_file)
