@@ -41,7 +41,7 @@ class StateSettings(Section):
     replicas: int = Field(default=1, ge=1, le=10_000)
     """Processes that share the state, workers counted: while Redis is lost, each lets through its part of a limit."""
     timeout_ms: int = Field(default=40, ge=1, le=10_000)
-    """How long Redis is waited for; after that it counts as lost until it answers again."""
+    """How long Redis may be silent to all who wait for it; after that it counts as lost until it answers again."""
     connections: int = Field(default=16, ge=1, le=1024)
     """Most connections to Redis at once, of each process."""
     max_shared_bytes: int = Field(default=262_144, ge=0)

@@ -1,8 +1,8 @@
 """The link to Redis: asks within a bound of time, and knows whether it is at hand.
 
-State room; with `shared_counters` the only place that knows Redis. Whoever is not answered in time falls back at once,
-and so does everybody after, until a probe is answered again: nobody waits twice for the same outage. It refuses to know
-what is kept there.
+State room; with `shared_counters` the only place that knows Redis. Once it has been silent for too long, whoever waits
+falls back at once, and so does everybody after, until a probe is answered again: nobody waits twice for one outage. It
+refuses to know what is kept there.
 """
 
 import asyncio
@@ -27,6 +27,12 @@ Answer = TypeVar("Answer")
 CONNECT_SECONDS = 1.0
 """Left to a probe to connect and greet; asking is then bounded as for everybody."""
 
+MOST_PATIENCES = 5
+"""How many patiences one question is waited for where Redis answers others: it is there, and this process is busy."""
+
+LATE_TURNS = 2
+"""Turns of the loop after the patience, in which an answer that came during a long turn is read."""
+
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 STEADY_SECONDS = 10.0
@@ -41,7 +47,7 @@ return 1
 
 
 class Link:
-    """One link of one process, over a few connections. Calls are bounded by `patience` seconds."""
+    """One link of one process, over a few connections. Redis may be silent for `patience` seconds."""
 
     def __init__(
         self,
@@ -67,7 +73,9 @@ class Link:
         self._pause = 0.0
         self._back = float("-inf")
         self._lost = 0.0
+        self._heard = float("-inf")
         self._generation = 0
+        self._loss: asyncio.Future[None] | None = None
         self._recovering: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Future[Any]] = set()
         self.up = True
@@ -87,15 +95,16 @@ class Link:
         await asyncio.gather(*self._asking, return_exceptions=True)
 
     async def ask(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
-        """What Redis answers to `question`, which is handed the client. Raises StateUnreachable, within the patience.
+        """What Redis answers to `question`, which is handed the client.
 
-        What was asked may have been done nevertheless.
+        Raises StateUnreachable, within the patience unless Redis answers others meanwhile, and at once when the link is
+        lost by another's question. What was asked may have been done nevertheless.
         """
         if not self.up:
             raise StateUnreachable("the shared state is not at hand")
         generation = self._generation
         try:
-            return await self._within(self._patience, question(self._redis))
+            return await self._unless_lost(question(self._redis))
         except Exception as fault:  # noqa: BLE001 - an edge: whatever goes wrong with the state, no request fails by it
             reason = _reason(fault)
             self._metrics.failed(reason)
@@ -119,6 +128,9 @@ class Link:
         self._lost = now
         self._pause = _longer(self._pause) if now - self._back < STEADY_SECONDS else 0.0
         self._metrics.degraded.set(1)
+        if self._loss is not None:
+            self._loss.set_result(None)
+            self._loss = None
         logger().warning("state_degraded", reason=reason, detail=detail[:300])
         self._recovering = asyncio.get_running_loop().create_task(self._recover())
 
@@ -137,15 +149,36 @@ class Link:
         try:
             await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
             await self._within(CONNECT_SECONDS, self._redis.ping())
-            await self._within(self._patience, self._written())
+            await self._within(self._patience, self._redis.set(self._probe_key, b"", px=1000))
+            await self._within(self._patience, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
         except Exception as fault:  # noqa: BLE001 - the same edge: or the link would be lost for ever
             self._metrics.failed(_reason(fault))
             return False
         return True
 
-    async def _written(self) -> None:
-        await self._redis.set(self._probe_key, b"", px=1000)
-        await self._swap(keys=[self._probe_key], args=[b"", b"", 1000])
+    async def _unless_lost(self, answer: Awaitable[Answer]) -> Answer:
+        """`answer`, unless Redis is silent for the patience. Raises TimeoutError, and what it raises.
+
+        Silence is counted, not the time that one answer takes: a process with much to do reads late what came in time,
+        and the questions behind it wait for a connection.
+        """
+        if self._loss is None:
+            self._loss = asyncio.get_running_loop().create_future()
+        loss, asking = self._loss, self._begun(answer)
+        asked, turns = self._clock(), LATE_TURNS
+        try:
+            while not asking.done():
+                end = min(max(asked, self._heard) + self._patience, asked + MOST_PATIENCES * self._patience)
+                if loss.done() or (not turns and end <= self._clock()):
+                    raise TimeoutError
+                if (left := end - self._clock()) > 0:
+                    await asyncio.wait((asking, loss), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    turns -= 1
+                    await asyncio.sleep(0)
+        finally:
+            asking.cancel()
+        return asking.result()
 
     async def _within(self, seconds: float, answer: Awaitable[Answer]) -> Answer:
         """`answer`, which is waited for so long and no longer. Raises TimeoutError, and what it raises.
@@ -153,9 +186,7 @@ class Link:
         It is not enough to cancel it: the library bounds its own reading too, and where both bounds meet it may take
         our cancellation for its own and go on until its default of five seconds.
         """
-        asking = asyncio.ensure_future(answer)
-        self._asking.add(asking)
-        asking.add_done_callback(self._ended)
+        asking = self._begun(answer)
         try:
             done, _ = await asyncio.wait((asking,), timeout=seconds)
         finally:
@@ -164,10 +195,17 @@ class Link:
             raise TimeoutError
         return asking.result()
 
+    def _begun(self, answer: Awaitable[Answer]) -> "asyncio.Future[Answer]":
+        asking = asyncio.ensure_future(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(self._ended)
+        return asking
+
     def _ended(self, asking: asyncio.Future[Any]) -> None:
         self._asking.discard(asking)
-        if not asking.cancelled():
-            asking.exception()  # of what nobody waits for any more it would be logged
+        # To look at the exception is needed: of what nobody waits for any more it would be logged.
+        if not asking.cancelled() and asking.exception() is None:
+            self._heard = self._clock()
 
     def __repr__(self) -> str:
         state = "up" if self.up else f"lost for {self._clock() - self._lost:.1f} s"

@@ -6,13 +6,15 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from time import time
 from typing import Any
 
 import pytest
 
-from app.api import jwks
+from app.api import jwks, tokens
 from app.settings.tenants import tenants_in
+from tests.support.authority import Authority
 from tests.support.issuer import Issuer, ec, issuing, published, rsa, secret, token
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
@@ -236,6 +238,46 @@ async def test_before_the_issuer_was_ever_reached() -> None:
             assert await result(gateway, token(KEY), "info")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
+
+
+async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
+    monkeypatch.setattr(tokens, "MAX_VERIFIED", 10)
+    async with issuing(KEY) as issuer, believing(issuer) as gateway:
+        bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
+        for number in range(10):
+            assert (await asked(gateway, token(ec("k1"), jti=f"bad-{number}"), "info")).status_code == 401
+        assert len(bearers._verified) == 0
+        for number in range(25):
+            assert (await asked(gateway, token(KEY, jti=f"good-{number}"), "info")).status_code == 200
+        assert len(bearers._verified) == 10
+
+
+async def test_an_issuer_is_believed_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer whose certificate the system's authorities vouch for is believed."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", authority.ca_file)
+    async with issuing(KEY, tls=authority.server("localhost")) as issuer, believing(issuer) as gateway:
+        assert issuer.url.startswith("https:")
+        assert (await asked(gateway, token(KEY), "info")).status_code == 200
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name"])
+async def test_keys_of_an_impostor_are_not_taken(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate of nobody we trust, or for another name: it is not even asked, and its tokens open nothing."""
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    monkeypatch.setenv("SSL_CERT_FILE", ours.ca_file)
+    tls = theirs.server("localhost") if wrong == "authority" else ours.server("elsewhere.test")
+    async with issuing(KEY, tls=tls) as issuer:
+        issuer.silent = True  # nobody is to wait until it was asked
+        with own_log() as log:
+            async with believing(issuer) as gateway:
+                await until(lambda: any(line["event"] == "jwks_failed" for line in log.lines))
+                issuer.silent = False
+                assert (await asked(gateway, token(KEY), "info")).status_code == 503
+        assert issuer.looks == 0
 
 
 async def test_a_tenant_taken_away_while_its_token_is_looked_at() -> None:

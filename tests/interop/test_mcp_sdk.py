@@ -12,6 +12,7 @@ from tests.support.listening_gateway import listening
 from tests.support.mcp_peer import EXTENSION, MODERN, RoundRobin, sdk_client
 from tests.support.running_gateway import Json, entry, until
 from tests.support.scripted_engine import ScriptedEngine, hang, hits
+from tests.support.shared_state import unique
 from tests.support.tenancy import bearer, tenant
 
 MODES = ["auto", "legacy", MODERN]
@@ -113,3 +114,33 @@ async def test_credentials_travel_with_each_request(engine: ScriptedEngine, mode
     ):
         result = await client.call_tool("list_engines", {})
     assert [each["id"] for each in result.structured_content["engines"]] == ["docs"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_replicas_that_share_are_one_gateway(engine: ScriptedEngine, redis_url: str, mode: str) -> None:
+    """Every tool over both in turn: what either found the other fetches, and the engine is not asked for it again."""
+    entries = [entry("docs", engine)]
+    settings: Json = {"state": {"url": redis_url, "prefix": unique(), "timeout_ms": 5000, "replicas": 2}}
+    async with (
+        listening(entries, settings) as (_, one),
+        listening(entries, settings) as (_, other),
+        sdk_client([one, other], mode) as (client, sent),
+    ):
+        await _all_tools(client, engine, sent)
+    assert _evenly(sent)
+
+
+async def _all_tools(client: Client, engine: ScriptedEngine, sent: RoundRobin) -> None:
+    listings = [(await client.call_tool("list_engines", {})).structured_content for _ in "12"]
+    assert listings[0] == listings[1]
+    for turn in range(4):
+        tool, hits = (("search", "results"), ("retrieve", "hits"))[turn // 2]
+        found = await client.call_tool(tool, {"query": f"question {turn}"})
+        finder, asked = sent.sent[-1], len(engine.requests())
+        first = found.structured_content[hits][0]
+        fetched = await client.call_tool("fetch", {"id": first["id"]})
+        assert sent.sent[-1] != finder
+        assert fetched.structured_content["id"] == first["id"]
+        assert len(engine.requests()) == asked
+        if turn % 2 == 0:
+            await client.call_tool("list_engines", {})  # so that the other one is asked next

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -89,11 +90,12 @@ class Issuer:
 
 
 @asynccontextmanager
-async def issuing(*keys: Key) -> AsyncIterator[Issuer]:
-    """An issuer with these keys, on a port of loopback."""
+async def issuing(*keys: Key, tls: ssl.SSLContext | None = None) -> AsyncIterator[Issuer]:
+    """An issuer with these keys, on a port of loopback; with `tls` at https://localhost."""
     issuer = Issuer(*keys)
-    server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0)
-    issuer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/jwks.json?client=abc"
+    server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0, ssl=tls)
+    origin = "http://127.0.0.1" if tls is None else "https://localhost"
+    issuer.url = f"{origin}:{server.sockets[0].getsockname()[1]}/jwks.json?client=abc"
     try:
         yield issuer
     finally:
