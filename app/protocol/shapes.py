@@ -107,9 +107,9 @@ def either(*shapes: Shape) -> Shape:
 def reshaped(value: dict[str, Any], fields: Mapping[str, Shape]) -> dict[str, Any]:
     """The object as far as these fields are well formed; `value` itself if all of them are."""
     changes = {}
-    for name in value.keys() & fields.keys():
-        made = fields[name](value[name])
-        if made is None or made is not value[name]:
+    for name, member in value.items():
+        shape = fields.get(name)
+        if shape is not None and ((made := shape(member)) is None or made is not member):
             changes[name] = made
     if not changes:
         return value
