@@ -309,11 +309,17 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
     _end_on_signals()
     end_with_parent(told(Stage.FINISHING))
     shared.share(place)
-    settings = files.load().settings
-    start_log(settings.log)
     signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
     signals |= {signal.SIGHUP: None, signal.SIGINT: Stage.SERVING}
-    _run(_serve(files, [listener, *metering], signals, lambda: news.send_bytes(b"1")))
+    start_log(LogSettings())
+    try:
+        start_log(files.load().settings.log)
+        _run(_serve(files, [listener, *metering], signals, lambda: news.send_bytes(b"1")))
+    except (
+        SettingsError
+    ) as fault:  # the files have changed since the first start; whoever serves keeps what it has read
+        logs.logger().error("start_failed", worker=place, file=fault.file, faults=[str(one) for one in fault.faults])
+        raise SystemExit(1) from None
 
 
 async def _serve(

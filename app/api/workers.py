@@ -123,8 +123,9 @@ class Workers:
     def _notice_news(self, ready: list[Any]) -> None:
         for worker in self._workers.values():
             if worker.news in ready:
-                worker.serves = self._served = bool(worker.news.poll() and _one_byte(worker.news))
-                if worker.serves:
+                worker.serves = bool(worker.news.poll() and _one_byte(worker.news))
+                if worker.serves:  # who ends before it serves says nothing of those that do
+                    self._served = True
                     self._pause = FIRST_PAUSE
                     logger().info("worker_serves", worker=worker.place, pid=worker.process.pid)
 

@@ -4,6 +4,7 @@ Engines room. It decides request targets, the request's headers and what a faile
 know sockets. URLs may hold keys, so nothing here ever shows a path or a query: host and port are all that is said.
 """
 
+import errno
 import os
 import ssl
 from collections.abc import Iterator
@@ -11,9 +12,14 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote, urlsplit
 
-from app.protocol.errors import ConnectFailed, Refused, TlsFailed, UnknownMethod
+from app.protocol.errors import ConnectFailed, LegError, Overloaded, Refused, TlsFailed, UnknownMethod
 from app.settings.engine_parts import EngineTls
 from app.settings.schema import EngineEntry
+
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Errors of a connect that tell of this machine alone."""
+
+_SHORTAGE_REMEDY = "raise its limits, such as ulimit -n, or lower server.max_connections"
 
 _IN_PATHS = "/!$&'()*+,;=:@-._~"
 
@@ -66,13 +72,13 @@ class Endpoint:
             raise Refused("a method of that name has no address over HTTP", code=UnknownMethod.code)
         return f"{self.path}/{quote(method, safe=_IN_PATHS)}{self.query}"
 
-    def unreachable(self, fault: BaseException) -> ConnectFailed:
-        """Why no TCP connection came about."""
-        return ConnectFailed(f"{self.label}: {reason_of(fault)}")
+    def unreachable(self, fault: BaseException) -> LegError:
+        """Why no TCP connection came about: `overloaded` where it is this process that can have no more of them."""
+        return _own_shortage(fault) or ConnectFailed(f"{self.label}: {reason_of(fault)}")
 
-    def distrusted(self, fault: BaseException) -> TlsFailed:
+    def distrusted(self, fault: BaseException) -> LegError:
         """Why there was a TCP connection but no TLS over it."""
-        return TlsFailed(f"{self.label}: {reason_of(fault)}")
+        return _own_shortage(fault) or TlsFailed(f"{self.label}: {reason_of(fault)}")
 
 
 def request_headers(endpoint: Endpoint, entry: EngineEntry) -> list[tuple[bytes, bytes]]:
@@ -108,6 +114,14 @@ def reason_of(fault: BaseException) -> str:
         if isinstance(cause, OSError) and cause.errno:
             return os.strerror(cause.errno)
     return "the connection was broken off" if isinstance(fault, OSError) else type(fault).__name__
+
+
+def _own_shortage(fault: BaseException) -> Overloaded | None:
+    """What no engine is to blame for, and no breaker may open for."""
+    for cause in _causes(fault):
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            return Overloaded(f"this gateway can open no connection ({os.strerror(cause.errno)}): {_SHORTAGE_REMEDY}")
+    return None
 
 
 def _causes(fault: BaseException | None) -> Iterator[BaseException]:

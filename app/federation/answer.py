@@ -6,6 +6,7 @@ It refuses to know how the hits were come by, and what is kept for the next page
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from app.federation.blemishes import mended
 from app.federation.explain import answer_told
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, notes, report
@@ -51,7 +52,7 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
     }
     if portion.tokens is not None:
         usage["tokens"] = portion.tokens
-    lines = _notes(plan, outcomes, stock)
+    lines = _notes(plan, outcomes, stock) + mended(portion.hits)
     if lines:
         usage["notes"] = lines
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}

@@ -5,6 +5,7 @@ Pure. Decides by which wishes they are fused, as for `retrieve` (RCP §16.3). It
 
 from collections.abc import Mapping, Sequence
 
+from app.federation.blemishes import mended
 from app.federation.outcome import Hit, Outcome
 from app.federation.plan import Leg
 from app.federation.stock import lists_of
@@ -55,7 +56,11 @@ class Blend:
 
     def so_far(self, legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
-        return self.hits(self.fusion(legs, outcomes)) if any(one.status == "ok" for one in outcomes) else None
+        if not any(one.status == "ok" for one in outcomes):
+            return None
+        hits = self.hits(self.fusion(legs, outcomes))
+        mended(hits)
+        return hits
 
     def __repr__(self) -> str:
         return f"<Blend of at most {self._k} by {self._options.method}>"

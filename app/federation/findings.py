@@ -11,6 +11,7 @@ from typing import Any
 from app.federation.outcome import MAX_HITS, Outcome, answered, told
 from app.protocol.errors import ProtocolViolation
 from app.protocol.ids import is_id
+from app.protocol.shapes import Shape, anything, number, record, several, text, whole
 
 
 def found(
@@ -28,8 +29,10 @@ def found(
     malformed = excess = 0
     for key in _LISTS.keys() & kept.keys():
         sent = kept[key] if type(kept[key]) is list else [None]
-        kept[key] = [member for member in sent[:MAX_HITS] if _LISTS[key](member)]
-        malformed += min(len(sent), MAX_HITS) - len(kept[key])
+        members = [member for member in sent[:MAX_HITS] if _LISTS[key](member)]
+        kept[key] = [_PARTS.get(key, anything)(member) for member in members]
+        malformed += min(len(sent), MAX_HITS) - len(members)
+        malformed += sum(part is not member for part, member in zip(kept[key], members, strict=True))
         excess += max(0, len(sent) - MAX_HITS)
     if "summary" in kept and type(kept["summary"]) is not str:
         del kept["summary"]
@@ -62,6 +65,10 @@ def _leads_on(member: Any) -> bool:
     return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds))
 
 
+def _seed(member: Any) -> Any:
+    return member if is_id(member) else None
+
+
 def _says(member: Any) -> bool:
     return type(member) is str and bool(member.strip())
 
@@ -70,6 +77,18 @@ _LISTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
     {"communities": _has_id, "nodes": _has_id, "edges": _has_ends, "followups": _says, "clues": _leads_on}
 )
 """Field -> whether a member of it is well formed."""
+
+_PARTS: Mapping[str, Shape] = MappingProxyType(
+    {
+        "communities": record({"level": whole(0), "summary": text, "score": number}),
+        "nodes": record({"score": number}),
+        "edges": record({"weight": number}),
+        "clues": record(
+            {"query": text, "seedIds": several(lambda seed: seed if is_id(seed) else None), "weight": number}
+        ),
+    }
+)
+"""Field -> what counts of a member of it."""
 
 
 def _notes(engine: str, malformed: int, excess: int) -> list[str]:

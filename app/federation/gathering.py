@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from app.federation.blemishes import mended
 from app.federation.call import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine import Engine
@@ -147,7 +148,7 @@ def told_of(
     errand: Errand, gathered: Gathered, result: Mapping[str, Any], more_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """`result` with `usage.notes`, and the report of every engine in its `_meta`, as for `retrieve`."""
-    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes]
+    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *mended(result.get("hits", ()))]
     usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
     told = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
     meta: dict[str, Any] = {"x-gateway": {"id": errand.members.identity, "engines": told}}

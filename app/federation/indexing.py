@@ -29,6 +29,7 @@ from app.protocol.documents import (
 )
 from app.protocol.errors import DeadlineExceeded, ForeignError, OptionUnsupported, RcpError
 from app.protocol.params import GatewayOptions, read_gateway
+from app.protocol.shapes import reshaped, whole
 from app.settings.schema import GatewaySettings
 
 AT_ONCE = 32
@@ -190,7 +191,7 @@ def _failure(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
 def _joined(writing: Writing, written: Written, counted: str, fields: Mapping[str, Any]) -> Result:
     """The results as one, with what was `counted` added up, and the report of every engine."""
     results, candidates = written.results, writing.candidates
-    result = dict(results[0]) if len(results) == 1 else {}
+    result = dict(reshaped(results[0], {counted: whole(0)})) if len(results) == 1 else {}
     counts = [count for result in results if type(count := result.get(counted)) is int]
     if counts:
         result[counted] = sum(counts)

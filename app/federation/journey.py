@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 
 from app.federation.answer import Answer
+from app.federation.blemishes import mended
 from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.fanout import FanOut, Heard
 from app.federation.membership import Members
@@ -234,7 +235,9 @@ class Journey:
             stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
         stock = self._screened(stock)
         options = self._call.params.options
-        return portion_of(stock.fusion, options, plan.k, 0, turn.trajectory, stock.spread, self._screen).hits
+        hits = portion_of(stock.fusion, options, plan.k, 0, turn.trajectory, stock.spread, self._screen).hits
+        mended(hits)
+        return hits
 
     def __repr__(self) -> str:
         return f"<Journey {self._call.request_id}, {self._rounds} rounds>"

@@ -34,6 +34,7 @@ from app.protocol.errors import (
 )
 from app.protocol.memory_params import read_build, read_recall
 from app.protocol.params import GatewayOptions, read_gateway
+from app.protocol.shapes import reshaped, whole
 from app.settings.schema import GatewaySettings
 
 _JOINED = ("clues", "hits", "usage", "_meta")
@@ -151,4 +152,4 @@ def _named(chosen: Candidates, tenant: str, result: dict[str, Any]) -> dict[str,
     name = name_of(Memory(chosen.engines[0].id, own), tenant)
     if len(name) > MAX_NAME:
         raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long to be passed on")
-    return {**result, "memoryId": name}
+    return {**reshaped(result, {"tokens": whole(0)}), "memoryId": name}

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.protocol.errors import ProtocolViolation
 from app.protocol.messages import PROTOCOL_VERSION
+from app.protocol.offers import well_formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Advertisement:
 
     server: Mapping[str, Any]
     capabilities: Mapping[str, Any]
-    """As the engine sent them, unknown keys included."""
+    """As the engine sent them, unknown keys included; what has another shape than RCP's is left out."""
     gateway_id: str | None = None
     """Its identity in `_meta.federation.path` if the engine is itself a gateway."""
     conformance: str | None = None
@@ -72,15 +73,16 @@ def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
     filters = capabilities.get("filter")
     filters = filters if type(filters) is dict else {}
     operators = filters.get("operators")
+    stated = well_formed(capabilities)
     return Advertisement(
         server={
             "name": name if type(name) is str else "unknown",
             "version": server_version if type(server_version) is str else "0",
         },
-        capabilities=capabilities,
+        capabilities=stated,
         gateway_id=gateway_id if type(gateway_id) is str else None,
         conformance=level if type(level) is str else None,
-        retrieve=_read_retrieve(capabilities.get("retrieve")),
+        retrieve=_read_retrieve(stated.get("retrieve")),
         filter_fields=_read_fields(filters.get("fields")),
         filter_operators=_strings(operators) if type(operators) is list else None,
     )

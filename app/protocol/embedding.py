@@ -6,7 +6,7 @@ advertises is handed in.
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from app.protocol.content import read_contents
 from app.protocol.errors import ProtocolViolation
 from app.protocol.fields import forwardable, read_choice, read_text
 from app.protocol.refusal import refuse
+from app.protocol.shapes import numbers, reshaped, whole
 
 PLAIN_ENCODING: Final = "json"
 BINARY_ENCODING: Final = "f32-base64"
@@ -76,14 +77,41 @@ def checked(result: dict[str, Any], method: str, count: int, dimension: int | No
     vectors = result.get(key)
     if type(vectors) is not list or len(vectors) != count:
         raise ProtocolViolation(f"the result has no '{key}' with one entry for each of the {count} inputs")
-    kind: type = dict if method == "embed/sparse" else list
     if method == "embed" and result.get("encoding") not in (None, PLAIN_ENCODING):
         if not all(type(vector) is str for vector in vectors):
             raise ProtocolViolation("the result names a binary encoding and has vectors that are no strings")
         return _binary(result, vectors, dimension) if result["encoding"] == BINARY_ENCODING else result
-    if not all(type(vector) is kind for vector in vectors):
-        raise ProtocolViolation(f"'{key}' has entries that are no {'objects' if kind is dict else 'arrays'}")
-    return result
+    amiss = next((index for index, vector in enumerate(vectors) if not _IS_VECTOR[method](vector)), None)
+    if amiss is not None:
+        raise ProtocolViolation(f"'{key}' has an entry that is no {_CALLED[method]}: the one of input {amiss}")
+    return reshaped(result, _STATED)
+
+
+def _is_sparse(vector: Any) -> bool:
+    """Whether these are indices, and a number for each of them."""
+    if type(vector) is not dict:
+        return False
+    indices, values = numbers(vector.get("indices")), numbers(vector.get("values"))
+    return (
+        indices is not None and values is not None and len(indices) == len(values) and float not in map(type, indices)
+    )
+
+
+def _is_matrix(matrix: Any) -> bool:
+    return type(matrix) is list and all(numbers(row) is not None for row in matrix)
+
+
+_IS_VECTOR: Final[Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
+    {"embed": lambda vector: numbers(vector) is not None, "embed/sparse": _is_sparse, "embed/multi": _is_matrix}
+)
+_CALLED: Final = MappingProxyType(
+    {
+        "embed": "array of numbers",
+        "embed/sparse": "object with as many 'indices' (integers) as 'values' (numbers)",
+        "embed/multi": "array of arrays of numbers",
+    }
+)
+_STATED: Final = MappingProxyType({"dimension": whole(1)})
 
 
 def joined(parts: Sequence[dict[str, Any]], method: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import ProtocolViolation
 from app.protocol.fields import forwardable, read_count, required_text
+from app.protocol.shapes import reshaped, text
 
 MAX_VARIANTS: Final = 8
 """Largest `n` that engines are asked for; more is clamped, as `k` is."""
@@ -32,8 +33,8 @@ def read_transform(params: Mapping[str, Any]) -> Transform:
 
 
 def transformed(result: dict[str, Any]) -> dict[str, Any]:
-    """`result` as it came. Raises ProtocolViolation if it has no queries."""
+    """`result` as it came, without a `hypothetical` that is no text. Raises ProtocolViolation if it has no queries."""
     queries = result.get("queries")
     if type(queries) is not list or not all(type(query) is str for query in queries):
         raise ProtocolViolation("the result has no 'queries' array of strings")
-    return result
+    return reshaped(result, {"hypothetical": text})

@@ -118,3 +118,24 @@ async def test_workers_that_cannot_start_end_the_whole(tmp_path: Path, engines: 
         (tmp_path / "rcp.json").write_text("{")
         assert await gateway.ended() == 1
     assert gateway.told("no_worker_serves")
+
+
+async def test_a_worker_that_cannot_be_replaced_at_once_takes_no_other_with_it(engines: Any, tmp_path: Path) -> None:
+    """While a file is faulty no worker can start: those that serve go on, each failure is told in one line that names
+    the fault, and once the file is mended the place is filled."""
+    entries, settings = [entry("e", await engines())], {"server": {"drain_seconds": 0, "reload_seconds": 0}}
+    async with gateway_process(tmp_path, entries, settings, "--workers", "2") as gateway:
+        pids = await all_serve(gateway, 2)
+        (tmp_path / "rcp.json").write_text("{")
+        os.kill(pids[1], signal.SIGKILL)
+        failed = await gateway.until_told("start_failed", 2)
+        assert (failed["worker"], len(failed["faults"])) == (gateway.told("worker_ended")[0]["worker"], 1)
+        assert failed["file"].endswith("rcp.json")
+        assert await asked(gateway, 4) == 4
+        write_files(tmp_path, entries, settings)
+        await all_serve(gateway, 3)
+        assert await asked(gateway, 4) == 4
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.ended() == 0
+    assert not gateway.told("no_worker_serves")
+    assert "Traceback" not in gateway.text

@@ -1,9 +1,11 @@
 """An engine's URL taken apart, its request targets and headers, and the words for not reaching it."""
 
+import errno
 import ssl
 
 import pytest
 
+from app.engines.blame import counts, marks_down
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.protocol.errors import Refused, TlsFailed
 from app.settings.engine_parts import EngineTls
@@ -81,6 +83,16 @@ def test_cause_within_a_chain() -> None:
     outer = OSError("All connection attempts failed")
     outer.__cause__ = ConnectionRefusedError(111, "Connect call failed")
     assert Endpoint.of("http://engine").unreachable(outer).message == "engine:80: Connection refused"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL])
+def test_what_this_process_lacks_is_no_fault_of_the_engine(number: int) -> None:
+    """Out of file descriptors or ports: no breaker opens for it, and the text names the remedy."""
+    endpoint = Endpoint.of("https://engine")
+    for fault in (endpoint.unreachable(OSError(number, "x")), endpoint.distrusted(OSError(number, "x"))):
+        assert (fault.kind, counts(fault), marks_down(fault)) == ("overloaded", False, False)
+        assert "ulimit -n" in fault.message
+    assert counts(endpoint.unreachable(ConnectionRefusedError(errno.ECONNREFUSED, "x")))
 
 
 def test_context_verifies() -> None:

@@ -70,3 +70,21 @@ def test_what_the_method_is_about_must_be_there(result: dict[str, Any]) -> None:
     with pytest.raises(ProtocolViolation, match="no 'nodes'"):
         read(result, "nodes")
     assert read({**result, "summary": "s", "communities": "x"}, "summary", "communities").malformed >= 1
+
+
+def test_odd_fields_of_members_are_left_out() -> None:
+    """The member stays, without what has another shape than RCP's; it counts as malformed, and the caller is told."""
+    outcome = read(
+        {
+            "communities": [{"id": 1, "level": "top", "summary": "s"}, {"id": 2, "level": 0, "summary": []}],
+            "edges": [{"src": "a", "dst": "b", "weight": "heavy"}],
+            "clues": [{"query": "q", "seedIds": ["a", [], 7], "weight": None}],
+        },
+        "communities",
+    )
+    assert outcome.result == {
+        "communities": [{"id": 1, "summary": "s"}, {"id": 2, "level": 0}],
+        "edges": [{"src": "a", "dst": "b"}],
+        "clues": [{"query": "q", "seedIds": ["a", 7]}],
+    }
+    assert (outcome.malformed, outcome.notes) == (4, ("e: 4 malformed part(s) of its answer dropped",))

@@ -15,7 +15,7 @@ def advertised(capabilities: dict[str, Any], **result: Any) -> Advertisement:
 
 
 def test_full_advertisement_is_read() -> None:
-    """Everything the plan compares is read once, and the capabilities stay as the engine sent them."""
+    """Everything the plan compares is read once, and well-formed capabilities stay as the engine sent them."""
     capabilities = {
         "retrieve": {
             "maxK": 100,
@@ -39,7 +39,7 @@ def test_full_advertisement_is_read() -> None:
         capabilities, server={"name": "docs", "version": "2.1", "x": 1}, _meta={"x-gateway": {"id": "gw-1"}}
     )
     assert read.server == {"name": "docs", "version": "2.1"}
-    assert read.capabilities is capabilities
+    assert read.capabilities == capabilities
     assert read.gateway_id == "gw-1"
     assert read.retrieve == RetrieveOffer(
         max_k=100,
