@@ -136,6 +136,7 @@ def _perform(staging: Staging, question: str, k: int, serve: bool) -> None:
         for number in ENDS:  # an impatient second Ctrl-C must not leave half of it running
             signal.signal(number, signal.SIG_IGN)
         processes.stop()
+        staging.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -33,11 +33,20 @@ log:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One demo: the gateway's port, the port of each HTTP engine, and the folder that its files are in."""
+    """One demo: the gateway's port, the port of each HTTP engine, and the folder that its files are in.
+
+    `held` keep the ports from everybody else while engines read and index: bound, but not listened on.
+    """
 
     folder: Path
     port: int
     engine_ports: dict[str, int]
+    held: tuple[socket.socket, ...] = ()
+
+    def close(self) -> None:
+        """Let go of the ports."""
+        for each in self.held:
+            each.close()
 
     @property
     def url(self) -> str:
@@ -78,18 +87,20 @@ class Staging:
 
 def stage(folder: Path, port: int) -> Staging:
     """A demo in `folder` whose gateway is to listen on `port` (0: any free one), its engines on free ports."""
-    free = free_ports(len(HTTP_ENGINES) + 1)
-    return Staging(folder, port or free[-1], dict(zip(HTTP_ENGINES, free, strict=False)))
+    held = hold_ports(len(HTTP_ENGINES) + (port == 0))
+    free = [each.getsockname()[1] for each in held]
+    return Staging(folder, port or free[-1], dict(zip(HTTP_ENGINES, free, strict=False)), held)
 
 
-def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that nobody listens on right now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [taken.getsockname()[1] for taken in sockets]
-    finally:
-        for taken in sockets:
-            taken.close()
+def hold_ports(count: int) -> tuple[socket.socket, ...]:
+    """Sockets on `count` different free loopback ports: who is told the port can listen on it, nobody is given it."""
+    held = []
+    for _ in range(count):
+        taken = socket.socket()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        held.append(taken)
+    return tuple(held)
 
 
 def is_taken(port: int) -> bool:

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from app.settings.faults import SettingsError
 from app.settings.masking import masked
+from app.settings.schema import GatewaySettings
 from app.settings.source import load_registry, load_settings
 from app.settings.tenants import read_tenants
 from tests.fuzz.chance import bent, bitten, text_of
@@ -90,12 +92,20 @@ def read(kind: str, path: Path) -> str:
             loaded = load_registry(path, environ)
             return json.dumps(masked(loaded.registry)) + repr(loaded)
         if kind == "settings":
-            return json.dumps(masked(load_settings(path, environ)))
+            settings = load_settings(path, environ)
+            return "" if astray(settings) else json.dumps(masked(settings))
         return repr(read_tenants(path))
     except SettingsError as refused:
         if not refused.faults:
             raise Broken(f"refused without a fault: {refused!r}") from None
         return f"{refused}{refused!r}"
+
+
+def astray(settings: GatewaySettings) -> bool:
+    """Whether the damage has moved the secret to where nobody looks for one: a URL's path, the name of an audience."""
+    url = settings.jwt.jwks_url if settings.jwt is not None else None
+    at_home = 0 if url is None else urlsplit(url).query.count(SECRET)
+    return settings.model_dump_json().count(SECRET) > at_home
 
 
 def check(chance: Random, place: Path) -> None:
