@@ -19,7 +19,7 @@ from app.api.strangers import Strangers
 from app.api.visit import TurnedAway, Visit
 from app.federation.tenant import ADMIN, Tenant, tenant_of
 from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
-from app.settings.schema import GatewaySettings
+from app.settings.schema import FusionSettings, GatewaySettings
 from app.settings.tenants import ANONYMOUS, Tenants
 from app.state.alone import ALONE
 from app.state.quota import Owner, Quotas, Reached, at_once
@@ -96,9 +96,13 @@ class Guard:
         """As the tenants file has them."""
         self.replace(tenants)
 
-    def replace(self, tenants: Tenants) -> int:
-        """From now on these are the tenants. Ends whatever a credential began that is no longer good; how many."""
+    def replace(self, tenants: Tenants, blend: FusionSettings | None = None) -> int:
+        """From now on these are the tenants, whose own wishes for the blend are laid over `blend` (None: as before).
+
+        Ends whatever a credential began that is no longer good; how many.
+        """
         self.declared = tenants
+        self._blend = blend or self._blend
         self._keyring = Keyring(tenants.by_id)
         self._tenants = {name: tenant_of(name, entry, self._blend) for name, entry in tenants.by_id.items()}
         self._narrowed = {}

@@ -116,7 +116,7 @@ class Reload:
         before = state.settings
         state.renew(settings, loaded.fingerprint)
         if state.guard is not None and tenants is not None:
-            state.guard.replace(tenants)
+            state.guard.replace(tenants, settings.fusion)
         state.metrics.door.reloaded(time.time())
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, settings=changed)

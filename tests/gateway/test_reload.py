@@ -255,6 +255,24 @@ async def test_keys_come_and_go(engines: Any, tmp_path: Path) -> None:
         assert (await status("old-key"), await status("new-key")) == (401, 200)
 
 
+async def test_a_tenant_s_own_blend_is_laid_over_the_new_settings(engines: Any, tmp_path: Path) -> None:
+    """What a tenant does not say of the blend is as the settings have it now, not as they had it at the start."""
+    tenants = tmp_path / "tenants.yaml"
+    wishes = {"engines": ["*"], "roles": ["read"], "fusion": {"confidence_weight": 0.5}}
+    tenants.write_text(json.dumps({"tenants": {"anonymous": wishes}}))
+    settings = {**SWIFT, "auth": {"mode": "keys", "tenants_file": str(tenants)}}
+    entries = [entry("e", await engines())]
+
+    async def blend() -> tuple[int, float]:
+        applied = (await running.gateway.retrieve())["_meta"]["x-gateway"]["fusion"]
+        return applied["rrfK"], applied["confidenceWeight"]
+
+    async with reloading(tmp_path, entries, settings) as running:
+        assert await blend() == (60, 0.5)
+        await running.turn_to(entries, {**settings, "fusion": {"rrf_k": 10, "confidence_weight": 0.9}})
+        assert await blend() == (10, 0.5)
+
+
 async def test_a_configmap_is_followed(engines: Any, tmp_path: Path) -> None:
     """A ConfigMap changes by swapping a symbolic link to a folder; it is noticed, in every worker, and so is SIGHUP."""
     one, two = await engines(), await engines()

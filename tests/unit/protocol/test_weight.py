@@ -24,17 +24,21 @@ def counted(value: object) -> int:
     return 0
 
 
-@given(VALUES, st.booleans())
-def test_the_exact_weight_is_that_of_the_value(value: object, compact: bool) -> None:
+COLONS = st.sampled_from([":", ": ", " :", "\n:\t"])
+"""A name may stand apart from its colon."""
+
+
+@given(VALUES, COLONS, st.booleans())
+def test_the_exact_weight_is_that_of_the_value(value: object, colon: str, plain: bool) -> None:
     """Whatever stands in strings, escaped or not, weighs nothing."""
-    text = json.dumps(value, separators=(",", ":") if compact else None, ensure_ascii=compact).encode()
+    text = json.dumps(value, separators=(",", colon), ensure_ascii=plain).encode()
     assert weight_outside_strings(text) == counted(value)
 
 
-@given(VALUES)
-def test_the_quick_weight_is_never_less(value: object) -> None:
+@given(VALUES, COLONS)
+def test_the_quick_weight_is_never_less(value: object, colon: str) -> None:
     """The weight without a look at strings is at least the exact one."""
-    assert weight(json.dumps(value).encode()) >= counted(value)
+    assert weight(json.dumps(value, separators=(",", colon)).encode()) >= counted(value)
 
 
 def test_prose_is_light_and_boxes_are_heavy() -> None:
