@@ -10,7 +10,7 @@ import yaml
 
 from app.settings.faults import SettingsError
 from app.settings.masking import masked
-from app.settings.schema import GatewaySettings
+from app.settings.schema import GatewaySettings, Registry
 from app.settings.source import load_registry, load_settings
 from app.settings.tenants import read_tenants
 from tests.fuzz.chance import bent, bitten, text_of
@@ -90,7 +90,7 @@ def read(kind: str, path: Path) -> str:
     try:
         if kind == "registry":
             loaded = load_registry(path, environ)
-            return json.dumps(masked(loaded.registry)) + repr(loaded)
+            return "" if misspelt(loaded.registry) else json.dumps(masked(loaded.registry)) + repr(loaded)
         if kind == "settings":
             settings = load_settings(path, environ)
             return "" if astray(settings) else json.dumps(masked(settings))
@@ -99,6 +99,12 @@ def read(kind: str, path: Path) -> str:
         if not refused.faults:
             raise Broken(f"refused without a fault: {refused!r}") from None
         return f"{refused}{refused!r}"
+
+
+def misspelt(registry: Registry) -> bool:
+    """Whether the damage has made of the option with the secret another one, whose name does not speak of secrets."""
+    words = [word for engine in registry.engines for word in engine.command or ()]
+    return any(SECRET in word and not word.startswith("--token=") for word in words)
 
 
 def astray(settings: GatewaySettings) -> bool:
