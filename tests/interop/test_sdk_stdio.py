@@ -8,7 +8,8 @@ import pytest
 
 from app.protocol.capabilities import read_advertisement
 from app.protocol.errors import Refused
-from tests.support.stdio_engine import StillClock, on_both_loops, opened, until
+from tests.support.running_gateway import until
+from tests.support.stdio_engine import StillClock, on_both_loops, opened
 
 SERVER = textwrap.dedent(
     """

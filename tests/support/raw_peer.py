@@ -19,16 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-PATIENCE = 10.0
-"""Seconds until a condition that must come true counts as never coming true."""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; fails after PATIENCE seconds."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.001)
-
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:

@@ -56,13 +56,6 @@ async def ask(transport: StdioTransport, *steps: list[Any], echo: Any = None, **
     return reply.result
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; fails after PATIENCE."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def process_gone(pid: int) -> bool:
     """Whether no such process runs any more. A zombie that another parent has yet to reap does not run."""
     try:

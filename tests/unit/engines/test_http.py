@@ -16,7 +16,8 @@ from app.engines.resolver import Resolver
 from app.protocol.errors import ConnectFailed, ProtocolViolation, TlsFailed
 from app.settings.schema import EngineEntry, EnginesSettings
 from tests.support.authority import Authority
-from tests.support.raw_peer import Line, MutePeer, RawPeer, answering, echo, http_answer, rpc_answer, until
+from tests.support.raw_peer import Line, MutePeer, RawPeer, answering, echo, http_answer, rpc_answer
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import Listen
 
 Story = Callable[[], Awaitable[None]]

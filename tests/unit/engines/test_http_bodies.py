@@ -17,8 +17,8 @@ from tests.support.raw_peer import (
     chunked_answer,
     http_answer,
     rpc_answer,
-    until,
 )
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import Listen, Reach
 
 

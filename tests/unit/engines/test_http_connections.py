@@ -22,8 +22,8 @@ from tests.support.raw_peer import (
     http_answer,
     rpc_answer,
     rpc_error,
-    until,
 )
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import HttpKind, Listen, Reach
 
 

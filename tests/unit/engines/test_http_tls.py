@@ -16,8 +16,8 @@ from tests.support.authority import Authority
 from tests.support.raw_peer import (
     Line,
     echo,
-    until,
 )
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import HttpKind, Listen, Reach
 
 

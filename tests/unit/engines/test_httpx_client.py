@@ -10,7 +10,8 @@ from app.engines.httpx_client import HttpxTransport
 from app.engines.resolver import Resolver
 from app.protocol.errors import ConnectFailed, ProtocolViolation
 from app.settings.schema import EngineEntry, EnginesSettings
-from tests.support.raw_peer import Line, answering, echo, http_answer, rpc_answer, until
+from tests.support.raw_peer import Line, answering, echo, http_answer, rpc_answer
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import Listen
 
 

@@ -12,7 +12,8 @@ from app.engines.pool import Pool
 from app.engines.resolver import Resolver
 from app.protocol.errors import ConnectFailed
 from app.settings.schema import EnginesSettings
-from tests.support.raw_peer import Line, RawPeer, echo, http_answer, until
+from tests.support.raw_peer import Line, RawPeer, echo, http_answer
+from tests.support.running_gateway import until
 from tests.support.transport_kinds import Listen
 
 

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from app.protocol.errors import LegRateLimited, Overloaded, ProtocolViolation, Refused, ResponseTooLarge
-from tests.support.stdio_engine import ask, on_both_loops, opened, until
+from tests.support.running_gateway import until
+from tests.support.stdio_engine import ask, on_both_loops, opened
 
 ANSWER = '{"jsonrpc":"2.0","id":{id},"result":{"n":1}}'
 

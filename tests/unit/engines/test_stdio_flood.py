@@ -6,7 +6,8 @@ import pytest
 
 from app.engines import flood
 from app.protocol.errors import LegError
-from tests.support.stdio_engine import ask, on_both_loops, opened, peer, until
+from tests.support.running_gateway import until
+from tests.support.stdio_engine import ask, on_both_loops, opened, peer
 
 PIECE = 262_144
 """Most bytes that an event loop takes from a pipe at once."""

@@ -12,6 +12,7 @@ import pytest
 
 from app.engines.stdio import Backoff, StdioTransport
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
+from tests.support.running_gateway import until
 from tests.support.stdio_engine import (
     PATIENCE,
     StillClock,
@@ -21,7 +22,6 @@ from tests.support.stdio_engine import (
     opened,
     peer,
     process_gone,
-    until,
 )
 
 ROOT = str(Path(__file__).parents[3])
