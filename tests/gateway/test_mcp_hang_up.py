@@ -47,7 +47,7 @@ async def asked(port: int, version: str, token: str | None = None, limit: int = 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_legs_end_when_the_client_is_gone(version: str) -> None:
-    """A client that disconnects, as it does to cancel: its legs are cut before their deadline, the log says cancelled."""
+    """A client that disconnects, as it does to cancel: its legs are cut before their deadline, the log says so."""
     slow = await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
     try:
