@@ -65,10 +65,6 @@ def _leads_on(member: Any) -> bool:
     return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds))
 
 
-def _seed(member: Any) -> Any:
-    return member if is_id(member) else None
-
-
 def _says(member: Any) -> bool:
     return type(member) is str and bool(member.strip())
 
