@@ -58,7 +58,7 @@ async def test_an_answer_and_where_it_is_from() -> None:
         assert "docs · rank 1 · confidence 0.96" in parts
         widths = await first.locator(".stack i").evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
         assert round(sum(widths)) == 100
-        assert await first.locator("mark").all_inner_texts() == ["sort", "list", "sort"]
+        await expect(first.locator("mark")).to_have_text(["sort", "list", "sort"])
         await expect(row(page, "docs")).to_contain_text("5 hits")
         await expect(row(page, "sick")).to_contain_text("refused")
         await expect(row(page, "mute")).to_contain_text("timeout")
@@ -95,7 +95,7 @@ async def test_weights_move_hits_without_asking_again() -> None:
         await page.locator("#weight-docs").fill("0")
         await expect(page.locator(".hit h3").first).to_have_text("radix")
         await expect(page.locator(".hit").first.locator(".moved")).to_contain_text("▲")
-        assert await page.locator(".moved.down").count() > 0
+        await expect(page.locator(".moved.down")).not_to_have_count(0)
         assert [len(engine.requests()) for engine in stage.engines.values()] == questions
         await expect(page.locator(".refused")).to_contain_text("nobody was asked again")
         moved = await titles(page)
@@ -201,8 +201,8 @@ async def test_hostile_and_huge_hits_are_text() -> None:
     engine = ScriptedEngine(capabilities=OFFER, results=results)
     async with staged({"docs": engine}) as stage, browsing(stage.url) as (page, _):
         await ask(page, "needle")
-        assert await page.title() == "Ask – rcp-gateway console"
-        assert await page.locator("main script, main img").count() == 0
+        await expect(page).to_have_title("Ask – rcp-gateway console")
+        await expect(page.locator("main script, main img")).to_have_count(0)
 
         def hit(name: str) -> Any:
             return page.locator(f".hit[data-id='{name}']")

@@ -60,7 +60,7 @@ async def test_engines_and_what_can_be_done_to_them() -> None:
         await expect(row(page, "wiki")).to_contain_text("100 %")
         await expect(row(page, "docs")).to_contain_text("closed")
         assert await row(page, "docs").locator("svg .p50").get_attribute("d")
-        assert await row(page, "wiki").locator("svg .err").count() > 0
+        await expect(row(page, "wiki").locator("svg .err")).not_to_have_count(0)
         await page.click("#engine-wiki")
         detail = page.locator("#engine")
         await expect(detail).to_contain_text("the index is being rebuilt")
@@ -107,7 +107,7 @@ async def test_overlap_of_recent_answers() -> None:
         await ask(page)
         await goto(page, "overlap")
         cells = page.locator(".matrix tbody tr", has=page.locator("th", has_text="code")).locator("td")
-        assert await cells.all_inner_texts() == ["5", "2", "2"]
+        await expect(cells).to_have_text(["5", "2", "2"])
         shares = await page.locator("[aria-label='Share of the final hits'] td:nth-child(3)").all_inner_texts()
         assert sum(float(share.split()[0]) for share in shares) in range(98, 103)
 
