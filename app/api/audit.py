@@ -13,7 +13,7 @@ from app.protocol.envelope import Request
 from app.protocol.errors import RcpError
 from app.protocol.messages import GATES, UNGATED, gate_of
 
-METHODS = frozenset(UNGATED | GATES.keys())
+METHODS = frozenset({*UNGATED, *GATES})
 """Every method name that logs may carry as it is."""
 
 MAX_QUERY = 1000
