@@ -40,8 +40,9 @@ from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload
-from app.api.rpc import Asgi, RpcDoor, not_found
+from app.api.rpc import RpcDoor
 from app.api.scrape import MetricsPort
+from app.api.sending import Asgi, not_found
 from app.api.stages import AT_ONCE, TOLD, Stage, told
 from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api.place import BASE, ENGINES
-from app.api.rpc import Asgi, Receive, Scope
+from app.api.sending import Asgi, Receive, Scope
 from app.api.stream import Send
 
 ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from app.api.probes import quick_probes
-from app.api.rpc import only_probes
+from app.api.sending import only_probes
 from app.api.stages import Stage, hastened
 from app.api.state import GatewayState
 from app.api.wire import Doorway

@@ -7,7 +7,7 @@ what is asked. Probes are exempt: orchestrators and Prometheus go by address.
 import re
 from collections.abc import Iterable
 
-from app.api.rpc import Asgi, Receive, Scope
+from app.api.sending import Asgi, Receive, Scope
 from app.api.stream import Send
 from app.protocol import envelope
 from app.protocol.errors import InvalidRequest

@@ -6,7 +6,7 @@ caller that hangs up cancels its request. It refuses to know methods; other path
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -19,7 +19,7 @@ from app.api.guard import Guard
 from app.api.hang_up import HangUpWatch, HungUp, part, unless_hung_up
 from app.api.origin import Origin
 from app.api.place import BASE, Place, place_of
-from app.api.probes import PROBES
+from app.api.sending import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
 from app.api.state import GatewayState
 from app.api.stream import EventStream, Send
 from app.api.visit import TurnedAway, Visit
@@ -35,10 +35,6 @@ from app.protocol.errors import (
 )
 from app.telemetry.traces import Trace, read_trace
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
 """HTTP's status for what keeps a body from becoming messages; any other reason is 400."""
 
@@ -48,9 +44,6 @@ NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', 
 
 LAST_WORDS_SECONDS = 1.0
 """For telling a caller that its request is cut off by the end of the gateway."""
-
-RETRY_AFTER = (b"retry-after", b"1")
-CLOSE = (b"connection", b"close")
 
 MAX_SESSION = 256
 """Bytes of an `RCP-Session` header; a longer one is as good as none."""
@@ -202,8 +195,8 @@ class RpcDoor:
             answer = await self._answer(body, request)
             if request.stream is not None and request.stream.opened and answer is not None:
                 await request.stream.finish(answer)
-            else:
-                await _send_answer(send, 200, answer, head.request_id)
+            elif answer is None or not at_once(send, answer, head.request_id):
+                await send_answer(send, 200, answer, head.request_id)
         except TurnedAway as away:
             await self._turn_away(away, request.message, head.request_id, send)
         except RcpError as fault:
@@ -279,7 +272,7 @@ class RpcDoor:
         message_id = envelope.recover_id(message) if type(message) is dict else None
         body = self._dispatcher.turned_away(away, request_id, message_id)
         headers = (*away.headers, CLOSE) if away.quiet else away.headers
-        await _send_answer(send, away.status, body, request_id, *headers)
+        await send_answer(send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
@@ -312,7 +305,7 @@ class RpcDoor:
     async def _refuse(
         self, send: Send, status: int, fault: RcpError, request_id: str, *headers: tuple[bytes, bytes]
     ) -> None:
-        await _send_answer(send, status, self._dispatcher.refused(fault, request_id, status), request_id, *headers)
+        await send_answer(send, status, self._dispatcher.refused(fault, request_id, status), request_id, *headers)
 
     def _read_headers(self, scope: Scope) -> Head:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
@@ -354,40 +347,9 @@ def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
-    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}, and at /engines/{id}/rcp")
-    await _send_answer(send, 404, envelope.failure(None, fault), "")
-
-
-def only_probes(app: Asgi) -> Asgi:
-    """What serves a connection for which there is no room: the probes of `app`, and 503 for everything else."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in PROBES:
-            await app(scope, receive, send)
-            return
-        fault = RateLimited("the gateway has as many connections as it takes", retryable=True, retryAfterMs=1000)
-        await _send_answer(send, 503, envelope.failure(None, fault), "", RETRY_AFTER, CLOSE)
-
-    return serve
-
-
 async def _last_words(stream: EventStream, message_id: str | int | float | None) -> None:
     """End a stream that is cut off with the error that says so."""
     fault = BackendUnavailable(ENDING, retryable=True)
     with suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await stream.finish(envelope.failure(message_id, fault))
-
-
-async def _send_answer(
-    send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
-) -> None:
-    head = [(b"x-request-id", request_id.encode()), *headers] if request_id else [*headers]
-    if body is None:
-        status, body = 204, b""
-    else:
-        head += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body})

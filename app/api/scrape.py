@@ -4,7 +4,7 @@ It decides by the port at which a request came in. It refuses to know what the n
 """
 
 from app.api.probes import exposition
-from app.api.rpc import Asgi, Receive, Scope, not_found
+from app.api.sending import Asgi, Receive, Scope, not_found
 from app.api.stream import Send
 from app.telemetry.metrics import Metrics
 

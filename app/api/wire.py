@@ -1,28 +1,23 @@
 """The HTTP/1.1 server protocol of the doors: uvicorn's own, with a response's head and body written in one system call.
 
 uvicorn writes the head as soon as it has it; two small writes per answer wake the caller twice and cost a tenth of a
-federated retrieve. It decides when written bytes leave, when a connection is cut that keeps the gateway waiting, and
-how it ends for a caller that is still sending. It refuses to know what bytes say; all else is as uvicorn has it.
+federated retrieve. It decides when a connection is cut that keeps the gateway waiting, and whether an answer is given
+in one go. It refuses to know what bytes say; all else is as uvicorn has it.
 """
 
 import asyncio
-import os
 import re
 import select
-import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from app.api.corked import CorkedTransport
 from app.settings.schema import ServerSettings
-
-LINGER = 5.0
-"""Seconds a closed connection may take to send what is left to a caller that hardly reads, or to hear it out."""
 
 FIRST_REQUEST_SECONDS = 0.5
 """A new connection is given so long for its first request before a gateway that ends closes it: who has just connected
@@ -43,6 +38,7 @@ SPARE_CONNECTIONS = 64
 PROBE_LENGTH = 9
 """Longer than the target of any probe."""
 
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9/_.-]*")
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _NO_UPGRADE = b"\r\nX-grade"
 """As long as what it replaces, so that nothing moves."""
@@ -56,82 +52,6 @@ Probe = Callable[[bytes], tuple[int, bytes] | None]
 
 Cut = Callable[[str], None]
 """Told why a connection was cut: `message_timeout`, `unread` or `too_many`."""
-
-
-class CorkedTransport:
-    """Stands before a transport: the first write of an iteration waits for a second one, or for the iteration's end.
-
-    `hearing` says, when the connection is closed, whether its caller is still sending: then only our side is shut.
-    """
-
-    __slots__ = ("_hearing", "_held", "_loop", "_transport", "lingers_until")
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        hearing: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.lingers_until: float | None = None
-        """Our side is shut; what still comes is thrown away until then (event-loop seconds)."""
-        self._transport = transport
-        self._loop = loop
-        self._hearing = hearing
-        self._held = b""
-
-    def write(self, data: bytes) -> None:
-        """Hold `data`, or send it together with what is held."""
-        if self._held:
-            held, self._held = self._held, b""
-            if not self.is_closing():  # uvloop raises, where the other loops say nothing
-                self._transport.write(held + data)
-        else:
-            self._held = data
-            self._loop.call_soon(self._flush)
-
-    def close(self) -> None:
-        """Send what is held, then close as the transport does; a caller that is still sending is heard out first.
-
-        With bytes of it unread the system would reset the connection, and the caller lose the answer it never read.
-        """
-        if self.is_closing():
-            return
-        self._flush()
-        if self._hearing() and self._transport.can_write_eof():
-            self.lingers_until = self._loop.time() + LINGER
-            self._transport.write_eof()
-            self._transport.resume_reading()
-            return
-        self._transport.close()
-        if self._transport.get_write_buffer_size():
-            self._loop.call_later(LINGER, self._transport.abort)
-
-    def hang_up(self) -> None:
-        """Close an idle connection, and let the caller's system know it in this very moment.
-
-        The transport closes its socket an iteration later; a request that comes in between would be lost.
-        """
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0 and self._transport.get_extra_info("sslcontext") is None:
-            with suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as same:
-                same.shutdown(socket.SHUT_WR)
-        self.close()
-
-    def is_closing(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self.lingers_until is not None or self._transport.is_closing()
-
-    def _flush(self) -> None:
-        held, self._held = self._held, b""
-        if held and not self.is_closing():  # the connection may have been lost since
-            self._transport.write(held)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def __repr__(self) -> str:
-        state = "" if self.lingers_until is None else ", only hearing its caller out"
-        return f"<CorkedTransport holding {len(self._held)} bytes of {self._transport!r}{state}>"
 
 
 def room_for_connections() -> int:
@@ -158,6 +78,16 @@ class Doorway(ServerState):
         self.closing = False
         """Every answer is the last of its connection."""
         self._room = room_for_connections()
+        self._first_lines: tuple[object, bytes] = (None, b"")
+
+    def first_lines(self) -> bytes:
+        """How a 200 begins: its status, and the headers of the server, which are others every second."""
+        told, lines = self._first_lines
+        if told is not self.default_headers:
+            told = self.default_headers
+            lines = STATUS_LINE[200] + b"".join([b"%b: %b\r\n" % header for header in self.default_headers])
+            self._first_lines = (told, lines)
+        return lines
 
     @property
     def most(self) -> int:
@@ -167,6 +97,41 @@ class Doorway(ServerState):
     def __repr__(self) -> str:
         state = ", closing" if self.closing else ""
         return f"<Doorway {len(self.connections)}/{self.most} connections, {len(self.tasks)} requests{state}>"
+
+
+class Exchange(RequestResponseCycle):
+    """uvicorn's one request and its answer; the usual answer may be given in one go rather than in two events."""
+
+    def __init__(self, door: "DoorProtocol") -> None:
+        """For the request whose head `door` has just read."""
+        parser, self._doorway = door.parser, door.server_state
+        kept = door.scope["http_version"] != "1.0" and parser.should_keep_alive()
+        told = self._doorway.default_headers
+        super().__init__(
+            *(door.scope, door.transport, door.flow, door.logger, door.access_logger, door.access_log, told),
+            *(asyncio.Event(), door.expect_100_continue, kept, door.on_response_complete),
+        )
+
+    def answer_at_once(self, lines: bytes, body: bytes) -> bool:
+        """Write the whole answer 200 to a POST; False if it has to be sent as events.
+
+        `lines`: header lines, each with its end, of which no part is as a caller sent it.
+        """
+        if self.disconnected or self.response_started or self.flow.write_paused:
+            return False
+        self.response_started = self.response_complete = True
+        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (self._doorway.first_lines(), lines, closing, len(body))
+        self.transport.send(head + body)  # type: ignore[attr-defined]
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+        return True
+
+    def __repr__(self) -> str:
+        state = "answered" if self.response_complete else "being answered" if self.response_started else "asked"
+        return f"<Exchange {self.scope.get('path')} {state}>"
 
 
 class DoorProtocol(HttpToolsProtocol):
@@ -249,10 +214,27 @@ class DoorProtocol(HttpToolsProtocol):
         self._probed = len(self.url) < PROBE_LENGTH and self._answer_probe()
         if self._probed:
             return
-        super().on_headers_complete()
+        if _PLAIN_PATH.fullmatch(self.url):
+            self._begin_exchange()
+        else:
+            super().on_headers_complete()
         self.headers = []  # uvicorn would add it to the headers of a request that the door has yet to look at
         if self.server_state.closing:
             self.cycle.keep_alive = False
+
+    def _begin_exchange(self) -> None:
+        """What uvicorn does with a head, for a target that is a path and nothing more."""
+        scope, earlier = self.scope, self.cycle
+        path = self.url.decode("ascii")
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = self.parser.get_http_version()
+        scope["path"], scope["raw_path"], scope["query_string"] = path, self.url, b""
+        exchange = self.cycle = Exchange(self)
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        else:  # an answer before it is still to be given
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

@@ -141,7 +141,7 @@ async def test_who_never_stops_sending_is_cut_off(engines: Any, monkeypatch: pyt
         head = b"POST /rcp HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n"
         _, sent = await asyncio.to_thread(blocking_caller, port, head, CHUNK, 2000)
         assert not sent
-    monkeypatch.setattr("app.api.wire.LINGER", 0.1)
+    monkeypatch.setattr("app.api.corked.LINGER", 0.1)
     async with listening([entry("e", await engines())]) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 2000000\r\n\r\n")

@@ -23,7 +23,8 @@ from app.api.mcp.hosts import Hosts
 from app.api.mcp.resource import METADATA, PATH, ProtectedResource
 from app.api.mcp.server import CALLER, PLACE, McpServer, Place
 from app.api.mcp.toolbox import Toolbox
-from app.api.rpc import CLOSE, ENDING, LAST_WORDS_SECONDS, RETRY_AFTER, REVOKED, Asgi, Receive, Scope
+from app.api.rpc import ENDING, LAST_WORDS_SECONDS, REVOKED
+from app.api.sending import CLOSE, RETRY_AFTER, Asgi, Receive, Scope
 from app.api.state import GatewayState
 from app.api.stream import Send
 from app.api.visit import TurnedAway

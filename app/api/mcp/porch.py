@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from app.api.dispatch import Dispatcher
 from app.api.mcp.catalogue import NAMES
 from app.api.mcp.resource import METADATA, PATH
-from app.api.rpc import Asgi, Receive, Scope
+from app.api.sending import Asgi, Receive, Scope
 from app.api.state import GatewayState
 from app.api.stream import Send
 

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from app.api.rpc import not_found
 from tests.support.fake_door import LIMIT, PING, Door
 from tests.support.fake_gateway import Exchange
 
@@ -73,14 +72,6 @@ async def test_lifespan_belongs_to_the_application() -> None:
     door = Door()
     await door.app({"type": "lifespan"}, None, None)
     assert door.passed == ["lifespan"]
-
-
-async def test_unknown_path_is_404_with_a_body() -> None:
-    """The answer of last resort is a 404 that is JSON-RPC."""
-    answer = await Exchange(path="/nowhere").run(not_found)
-    assert answer.status == 404
-    assert (answer.json["error"]["code"], answer.json["id"]) == (-32015, None)
-    assert answer.header("x-request-id") is None
 
 
 # Refusals

@@ -1,7 +1,5 @@
-"""The corked transport: two writes of one iteration leave as one, and nothing is held longer or lost."""
+"""The protocol of the doors: what it passes over and bounds, whom it loses patience with, answers in one go."""
 
-import asyncio
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,95 +7,9 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api import wire
-from app.api.wire import CorkedTransport, DoorProtocol, Doorway
+from app.api.wire import DoorProtocol, Doorway, Exchange
 from app.settings.schema import ServerSettings
-from tests.support.virtual_time import turns
-
-
-class FakeTransport:
-    """Keeps what was written to it."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.closing = False
-
-    def write(self, data: bytes) -> None:
-        assert not self.closing, "written to after it was closed"
-        self.written.append(data)
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def get_extra_info(self, name: str) -> str:
-        return f"extra {name}"
-
-
-@pytest.fixture
-async def pair() -> tuple[CorkedTransport, FakeTransport]:
-    """A corked transport and the one behind it."""
-    behind: Any = FakeTransport()
-    return CorkedTransport(behind, asyncio.get_running_loop()), behind
-
-
-async def test_head_and_body_leave_as_one(pair: tuple[CorkedTransport, FakeTransport]) -> None:
-    """Two writes of one iteration are one write, at once."""
-    corked, behind = pair
-    corked.write(b"head ")
-    assert behind.written == []
-    corked.write(b"body")
-    assert behind.written == [b"head body"]
-    await turns()
-    assert behind.written == [b"head body"]
-
-
-async def test_single_write_leaves_with_the_iteration(pair: tuple[CorkedTransport, FakeTransport]) -> None:
-    """A write that stays alone is not held beyond the iteration."""
-    corked, behind = pair
-    corked.write(b"alone")
-    assert repr(corked).startswith("<CorkedTransport holding 5 bytes of ")
-    await turns(1)
-    assert behind.written == [b"alone"]
-
-
-@pytest.mark.parametrize("count", [3, 4, 5])
-async def test_order_is_kept(pair: tuple[CorkedTransport, FakeTransport], count: int) -> None:
-    """However many writes there are, all bytes leave once and in order."""
-    corked, behind = pair
-    for number in range(count):
-        corked.write(b"%d" % number)
-    await turns()
-    assert b"".join(behind.written) == b"01234"[:count]
-
-
-async def test_closing_sends_what_is_held_first(pair: tuple[CorkedTransport, FakeTransport]) -> None:
-    """What is held when the server closes the connection is sent before."""
-    corked, behind = pair
-    corked.write(b"last words")
-    corked.close()
-    assert (behind.written, behind.closing) == ([b"last words"], True)
-    await turns()
-
-
-async def test_nothing_is_written_to_a_lost_connection(pair: tuple[CorkedTransport, FakeTransport]) -> None:
-    """If the caller goes away between a write and the end of the iteration, what is held is dropped in silence."""
-    corked, behind = pair
-    corked.write(b"too late")
-    behind.close()
-    await turns()
-    assert behind.written == []
-
-
-async def test_everything_else_is_the_transport(pair: tuple[CorkedTransport, FakeTransport]) -> None:
-    """What is no writing goes straight through."""
-    corked, _ = pair
-    assert corked.get_extra_info("peername") == "extra peername"
-    assert not corked.is_closing()
+from tests.support.fake_transport import FakeTransport
 
 
 def test_door_ignores_offers_to_upgrade_and_bounds_heads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,19 +107,6 @@ def test_who_has_just_connected_is_given_time_to_ask() -> None:
     assert behind.closing
 
 
-async def test_hanging_up_is_seen_at_once() -> None:
-    """The caller's system knows of the end before the loop goes on: it sends no request into a closed connection."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
-    corked: Any = CorkedTransport(transport, asyncio.get_running_loop())
-    corked.hang_up()
-    assert theirs.recv(1) == b""
-    assert corked.is_closing()
-    await turns()
-    theirs.close()
-
-
 def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more connections than three quarters of the descriptors, whatever the settings wish."""
     monkeypatch.setattr(wire, "getrlimit", lambda which: (100, 200))
@@ -216,3 +115,63 @@ def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.Monke
     assert repr(doorway) == "<Doorway 0/75 connections, 0 requests>"
     monkeypatch.setattr(wire, "getrlimit", lambda which: (wire.RLIM_INFINITY, wire.RLIM_INFINITY))
     assert Doorway(ServerSettings, print, lambda app: app, lambda target: None).most == 4096
+
+
+def exchange_of(*, kept: bool = True, paused: bool = False) -> tuple[Exchange, Any]:
+    """An exchange whose request was read, and the transport it is answered through."""
+    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
+    doorway.default_headers = [(b"date", b"today")]
+    transport = SimpleNamespace(written=[], closed=False)
+    transport.send, transport.close = transport.written.append, lambda: setattr(transport, "closed", True)
+    door: Any = SimpleNamespace(
+        parser=SimpleNamespace(should_keep_alive=lambda: kept),
+        server_state=doorway,
+        scope={"http_version": "1.1", "path": "/rcp"},
+        transport=transport,
+        flow=SimpleNamespace(write_paused=paused),
+        logger=None,
+        access_logger=None,
+        access_log=False,
+        expect_100_continue=False,
+        on_response_complete=lambda: transport.written.append(b"complete"),
+    )
+    return Exchange(door), transport
+
+
+async def test_an_answer_in_one_go_is_the_one_of_two_events() -> None:
+    """Status, the server's headers, ours, the length, the body; then it is over, and is not answered twice."""
+    exchange, transport = exchange_of()
+    assert exchange.answer_at_once(b"x-request-id: r\r\n", b"{}")
+    assert transport.written == [
+        b"HTTP/1.1 200 OK\r\ndate: today\r\nx-request-id: r\r\ncontent-length: 2\r\n\r\n{}",
+        b"complete",
+    ]
+    assert (transport.closed, repr(exchange)) == (False, "<Exchange /rcp answered>")
+    assert not exchange.answer_at_once(b"", b"{}")
+
+
+async def test_the_last_answer_of_a_connection_says_so() -> None:
+    """Where the caller or the gateway keeps no connection, the answer carries `connection: close` and closes it."""
+    exchange, transport = exchange_of(kept=False)
+    assert exchange.answer_at_once(b"", b"{}")
+    assert b"\r\nconnection: close\r\n" in transport.written[0]
+    assert transport.closed
+
+
+async def test_who_does_not_read_or_is_gone_is_answered_by_events() -> None:
+    """Behind unread bytes an answer has to wait, and nobody is there to be answered in one go once gone."""
+    exchange, _ = exchange_of(paused=True)
+    assert not exchange.answer_at_once(b"", b"{}")
+    exchange, transport = exchange_of()
+    exchange.disconnected = True
+    assert not exchange.answer_at_once(b"", b"{}")
+    assert transport.written == []
+
+
+def test_the_first_lines_follow_the_servers_headers() -> None:
+    """The date is another one every second."""
+    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
+    doorway.default_headers = [(b"date", b"one")]
+    assert doorway.first_lines() == b"HTTP/1.1 200 OK\r\ndate: one\r\n"
+    doorway.default_headers = [(b"date", b"two")]
+    assert doorway.first_lines() == b"HTTP/1.1 200 OK\r\ndate: two\r\n"
