@@ -20,7 +20,7 @@ MODULES: Final = (
     *("federation.portion", "federation.stock", "federation.witness"),
     *("engines.connection", "engines.engine", "engines.http", "engines.pool", "engines.transport"),
     *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
-    *("api.dispatch", "api.answers", "api.rpc", "api.audit", "api.hang_up"),
+    *("api.dispatch", "api.answers", "api.rpc", "api.sending", "api.audit", "api.hang_up"),
     *("federation.journey", "federation.retrieve", "federation.blemishes", "federation.pages"),
     *("resilience.pace", "telemetry.windows", "telemetry.answers", "state.memory"),
 )
