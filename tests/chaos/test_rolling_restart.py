@@ -21,6 +21,7 @@ from tests.chaos.caller import Caller
 from tests.chaos.gateway_process import GatewayProcess, start_gateway
 from tests.chaos.scenario import question
 from tests.chaos.sick_engine import SickEngine
+from tests.support.ports import free_port
 
 Json = dict[str, Any]
 
@@ -173,7 +174,7 @@ async def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
     gateways: list[GatewayProcess] = []
     async with engines() as entries:
         try:
-            starting = (start_gateway(tmp_path, entries, SETTINGS, name=name) for name in NAMES)
+            starting = (start_gateway(tmp_path, entries, SETTINGS, port=free_port(), name=name) for name in NAMES)
             gateways += await asyncio.gather(*starting)
             for gateway in gateways:
                 await until(lambda port=gateway.port: ready(port) == 200)  # type: ignore[misc]
@@ -223,12 +224,6 @@ def listens(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 async def until(condition: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.running_gateway import entry, running, until
 
 FULL = {
@@ -135,8 +136,8 @@ async def test_a_type_clash_keeps_the_type_of_the_higher_priority(engines: Any) 
 
 async def test_a_changed_advertisement_is_taken_over(engines: Any) -> None:
     """An engine that comes back with other capabilities changes ours once, and the epoch with it."""
-    engine = await engines(capabilities=PLAIN)
-    port = engine.port
+    port = free_port()
+    engine = await engines(port, capabilities=PLAIN)
     async with running([entry("e", engine)], {"engines": {"reconnect_max_seconds": 0.1}}) as gateway:
         before = await gateway.result("info")
         await engine.stop()

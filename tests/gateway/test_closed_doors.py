@@ -16,11 +16,9 @@ import pytest
 
 from tests.support.listening_gateway import listening
 from tests.support.log_lines import own_log
-from tests.support.running_gateway import Json, entry, running
+from tests.support.running_gateway import PATIENCE, Json, entry, running
 from tests.support.scripted_engine import Http
 from tests.support.tenancy import tenant
-
-PATIENCE = 20.0
 
 SMUGGLED = b'{"jsonrpc":"2.0","id":"smuggled","method":"ping","params":{}}'
 INNER = b"POST /rcp HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED)

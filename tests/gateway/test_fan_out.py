@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.protocol.errors import LEG_KINDS
+from tests.support.ports import free_port
 from tests.support.running_gateway import RunningGateway, entry, running, until
 from tests.support.scripted_engine import Asked, Bytes, Http, RpcFault, ScriptedEngine, hang, hit, hits
 
@@ -335,9 +336,7 @@ async def test_an_engine_that_says_it_is_initialized_is_asked_for_info(engines: 
 async def test_engines_join_when_they_come_up() -> None:
     """The gateway answers from whoever is there; an engine that comes up later joins by itself (B48)."""
     early, late = await ScriptedEngine(results=hits("early")).start(), ScriptedEngine(results=hits("late"))
-    placeholder = await ScriptedEngine().start()
-    port = placeholder.port
-    await placeholder.stop()
+    port = free_port()
     entries = [entry("early", early), entry("late", f"http://127.0.0.1:{port}/rcp")]
     quick = {"engines": {"reconnect_max_seconds": 0.1}}
     async with running(entries, quick, reach=False) as gateway:

@@ -11,7 +11,7 @@ from tests.chaos.gateway_process import GatewayProcess, start_gateway
 from tests.support.balancer import Balancer, balanced
 from tests.support.corpora import corpus, ids, serving
 from tests.support.listening_gateway import asking, question
-from tests.support.running_gateway import entry
+from tests.support.running_gateway import PATIENCE, entry
 from tests.support.scripted_engine import Asked
 from tests.support.shared_state import unique
 from tests.support.tenancy import tenant
@@ -20,7 +20,6 @@ Json = dict[str, Any]
 
 RED, BLUE = "red-key-0123456789", "blue-key-0123456789"
 CALLERS = 12
-PATIENCE = 60.0
 
 
 def shared(url: str) -> Json:

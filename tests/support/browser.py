@@ -10,7 +10,7 @@ from playwright.async_api import ConsoleMessage, Page, Request, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds before a page is called stuck; never waited for when all is well."""
 
 expect.set_options(timeout=PATIENCE)

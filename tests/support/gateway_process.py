@@ -12,11 +12,9 @@ from typing import Any
 
 import httpx2
 
-from tests.support.running_gateway import Json, until
+from tests.support.running_gateway import PATIENCE, Json, until
 
 PROJECT = Path(__file__).parents[2]
-PATIENCE = 30.0
-"""Seconds before a test is called hung; never waited for when all is well."""
 
 
 class GatewayProcess:
@@ -47,7 +45,7 @@ class GatewayProcess:
 
     async def until_told(self, event: str, times: int = 1) -> Json:
         """The log line of this event, once it has come so often."""
-        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None, PATIENCE)
+        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None)
         assert len(self.told(event)) >= times, self.text
         return self.told(event)[times - 1]
 
@@ -120,7 +118,7 @@ async def gateway_process(
     async with httpx2.AsyncClient(timeout=PATIENCE) as client:
         gateway = GatewayProcess(folder, process, client)
         try:
-            await until(lambda: gateway.port != 0 or process.returncode is not None, PATIENCE)
+            await until(lambda: gateway.port != 0 or process.returncode is not None)
             async with asyncio.timeout(PATIENCE):
                 while reach and await gateway.ready() != 200:
                     assert process.returncode is None, gateway.text

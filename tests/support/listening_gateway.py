@@ -17,10 +17,7 @@ from app.api.doorkeeper import Doorkeeper
 from app.api.state import GatewayState
 from app.api.wire import DoorProtocol
 from app.main import build_app
-from tests.support.running_gateway import Json, made_state, until
-
-PATIENCE = 20.0
-"""Seconds before a test is called hung; never waited for when all is well."""
+from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 EVENTS = "application/json, text/event-stream"
 

@@ -20,6 +20,12 @@ from tests.support.scripted_engine import ScriptedEngine
 
 Json = dict[str, Any]
 
+PATIENCE = 60.0
+"""Seconds before a test is called hung; never waited for when all is well."""
+
+LEISURE_MS = 20_000
+"""What an engine gets to answer unless its test is about lateness: a machine that stands still is no fault of it."""
+
 
 class RunningGateway:
     """One gateway under test."""
@@ -75,12 +81,13 @@ class RunningGateway:
 
 def http_client(url: str) -> httpx2.AsyncClient:
     """A client of a gateway that listens."""
-    return httpx2.AsyncClient(base_url=url, trust_env=False)
+    return httpx2.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE)
 
 
 def entry(id: str, engine: ScriptedEngine | str, **more: Any) -> Json:
     """A registry entry for a scripted engine or a URL."""
-    return {"id": id, "transport": "http", "url": engine if isinstance(engine, str) else engine.url, **more}
+    url = engine if isinstance(engine, str) else engine.url
+    return {"id": id, "transport": "http", "url": url, "timeoutMs": LEISURE_MS, **more}
 
 
 def made_state(
@@ -136,7 +143,7 @@ async def lifespan(app: Callable[..., Any]) -> AsyncIterator[None]:
         await task
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until `condition` holds; fail when it does not within `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -12,11 +12,9 @@ import uvloop
 
 from app.engines.stdio import StdioTransport
 from app.settings.schema import EngineEntry, EnginesSettings
+from tests.support.running_gateway import PATIENCE
 
 PEER = str(Path(__file__).with_name("stdio_peer.py"))
-PATIENCE = 10.0
-"""Seconds before a test is called hung; never waited for when all is well."""
-
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
