@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.listening_gateway import asking, listening, question
-from tests.support.running_gateway import Json, RunningGateway, entry, running, until
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import hang, hits
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -54,7 +54,7 @@ async def test_beyond_the_bound_requests_are_refused(engines: Any) -> None:
 async def test_some_wait_for_a_moment(engines: Any) -> None:
     """A request waits up to `max_wait_ms` for a place: it is served if one gets free, and refused if none does."""
     engine = await engines()
-    settings = {"server": {"max_in_flight": 1, "max_waiting": 1, "max_wait_ms": 10_000}}
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 1, "max_wait_ms": 60_000}}
     async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
         tasks = await taken(gateway, engine, 1)
         waiting = asyncio.create_task(gateway.post(PING))
@@ -76,7 +76,7 @@ async def test_waiting_counts_towards_the_deadline(engines: Any) -> None:
     """What a request waited is gone from its deadline: the engines get less."""
     engine = await engines()
     settings = {
-        "server": {"max_in_flight": 1, "max_wait_ms": 10_000},
+        "server": {"max_in_flight": 1, "max_wait_ms": 60_000},
         "retrieve": {"deadline_ms": 60_000, "reserve_ms": 0},
     }
     async with running([entry("e", engine, timeoutMs=600_000)], settings) as gateway:
@@ -122,7 +122,7 @@ async def plain(port: int, request: str | bytes) -> tuple[int, bytes]:
     """(status, all that came) for raw bytes on a connection of their own, until the gateway closes it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request if isinstance(request, bytes) else request.encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         answer = await reader.read()
     writer.close()
     return int(answer.split(b" ", 2)[1]), answer

@@ -24,7 +24,7 @@ CALLERS = 12
 
 def shared(url: str) -> Json:
     """The section `state` of gateways that share it; on a busy machine Redis is given time."""
-    return {"url": url, "prefix": unique(), "timeout_ms": 5000, "replicas": 2}
+    return {"url": url, "prefix": unique(), "timeout_ms": 10_000, "replicas": 2}
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ async def test_a_caller_that_does_not_read_can_still_end_it(engines: Starter, tm
         caller.stdout._transport.pause_reading()  # type: ignore[attr-defined]
         for number in range(40):
             caller.ask(number, "retrieve", query="q" * 10_000)
-        await until(lambda: len(big.requests()) >= 2, 20)
+        await until(lambda: len(big.requests()) >= 2)
         caller.process.send_signal(signal.SIGTERM)
         waiting = asyncio.create_task(caller.process.wait())
         caller.stdout._transport.resume_reading()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from tests.support.gateway_process import GatewayProcess, gateway_process, write_files
-from tests.support.running_gateway import entry, until
+from tests.support.running_gateway import PATIENCE, entry, until
 
 SETTINGS = {"server": {"drain_seconds": 3, "reload_seconds": 0.2}}
 SERIES = 'rcp_gateway_requests_total{method="retrieve",outcome="ok"}'
@@ -19,7 +19,7 @@ async def asked(gateway: GatewayProcess, times: int) -> int:
     """How many of so many retrieves, each over a connection of its own, were answered well."""
     good = 0
     for _ in range(times):
-        async with httpx2.AsyncClient(timeout=20) as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as client:
             message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
             good += (await client.post(gateway.url(), json=message)).status_code == 200
     return good
@@ -91,8 +91,8 @@ async def test_workers_do_not_outlive_their_parent(engines: Any, tmp_path: Path)
         pids = await all_serve(gateway, 2)
         await until(lambda: len(children(tmp_path)) == 2)
         gateway.process.kill()
-        await until(lambda: not any(map(runs, pids)), 20)
-        await until(lambda: not any(map(runs, children(tmp_path))), 20)
+        await until(lambda: not any(map(runs, pids)))
+        await until(lambda: not any(map(runs, children(tmp_path))))
 
 
 def children(folder: Path) -> list[int]:

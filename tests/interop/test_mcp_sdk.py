@@ -99,7 +99,7 @@ async def test_a_call_that_is_cancelled_ends_its_legs(engine: ScriptedEngine, mo
         assert state.engines.engines[0].gate.in_flight == 1
         call.cancel()
         await asyncio.wait([call])
-        await until(lambda: state.engines.engines[0].gate.in_flight == 0, 1.0)
+        await until(lambda: state.engines.engines[0].gate.in_flight == 0)
         assert len((await client.list_tools()).tools) == 4
 
 
@@ -120,7 +120,7 @@ async def test_credentials_travel_with_each_request(engine: ScriptedEngine, mode
 async def test_replicas_that_share_are_one_gateway(engine: ScriptedEngine, redis_url: str, mode: str) -> None:
     """Every tool over both in turn: what either found the other fetches, and the engine is not asked for it again."""
     entries = [entry("docs", engine)]
-    settings: Json = {"state": {"url": redis_url, "prefix": unique(), "timeout_ms": 5000, "replicas": 2}}
+    settings: Json = {"state": {"url": redis_url, "prefix": unique(), "timeout_ms": 10_000, "replicas": 2}}
     async with (
         listening(entries, settings) as (_, one),
         listening(entries, settings) as (_, other),

@@ -10,7 +10,7 @@ import httpx2
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.running_gateway import Json, RunningGateway
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway
 
 MODERN = "2026-07-28"
 EXTENSION = "io.github.rcp-gateway/retrieval"
@@ -116,7 +116,7 @@ async def sdk_client(
 ) -> AsyncIterator[tuple[Client, RoundRobin]]:
     """The official SDK's client, whose requests go round the replicas."""
     transport = RoundRobin(ports)
-    async with httpx2.AsyncClient(transport=transport, headers=dict(headers or {}), timeout=30.0) as http:
+    async with httpx2.AsyncClient(transport=transport, headers=dict(headers or {}), timeout=PATIENCE) as http:
         connection = streamable_http_client("http://localhost/mcp", http_client=http)
         async with Client(connection, mode=mode, **more) as client:
             yield client, transport

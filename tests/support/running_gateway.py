@@ -20,7 +20,7 @@ from tests.support.scripted_engine import ScriptedEngine
 
 Json = dict[str, Any]
 
-PATIENCE = 60.0
+PATIENCE = 40.0
 """Seconds before a test is called hung; never waited for when all is well."""
 
 LEISURE_MS = 20_000
