@@ -5,7 +5,7 @@ Engines are real sockets; only the gateway's own front socket is left out, which
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -141,6 +141,15 @@ async def lifespan(app: Callable[..., Any]) -> AsyncIterator[None]:
         await to_app.put({"type": "lifespan.shutdown"})
         assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
         await task
+
+
+async def given_up(call: Coroutine[Any, Any, Any], once: Callable[[], bool]) -> None:
+    """Begin a call, and give it up once `once` holds, as a caller does whose time is over."""
+    task = asyncio.create_task(call)
+    await until(once)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

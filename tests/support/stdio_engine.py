@@ -38,7 +38,7 @@ async def opened(
 ) -> AsyncIterator[StdioTransport]:
     """A transport to `command`, closed at the end; no task may be left then."""
     entry = EngineEntry(id="peer", command=command or peer())
-    transport = StdioTransport(entry, EnginesSettings(max_response_bytes=limit), **{"grace": 2.0, **options})
+    transport = StdioTransport(entry, EnginesSettings(max_response_bytes=limit), **{"grace": PATIENCE / 4, **options})
     tasks = asyncio.all_tasks()
     try:
         yield transport

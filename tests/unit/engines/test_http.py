@@ -17,7 +17,7 @@ from app.protocol.errors import ConnectFailed, ProtocolViolation, TlsFailed
 from app.settings.schema import EngineEntry, EnginesSettings
 from tests.support.authority import Authority
 from tests.support.raw_peer import Line, MutePeer, RawPeer, answering, echo, http_answer, rpc_answer
-from tests.support.running_gateway import until
+from tests.support.running_gateway import PATIENCE, until
 from tests.support.transport_kinds import Listen
 
 Story = Callable[[], Awaitable[None]]
@@ -353,16 +353,15 @@ async def test_loop_with_a_full_thread_pool(listen: Listen) -> None:
     threads = (os.cpu_count() or 1) + 40
 
     def block() -> None:
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(PATIENCE)
 
     blocked = [asyncio.create_task(asyncio.to_thread(block)) for _ in range(threads)]
     await asyncio.sleep(0.01)
     peer = await listen(echo)
-    async with asyncio.timeout(5):
-        for url in (peer.url, peer.address("localhost")):
-            transport = _transport(url)
-            assert (await transport.call("retrieve", {})).result == {}
-            await transport.close()
+    for url in (peer.url, peer.address("localhost")):
+        transport = _transport(url)
+        assert (await transport.call("retrieve", {})).result == {}
+        await transport.close()
     release.set()
     await asyncio.gather(*blocked)
 

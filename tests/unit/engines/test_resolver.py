@@ -109,9 +109,8 @@ async def test_hanging_names_hold_up_nobody(names: Names) -> None:
     resolver = Resolver(lookup=names)
     asking = [asyncio.create_task(resolver.addresses(name)) for name in sick]
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
-        assert await resolver.addresses("one") == ("10.0.0.1",)
-        assert await asyncio.to_thread(lambda: 7) == 7
+    assert await resolver.addresses("one") == ("10.0.0.1",)
+    assert await asyncio.to_thread(lambda: 7) == 7
     names.release.set()
     await asyncio.gather(*asking)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.api.mcp.exchange import Exchange
+from tests.support.running_gateway import PATIENCE
 
 Event = dict[str, Any]
 
@@ -77,7 +78,7 @@ async def test_a_caller_that_makes_no_room_is_given_up() -> None:
             await asyncio.Event().wait()
         return made
 
-    made = await asyncio.wait_for(serve(0.01), 10)
+    made = await asyncio.wait_for(serve(0.01), PATIENCE)
     assert repr(made) == "<Exchange made-1 given up>"
     waiting = asyncio.create_task(serve(60.0))
     await asyncio.sleep(0)
