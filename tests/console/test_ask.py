@@ -172,7 +172,7 @@ async def test_what_is_copied_runs() -> None:
             await expect(page.locator("#said")).to_have_text(f"Copied as {name}.")
             copied.append(await page.evaluate("navigator.clipboard.readText()"))
         curl, python, mcp = copied
-        run = await asyncio.to_thread(subprocess.run, ["sh", "-c", curl], capture_output=True, timeout=30, check=True)
+        run = await asyncio.to_thread(subprocess.run, ["sh", "-c", curl], capture_output=True, timeout=60, check=True)
         assert [hit["id"] for hit in json.loads(run.stdout)["result"]["hits"]] == expected
         run = await asyncio.to_thread(
             subprocess.run, [sys.executable, "-c", python], capture_output=True, timeout=60, check=True

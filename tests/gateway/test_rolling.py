@@ -11,7 +11,7 @@ import httpx2
 from tests.support.gateway_process import GatewayProcess, gateway_process
 from tests.support.running_gateway import entry
 
-BRIEF = {"server": {"drain_seconds": 0.7}}
+BRIEF = {"server": {"drain_seconds": 2}}
 PAUSE = 0.02
 """Seconds between two requests: fifty of them a second."""
 
