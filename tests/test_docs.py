@@ -101,7 +101,7 @@ def test_commands_can_be_typed(page: Path) -> None:
     for command in commands(page):
         if "…" in command:  # shortened for reading
             continue
-        done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 or "unexpected EOF" in done.stderr or "here-document" in done.stderr, command
         if not command.startswith(("docker ", "kubectl ", "helm ")):
             assert faults_in(command) == [], command

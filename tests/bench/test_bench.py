@@ -67,7 +67,7 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], bool], limit: float = 20.0) -> bool:
+def eventually(condition: Callable[[], bool], limit: float = 60.0) -> bool:
     """Whether `condition` came true within `limit` seconds."""
     until = time.monotonic() + limit
     while not condition():

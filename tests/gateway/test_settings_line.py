@@ -31,7 +31,7 @@ def test_effective_settings_are_logged_without_secrets(tmp_path: Path) -> None:
                 break
     finally:
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=30)[1]
+        rest = process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert SECRET not in "".join(lines) + rest
     (said,) = (entry for entry in map(json.loads, lines) if entry["event"] == "settings")

@@ -352,7 +352,7 @@ def test_as_pid_1_no_zombie_is_left() -> None:
         text=True,
         capture_output=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=60,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == ["no children"]
