@@ -55,7 +55,7 @@ async def test_a_dry_run_asks_nobody() -> None:
     assert {name: leg["weight"] for name, leg in legs.items()} == {"code": 3, "docs": 1}
     assert legs["code"]["params"]["query"] == "sort"
     assert legs["code"]["params"]["k"] == legs["code"]["k"] == plan["window"] == 20
-    assert legs["code"]["deadlineMs"] == 2000
+    assert 0 < legs["code"]["deadlineMs"] < 10_000
     assert plan["left"] == [{"engine": "wiki", "reason": "not_selected", "detail": "the request names other engines"}]
     assert plan["fusion"] == {"method": "rrf", "rrfK": 60, "confidenceWeight": 0.8, "identity": "id"}
 
