@@ -149,9 +149,11 @@ async def test_impatient_signals(engines: Any, tmp_path: Path, signals: Any, ski
     """SIGINT and a second SIGTERM do not wait for a balancer; SIGQUIT waits for nobody. The exit code is 0."""
     settings = {"server": {"drain_seconds": 3600, "grace_seconds": 5}}
     async with gateway_process(tmp_path, [entry("e", await engines())], settings) as gateway:
-        for number in signals:
+        *before, last = signals
+        for number in before:
             gateway.signal(number)
-            await asyncio.sleep(0.1)  # two of a kind at the same time are one to the system
+            await gateway.until_told("draining")  # two of a kind at the same time are one to the system
+        gateway.signal(last)
         assert await gateway.ended() == 0
     assert not gateway.told(skipped)
     assert gateway.told("stopped")

@@ -11,7 +11,7 @@ import httpx2
 from tests.support.gateway_process import GatewayProcess, gateway_process, write_files
 from tests.support.running_gateway import PATIENCE, entry, until
 
-SETTINGS = {"server": {"drain_seconds": 3, "reload_seconds": 0.2}}
+SETTINGS = {"server": {"drain_seconds": 3600, "reload_seconds": 0.2}}
 SERIES = 'rcp_gateway_requests_total{method="retrieve",outcome="ok"}'
 
 
@@ -33,7 +33,7 @@ async def all_serve(gateway: GatewayProcess, times: int) -> list[int]:
 
 async def test_workers_are_one_service(engines: Any, tmp_path: Path) -> None:
     """Counts add up whoever is asked, and stay when a worker dies and is replaced; both hear of a reload and of the
-    end, which is exit code 0 (B106, B108)."""
+    end, which a second word hastens; exit code 0 (B106, B108)."""
     one, two = await engines(), await engines()
     async with gateway_process(tmp_path, [entry("one", one)], SETTINGS, "--workers", "2") as gateway:
         pids = await all_serve(gateway, 2)
@@ -55,6 +55,7 @@ async def test_workers_are_one_service(engines: Any, tmp_path: Path) -> None:
         await gateway.until_told("draining", 2)
         assert await gateway.ready() == 503
         assert await asked(gateway, 4) == 4
+        gateway.signal(signal.SIGTERM)
         assert await gateway.ended() == 0
     assert len(gateway.told("drained")) == 2
     assert "Traceback" not in gateway.text
