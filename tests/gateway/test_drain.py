@@ -121,6 +121,7 @@ async def test_what_never_ends_is_cut_off(engines: Any, tmp_path: Path) -> None:
         async with asking(gateway.port, question()) as reader:
             await reader.head()
             await until(lambda: len(engine.requests()) == 2)
+            await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
             gateway.signal(signal.SIGTERM)
             frames = [message async for message in all_messages(reader)]
             answer = await plain
