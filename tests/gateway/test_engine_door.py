@@ -8,6 +8,7 @@ import pytest
 
 from tests.gateway.conftest import Starter
 from tests.support.listening_gateway import asking, listening, question
+from tests.support.ports import free_port
 from tests.support.running_gateway import Json, entry, running, until
 from tests.support.scripted_engine import Bytes, RpcFault, ScriptedEngine, hang, hit
 
@@ -131,7 +132,7 @@ async def test_its_own_error_is_the_answer(engines: Starter, code: int) -> None:
 
 async def test_an_engine_that_is_down(engines: Starter) -> None:
     """-32010 while it is down, from `initialize` too, so that a selector goes on; `info` still describes it."""
-    docs = await engines()
+    docs = await engines(free_port())
     settings = {"engines": {"health_interval_seconds": 600}}
     async with running(
         [entry("docs", docs), entry("never", "http://127.0.0.1:9/rcp")], settings, reach=False

@@ -355,7 +355,7 @@ async def test_engines_join_when_they_come_up() -> None:
 
 async def test_an_engine_that_went_away_keeps_its_advertisement(engines: Any) -> None:
     """The advertisement is the last known one: an engine that died stays advertised and fails as a leg (decision 2)."""
-    engine, well = await engines(capabilities={"retrieve": {"maxK": 77}}), await engines()
+    engine, well = await engines(free_port(), capabilities={"retrieve": {"maxK": 77}}), await engines()
     async with running([entry("e", engine), entry("well", well)]) as gateway:
         before = (await gateway.result("info"))["capabilities"]
         await engine.stop()

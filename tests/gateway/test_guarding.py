@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.log_lines import own_log
+from tests.support.ports import free_port
 from tests.support.running_gateway import PATIENCE, RunningGateway, entry, running, until
-from tests.support.scripted_engine import Asked, Bytes, Http, RpcFault, ScriptedEngine, hang, hits
+from tests.support.scripted_engine import Asked, Bytes, Http, RpcFault, hang, hits
 
 Json = dict[str, Any]
 QUICK_BREAKER = {"openMs": 50, "longestOpenMs": 200}
@@ -191,7 +192,7 @@ async def test_an_engine_that_limits_our_rate_is_left_alone(engines: Any, answer
 
 async def test_a_dead_replica_costs_nobody_anything(engines: Any) -> None:
     """With one of two addresses dead every answer is whole; the dead one is left out; the report says who answered."""
-    dead, well = await ScriptedEngine().start(), await engines()
+    dead, well = await engines(free_port()), await engines()
     async with running([entry("e", dead, replicas=[well.url])]) as gateway:
         await gateway.retrieve()
         await dead.stop()

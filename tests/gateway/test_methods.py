@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.running_gateway import Json, entry, running, until
 from tests.support.scripted_engine import Asked, Bytes, Http, RpcFault, hang
 
@@ -96,7 +97,7 @@ async def test_a_method_whose_params_are_wrong(engines: Any, method: str) -> Non
 async def test_an_engine_that_is_down(engines: Any, method: str) -> None:
     """It keeps its advertisement, and the call is -32010 that names it and may be tried again."""
     capabilities, params, _ = CALLS[method]
-    engine = await engines(capabilities=capabilities)
+    engine = await engines(free_port(), capabilities=capabilities)
     async with running([entry("e", engine)], WRITING) as gateway:
         await engine.stop()
         assert capabilities.keys() <= (await gateway.result("info"))["capabilities"].keys()

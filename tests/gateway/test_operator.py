@@ -11,6 +11,7 @@ from app.settings.watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
 from tests.support.log_lines import own_log
+from tests.support.ports import free_port
 from tests.support.running_gateway import Json, RunningGateway, entry, running
 from tests.support.scripted_engine import RpcFault
 
@@ -143,7 +144,7 @@ async def test_a_breaker_can_be_reset(engines: Starter) -> None:
 
 async def test_a_handshake_can_be_asked_for(engines: Starter) -> None:
     """What the engine says now is known at once; one that cannot be reached is an error that says so."""
-    engine = await engines(name="Docs")
+    engine = await engines(free_port(), name="Docs")
     async with running([entry("docs", engine)]) as gateway:
         engine.capabilities = {"retrieve": {"maxK": 7}}
         status, body = await act(gateway, "docs", "handshake")

@@ -8,13 +8,14 @@ import pytest
 
 from app.protocol import envelope
 from app.telemetry import logs
+from tests.support.ports import free_port
 from tests.support.running_gateway import entry, running, until
 from tests.support.scripted_engine import Http
 
 
 async def test_readiness_waits_for_the_first_engine_and_never_follows_health(engines: Any) -> None:
     """Alive at once, ready with the first handshake, and still ready, but degraded, with every engine down (B120)."""
-    engine = await engines()
+    engine = await engines(free_port())
     async with running([entry("e", engine), entry("down", "http://127.0.0.1:1/rcp")], reach=False) as gateway:
         assert (await gateway.client.get("/livez")).status_code == 200
         await until(lambda: gateway.state.engines.engines[1].advertisement is not None)

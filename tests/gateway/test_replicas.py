@@ -11,6 +11,7 @@ from tests.chaos.gateway_process import GatewayProcess, start_gateway
 from tests.support.balancer import Balancer, balanced
 from tests.support.corpora import corpus, ids, serving
 from tests.support.listening_gateway import asking, question
+from tests.support.ports import free_port
 from tests.support.running_gateway import PATIENCE, entry
 from tests.support.scripted_engine import Asked
 from tests.support.shared_state import unique
@@ -34,7 +35,9 @@ async def replicas(
     """Two gateways with the same files and a balancer in front, both ready."""
     gateways: list[GatewayProcess] = []
     try:
-        for starting in asyncio.as_completed([start_gateway(place, entries, settings, name=name) for name in "ab"]):
+        for starting in asyncio.as_completed(
+            [start_gateway(place, entries, settings, free_port(), name) for name in "ab"]
+        ):
             gateways.append(await starting)
         for gateway in gateways:
             await ready(gateway.port)
