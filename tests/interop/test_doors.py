@@ -59,7 +59,7 @@ def test_the_sdk_over_stdio(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         process = client._transport._proc
     finally:
         client.shutdown()
-    assert process.wait(20) in (0, -15)  # it ends by itself; the client sends SIGTERM as well
+    assert process.wait(60) in (0, -15)  # it ends by itself; the client sends SIGTERM as well
     assert '"event":"stopped"' in capfd.readouterr().err
 
 

@@ -152,6 +152,6 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
         assert time.monotonic() < ends
         time.sleep(0.02)
     run.send_signal(signal.SIGINT)
-    assert run.wait(20) == 130
+    assert run.wait(PATIENCE) == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)
