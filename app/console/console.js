@@ -918,6 +918,12 @@ function failed(fault) {
     h("p", { class: "row" }, h("button", { type: "button", class: "primary", onclick: start }, "Try again"))));
 }
 
+/** Whether a pointer is down: what is drawn anew between press and release would never be clicked. */
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressed = false; }), true);
+addEventListener("blur", () => { pressed = false; }); // of the window: let go elsewhere
+
 let timer = null;
 function stopRefreshing() { clearInterval(timer); timer = null; }
 /** Load now, and again every few seconds as long as this view is the one that is seen. */
@@ -929,7 +935,7 @@ function refreshing(load) {
   async function tick() {
     if (document.hidden || going) return;
     going = true;
-    try { await load(() => mine === timer); shown = true; } catch (fault) {
+    try { await load(() => mine === timer && !pressed); shown = true; } catch (fault) {
       if (!(fault instanceof Refused)) throw fault;
       if (mine === timer) { if (shown && fault.status !== 401 && fault.status !== 403) say(fault.message); else failed(fault); }
     } finally { going = false; }

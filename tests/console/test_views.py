@@ -84,6 +84,18 @@ async def test_engines_and_what_can_be_done_to_them() -> None:
         await expect(row(page, "wiki")).not_to_contain_text("drill")
 
 
+async def test_a_press_that_outlasts_a_refresh_is_a_click() -> None:
+    """What is under a pointer that is down stays there until it is let go, however often the view is loaded anew."""
+    async with staged() as stage, browsing(f"{stage.url}/#/engines?id=wiki") as (page, _):
+        await page.locator("#engine-docs").focus()
+        await page.hover("#act-off")
+        async with page.expect_response("**/admin/engines"):
+            await page.mouse.down()
+        await page.evaluate("new Promise(drawn => setTimeout(drawn, 200))")
+        await page.mouse.up()
+        await expect(row(page, "wiki")).to_contain_text("off")
+
+
 async def test_fifty_engines() -> None:
     """Fifty engines fit: the page itself does not scroll sideways, and all of them are there."""
     entries = [f"engine-{place:02}" for place in range(50)]

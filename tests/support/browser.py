@@ -59,7 +59,7 @@ async def browsing(
             complaints.append(f"{request.url}: {request.failure}")
 
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS, timeout=PATIENCE)
         try:
             context = await browser.new_context(
                 viewport={"width": width, "height": height},
