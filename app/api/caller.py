@@ -15,7 +15,7 @@ class Caller(NamedTuple):
     request_id: str
     """Names the request in the log and, over HTTP, in the answer's `X-Request-ID`."""
     session: str | None = None
-    """Within which its requests can be called off; None: only streams can be. Over HTTP as it was sent, so not trusted."""
+    """Within which its requests can be called off; None: only streams can be. Over HTTP as it was sent, not trusted."""
     engine: str | None = None
     """The one engine it speaks to through this gateway; None: the whole federation."""
     address: str = ""

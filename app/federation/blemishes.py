@@ -4,11 +4,11 @@ A hit with an id and a score is a hit (decision 7); one odd field of it must not
 caller that has types. It refuses to know how the hits came to be served.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.federation.outcome import Hit
+from app.federation.outcome import Hit, Outcome, answered
 from app.protocol.params import MODALITIES, UNITS
 from app.protocol.shapes import Shape, flag, mapping, number, numbers, one_of, record, several, share, text, whole
 
@@ -44,6 +44,10 @@ def _content(value: Any) -> Any:
     return kept if held else None
 
 
+def _object(value: Any) -> Any:
+    return value if type(value) is dict else None
+
+
 def _trust(value: Any) -> Any:
     """What is said without a level that RCP knows is kept, and trusted least."""
     kept = _TRUST(value)
@@ -76,6 +80,9 @@ _FIELDS: Final[Mapping[str, Shape]] = MappingProxyType(
 )
 """Field -> its shape; `id`, `score`, `confidence` and `meta` of a fused hit are the gateway's own."""
 
+_OWN_FIELDS: Final[Mapping[str, Shape]] = MappingProxyType({**_FIELDS, "confidence": share, "meta": _object})
+"""The same of a hit that is passed on as its engine gave it."""
+
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CITED: Final = {"source": str, "uri": str, "title": str, "start": int, "end": int, "page": int}
 _UNITS: Final = frozenset(UNITS)
@@ -85,21 +92,33 @@ _LESS_USUAL: Final = frozenset(_FIELDS.keys() - {"text", "unit", "modality", "ci
 
 def mended(hits: Iterable[Hit]) -> list[str]:
     """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
-    lost: dict[str, tuple[set[str], int]] = {}
+    lost: dict[str, list[set[str]]] = {}
     for hit in hits:
-        if _plain(hit):
-            continue
-        odd = [(name, value) for name, value in hit.items() if name in _FIELDS and _FIELDS[name](value) is not value]
-        if odd or None in hit.values():
-            names = _mend(hit, odd)
-            if names:
-                engine = hit["meta"]["engine"]
-                before, count = lost.get(engine, (set(), 0))
-                lost[engine] = (before | names, count + 1)
-    return [
-        f"{engine}: of {count} hit(s) left out what has another shape than RCP's: {', '.join(sorted(names))}"
-        for engine, (names, count) in sorted(lost.items())
-    ]
+        if not _plain(hit) and (names := _mend(hit, _FIELDS)):
+            lost.setdefault(hit["meta"]["engine"], []).append(names)
+    return [_line(engine, names) for engine, names in sorted(lost.items())]
+
+
+def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcome]:
+    """A result with `hits` for whoever asked this engine alone: the same hits in the same order, without what is
+    malformed, and notes on it; and the outcome that counts what was left out. Raises ProtocolViolation if `hits` is no
+    array.
+    """
+    outcome = answered(engine, result, 0.0, 1)
+    lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS))]
+    lines = [*outcome.notes, *([_line(engine, lost)] if lost else [])]
+    if not lines:
+        return result, outcome
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    said = usage.get("notes")
+    notes = [*(text for text in said if type(text) is str), *lines] if type(said) is list else lines
+    return {**result, "hits": outcome.hits, "usage": {**usage, "notes": notes}}, outcome
+
+
+def _line(engine: str, lost: Sequence[set[str]]) -> str:
+    names = ", ".join(sorted(set().union(*lost)))
+    return f"{engine}: of {len(lost)} hit(s) left out what has another shape than RCP's: {names}"
 
 
 def _plain(hit: Hit) -> bool:
@@ -119,14 +138,16 @@ def _plain(hit: Hit) -> bool:
     return True
 
 
-def _mend(hit: Hit, odd: Iterable[tuple[str, Any]]) -> set[str]:
-    """Put right the `odd` fields and drop the null ones; which ones were not null."""
+def _mend(hit: Hit, fields: Mapping[str, Shape]) -> set[str]:
+    """Put right what is odd among these fields and drop the null ones; which ones were not null."""
+    odd = [(name, value) for name, value in hit.items() if name in fields and fields[name](value) is not value]
     for name, value in odd:
-        made = _FIELDS[name](value)
+        made = fields[name](value)
         if made is None:
             del hit[name]
         else:
             hit[name] = made
-    for name in [name for name, value in hit.items() if value is None and name in _FIELDS]:
-        del hit[name]
+    if None in hit.values():
+        for name in [name for name, value in hit.items() if value is None and name in fields]:
+            del hit[name]
     return {name for name, _ in odd}

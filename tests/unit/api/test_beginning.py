@@ -30,7 +30,7 @@ def ended(words: list[str], number: str) -> int:
 @pytest.mark.parametrize("words", [["serve", "--port", "0"], ["--debug", "serve"], ["stdio"]])
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_a_gateway_that_has_not_begun_ends_at_once(words: list[str], number: str) -> None:
-    """From its first line on `serve` and `stdio` heed who stops them, as PID 1 too, where unhandled signals are lost."""
+    """From its first line on `serve` and `stdio` heed who stops them, also as PID 1, where unheard signals are lost."""
     assert ended(words, number) == 0
 
 
