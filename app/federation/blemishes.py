@@ -104,13 +104,13 @@ def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcom
     malformed, and notes on it; and the outcome that counts what was left out. Raises ProtocolViolation if `hits` is no
     array.
     """
-    outcome = answered(engine, result, 0.0, 1)
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
     lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS))]
     lines = [*outcome.notes, *([_line(engine, lost)] if lost else [])]
     if not lines:
         return result, outcome
-    usage = result.get("usage")
-    usage = usage if type(usage) is dict else {}
     said = usage.get("notes")
     notes = [*(text for text in said if type(text) is str), *lines] if type(said) is list else lines
     return {**result, "hits": outcome.hits, "usage": {**usage, "notes": notes}}, outcome

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from app.federation.outcome import MAX_HITS, Outcome, answered, told
+from app.federation.outcome import MAX_HITS, Outcome, answered, own_notes, told
 from app.protocol.errors import ProtocolViolation
 from app.protocol.ids import is_id
 from app.protocol.shapes import Shape, anything, number, record, several, text, whole
@@ -24,7 +24,7 @@ def found(
     if not any(_there(result, key) for key in needed):
         raise ProtocolViolation(f"the result has no {' and no '.join(repr(key) for key in needed)}")
     hits = type(result.get("hits")) is list
-    outcome = (answered if hits else told)(engine, result, took, attempts, size)
+    outcome = answered(engine, result, took, attempts, size) if hits else _told(engine, result, took, attempts, size)
     kept = {key: value for key, value in result.items() if value is not None and key != "hits"}
     malformed = excess = 0
     for key in _LISTS.keys() & kept.keys():
@@ -43,6 +43,12 @@ def found(
         malformed=outcome.malformed + malformed,
         excess=outcome.excess + excess,
     )
+
+
+def _told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
+    usage = result.get("usage")
+    notes = own_notes(engine, usage.get("notes")) if type(usage) is dict else ()
+    return told(engine, result, took, attempts, size)._replace(notes=notes)
 
 
 def _there(result: Mapping[str, Any], key: str) -> bool:
