@@ -4,7 +4,7 @@ A hit with an id and a score is a hit (decision 7); one odd field of it must not
 caller that has types. It refuses to know how the hits came to be served.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,6 +13,11 @@ from app.protocol.params import MODALITIES, UNITS
 from app.protocol.shapes import Shape, flag, mapping, number, numbers, one_of, record, several, share, text, whole
 
 MISTRUST: Final = "untrusted"
+
+LEAST_PARTS: Final = 20_000
+PARTS_OF_A_HIT: Final = 40
+"""Members of arrays and objects in the odd fields of one answer that are looked at: so many for each hit, at least so
+many for the answer."""
 
 _INTEGER: Final = whole()
 _TRUST: Final = record(
@@ -90,11 +95,12 @@ _MODALITIES: Final = frozenset(MODALITIES)
 _LESS_USUAL: Final = frozenset(_FIELDS.keys() - {"text", "unit", "modality", "citation"})
 
 
-def mended(hits: Iterable[Hit]) -> list[str]:
+def mended(hits: Sequence[Hit]) -> list[str]:
     """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
     lost: dict[str, list[set[str]]] = {}
+    room = _Room(len(hits))
     for hit in hits:
-        if not _plain(hit) and (names := _mend(hit, _FIELDS)):
+        if not _plain(hit) and (names := _mend(hit, _FIELDS, room)):
             lost.setdefault(hit["meta"]["engine"], []).append(names)
     return [_line(engine, names) for engine, names in sorted(lost.items())]
 
@@ -107,7 +113,8 @@ def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcom
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
     outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
-    lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS))]
+    room = _Room(len(outcome.hits))
+    lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS, room))]
     lines = [*outcome.notes, *([_line(engine, lost)] if lost else [])]
     if not lines:
         return result, outcome
@@ -138,11 +145,44 @@ def _plain(hit: Hit) -> bool:
     return True
 
 
-def _mend(hit: Hit, fields: Mapping[str, Shape]) -> set[str]:
+class _Room:
+    """How many more parts of hits are looked at for one answer; fields with more than are left do not count.
+
+    Looking takes a microsecond or two for each, and meanwhile nobody else is served.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, hits: int) -> None:
+        self.parts = max(LEAST_PARTS, hits * PARTS_OF_A_HIT)
+
+    def holds(self, value: Any) -> bool:
+        """Whether there is room for this field, which then takes it."""
+        kind = type(value)
+        if kind is not dict and kind is not list:
+            return True
+        parts = len(value)
+        if kind is dict and parts <= self.parts:
+            parts += sum([len(member) for member in value.values() if type(member) is list])
+        if parts > self.parts:
+            return False
+        self.parts -= parts
+        return True
+
+    def __repr__(self) -> str:
+        return f"<_Room for {self.parts} parts>"
+
+
+def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Room) -> set[str]:
     """Put right what is odd among these fields and drop the null ones; which ones were not null."""
-    odd = [(name, value) for name, value in hit.items() if name in fields and fields[name](value) is not value]
-    for name, value in odd:
-        made = fields[name](value)
+    odd = []
+    for name, value in hit.items():
+        shape = fields.get(name)
+        if shape is not None:
+            made = shape(value) if shape is numbers or room.holds(value) else None
+            if made is not value:
+                odd.append((name, made))
+    for name, made in odd:
         if made is None:
             del hit[name]
         else:

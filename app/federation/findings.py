@@ -11,7 +11,10 @@ from typing import Any
 from app.federation.outcome import MAX_HITS, Outcome, answered, own_notes, told
 from app.protocol.errors import ProtocolViolation
 from app.protocol.ids import is_id
-from app.protocol.shapes import Shape, anything, number, record, several, text, whole
+from app.protocol.shapes import Shape, anything, number, record, text, whole
+
+MAX_SEEDS = 100
+"""Seeds of one clue that are looked at."""
 
 
 def found(
@@ -68,7 +71,15 @@ def _leads_on(member: Any) -> bool:
     if type(member) is not dict:
         return False
     seeds = member.get("seedIds")
-    return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds))
+    return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds[:MAX_SEEDS]))
+
+
+def _seeds(value: Any) -> Any:
+    """The first of them that can name something; who has so many cannot make everybody wait while they are read."""
+    if type(value) is not list:
+        return None
+    kept = [seed for seed in value[:MAX_SEEDS] if is_id(seed)]
+    return value if len(kept) == len(value) else kept
 
 
 def _says(member: Any) -> bool:
@@ -85,9 +96,7 @@ _PARTS: Mapping[str, Shape] = MappingProxyType(
         "communities": record({"level": whole(0), "summary": text, "score": number}),
         "nodes": record({"score": number}),
         "edges": record({"weight": number}),
-        "clues": record(
-            {"query": text, "seedIds": several(lambda seed: seed if is_id(seed) else None), "weight": number}
-        ),
+        "clues": record({"query": text, "seedIds": _seeds, "weight": number}),
     }
 )
 """Field -> what counts of a member of it."""
