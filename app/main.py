@@ -18,7 +18,7 @@ from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -28,6 +28,7 @@ from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.answers import ANSWERED
+from app.api.beginning import end_on_signals
 from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
@@ -283,7 +284,6 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         door_context(server.tls)  # a file that cannot be used is a fault before anybody listens
     listener = listen(host, server.port if port is None else port)
     metering = listen_for_metrics(host, settings.metrics.port)
-    _end_on_signals()
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
@@ -306,7 +306,7 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
 
     All share the listeners, those of `metering` too: whoever is scraped answers for all.
     """
-    _end_on_signals()
+    end_on_signals()
     end_with_parent(told(Stage.FINISHING))
     shared.share(place)
     signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
@@ -383,15 +383,3 @@ async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
 def _run(serving: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
-
-
-def _end_on_signals() -> None:
-    """Until there is something to end in good order, SIGTERM and SIGINT end the process at once: also as PID 1 of a
-    container, where a signal that nobody handles means nothing."""
-
-    def leave(_number: int, _frame: object) -> NoReturn:
-        os._exit(0)  # an exception might be taken for another's by whatever it meets in the middle of the start
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    signal.signal(signal.SIGHUP, lambda *_: None)  # the files are about to be read

@@ -20,6 +20,9 @@ from app.telemetry.logs import logger
 SETTLE_SECONDS = 0.2
 """A file that has just changed is looked at once more after so long: it may still be being written."""
 
+MOST_LOOKS = 25
+"""So often in a row, some five seconds; what changes all the time is then read as it is, for a reload must come."""
+
 IDLE_SECONDS = 3600.0
 """Between two looks if nothing is to be looked at by itself."""
 
@@ -84,10 +87,12 @@ class Reload:
                 await self._asked.wait()
 
     async def _settled(self) -> None:
-        while True:
+        for _ in range(MOST_LOOKS):
             await asyncio.sleep(SETTLE_SECONDS)
             if not await asyncio.to_thread(self._watch.changed):
                 return
+        remedy = "they are read as they are now; write them only when something changes, and by renaming a new file"
+        logger().warning("files_keep_changing", seconds=MOST_LOOKS * SETTLE_SECONDS, remedy=remedy)
 
     async def now(self) -> None:
         """Read all files and take over what they say, or nothing of it if there is a fault in one."""

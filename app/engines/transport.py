@@ -21,6 +21,9 @@ from app.protocol.errors import (
     ResponseTooLarge,
     clip,
 )
+from app.protocol.shapes import whole
+
+_MILLISECONDS = whole(0)
 
 Content = bytes | bytearray
 """A whole, decoded body."""
@@ -134,9 +137,7 @@ def leg_error_of(error: Any) -> LegError:
     message = error.get("message")
     data = error.get("data")
     text = f"{code} {message if type(message) is str else ''}".rstrip()
-    retry_after = data.get("retryAfterMs") if type(data) is dict else None
-    if type(retry_after) is not int or retry_after < 0:
-        retry_after = None
+    retry_after = _MILLISECONDS(data.get("retryAfterMs")) if type(data) is dict else None
     if code == RateLimited.code:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
     if code in (InternalError.code, ParseError.code):

@@ -63,6 +63,18 @@ async def test_the_catalog_lists_engines_as_they_are(engines: Any) -> None:
     assert listing[0]["server"] == {"name": "scripted", "version": "1.0"}
 
 
+async def test_the_catalog_can_be_restricted(engines: Any) -> None:
+    """As every method: to the engines that are named; an unknown one, or none, is -32602 with the field."""
+    one, two = await engines(capabilities=FULL), await engines(capabilities=PLAIN)
+    async with running([entry("one", one), entry("two", two)]) as gateway:
+        for wanted in (["two"], ["one", "two"]):
+            listing = await gateway.result("catalog/list", {"x-gateway": {"engines": wanted}})
+            assert [engine["id"] for engine in listing["engines"]] == wanted
+        for refused in (["two", "three"], [], "two"):
+            error = await gateway.error("catalog/list", {"x-gateway": {"engines": refused}})
+            assert (error["code"], error["data"]["field"]) == (-32602, "x-gateway.engines")
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -39,6 +39,19 @@ async def test_it_is_that_engine_and_no_other(engines: Starter) -> None:
     assert other.requests() == []
 
 
+async def test_hits_that_nobody_could_read_do_not_pass(engines: Starter) -> None:
+    """What is no hit is left out here as in the federation, noted and counted; without `hits` it is no answer."""
+    docs = await engines(results=[hit("a", 0.2), {"id": "b"}, hit("c", 0.9)])
+    async with running([entry("docs", docs)]) as gateway:
+        result = await gateway.result("retrieve", {"query": "q"}, **DOCS)
+        assert [found["id"] for found in result["hits"]] == ["a", "c"]
+        assert result["usage"]["notes"] == ["docs: 1 malformed hit(s) dropped (a hit needs an id and a numeric score)"]
+        assert await gateway.metric("rcp_gateway_hits_dropped_total", engine="docs", reason="malformed") == 1
+        docs.answers["retrieve"] = {"answers": []}
+        assert (await gateway.error("retrieve", {"query": "q"}, **DOCS))["code"] == -32010
+        assert await gateway.metric("rcp_gateway_legs_total", engine="docs", outcome="protocol") == 1
+
+
 async def test_it_describes_itself_as_that_engine(engines: Starter) -> None:
     """`initialize` and `info` tell the engine's own server and capabilities, without what does not reach through."""
     docs = await engines(capabilities=CAPABILITIES, name="docs-server")

@@ -8,7 +8,19 @@ import pytest
 from app.protocol.errors import LEG_KINDS
 from tests.support.ports import free_port
 from tests.support.running_gateway import RunningGateway, entry, running, until
-from tests.support.scripted_engine import Asked, Bytes, Http, RpcFault, ScriptedEngine, hang, hit, hits
+from tests.support.scripted_engine import (
+    DEFAULT_CAPABILITIES,
+    Asked,
+    Bytes,
+    Http,
+    RpcFault,
+    ScriptedEngine,
+    hang,
+    hit,
+    hits,
+)
+
+GRAPHING = {**DEFAULT_CAPABILITIES, "graph": {"ops": ["communities"]}}
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:
@@ -286,6 +298,24 @@ async def test_stacked_gateways_answer_and_a_ring_ends(engines: Any) -> None:
     assert result["hits"][0]["meta"]["engine"] == "child"
     assert ring["hits"] == []
     assert "inner" in ring["usage"]["notes"][0]
+
+
+async def test_who_is_missing_behind_another_gateway_is_told(engines: Any) -> None:
+    """The notes of a gateway that counts as one engine are passed on, whatever was asked for."""
+    well, broken = await engines(capabilities=GRAPHING), await engines(capabilities=GRAPHING)
+    well.answers["graph"] = {"communities": []}
+    broken.answers |= {"retrieve": RpcFault(-32010, "index gone"), "graph": RpcFault(-32010, "index gone")}
+    entries = [entry("well", well), entry("broken", broken, retries=0)]
+    async with running(entries, {"server": {"id": "inner"}}) as inner:
+        bridge = await engines()
+        for method in ("initialize", "info", "retrieve", "graph"):
+            bridge.answers[method] = _through(inner)
+        async with running([entry("child", bridge)]) as outer:
+            found = [await outer.retrieve(), await outer.result("graph", {"op": "communities"})]
+    for result in found:
+        (note,) = result["usage"]["notes"]
+        assert note.startswith("child: broken: refused after ")
+        assert note.endswith("-32010 index gone")
 
 
 def _through(inner: RunningGateway) -> Any:
