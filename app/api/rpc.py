@@ -319,8 +319,7 @@ class RpcDoor:
 
     def _read_headers(self, scope: Scope) -> Head:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
-        request_id = encoding = ""
-        length = 0
+        request_id, encoding, length = "", "", 0
         accept = session = parent = state = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
@@ -332,6 +331,8 @@ class RpcDoor:
                 request_id = sent if _SANE_ID.fullmatch(sent) else ""
             elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                encoding = "coded"  # the parser takes the chunks of `gzip, chunked` for the body
             elif name == b"rcp-session":
                 session = value
             elif name == b"traceparent":

@@ -249,10 +249,20 @@ class DoorProtocol(HttpToolsProtocol):
         self._probed = len(self.url) < PROBE_LENGTH and self._answer_probe()
         if self._probed:
             return
+        self._check_host()
         super().on_headers_complete()
         self.headers = []  # uvicorn would add it to the headers of a request that the door has yet to look at
         if self.server_state.closing:
             self.cycle.keep_alive = False
+
+    def _check_host(self) -> None:
+        """A request names its host, and one (RFC 9112 §3.2): what stands in front may have gone by the other.
+
+        Raises ValueError, which the parser takes for a fault of the request.
+        """
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            raise ValueError(f"{hosts} hosts")
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

@@ -157,7 +157,8 @@ async def test_compressed_messages_are_never_opened(engine: ScriptedEngine, codi
     async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
         response = await posted(gateway, modern("tools/list"), content_encoding=coding, **bearer(RED))
         plain = await posted(gateway, modern("tools/list"), content_encoding="identity", **bearer(RED))
-    assert (response.status_code, plain.status_code) == (415, 200)
+        coded = await posted(gateway, modern("tools/list"), transfer_encoding="gzip, chunked", **bearer(RED))
+    assert (response.status_code, plain.status_code, coded.status_code) == (415, 200, 415)
     assert "compressed" in response.json()["error"]["message"]
 
 

@@ -37,8 +37,8 @@ READING = {"id": 0, "method": "retrieve"}
 NO_STREAM = envelope.failure(
     None, InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 )
-PLAIN = frozenset({b"", b"identity"})
-"""Content codings of a body that is as it was written."""
+CODINGS = {b"content-encoding": (b"", b"identity"), b"transfer-encoding": (b"chunked",)}
+"""Headers that say how a body is coded, and what they may say of one that is as it was written."""
 
 SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
 
@@ -105,7 +105,7 @@ class McpDoor:
             refusal = self._hosts.refusal(scope["headers"])
             if refusal is not None:
                 raise TurnedAway(*refusal)
-            if any(name == b"content-encoding" and value not in PLAIN for name, value in scope["headers"]):
+            if any(name in CODINGS and value.lower() not in CODINGS[name] for name, value in scope["headers"]):
                 raise TurnedAway(415, COMPRESSED)
             if self._guard is None:
                 await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
