@@ -214,7 +214,8 @@ class ServerSettings(_Section):
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
     """Origins of web pages whose scripts may speak RCP here (CORS), written out; empty: none."""
     tls: DoorTls | None = None
-    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front."""
+    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards engines,
+    will do as well."""
 
     @field_validator("public_url")
     @classmethod

@@ -132,7 +132,7 @@ async def test_a_revoked_key_ends_what_it_began(engine: ScriptedEngine) -> None:
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 
 
-async def test_a_revoked_key_ends_its_open_stream(engine: ScriptedEngine) -> None:
+async def test_a_revoked_keys_stream_has_a_last_message(engine: ScriptedEngine) -> None:
     """A client whose stream has begun reads in its last message why there is no result, and finds its end in order."""
     engine.answers["retrieve"] = hang
     message = {"jsonrpc": "2.0", "id": 9, "method": "tools/call"}
@@ -152,7 +152,7 @@ async def test_a_revoked_key_ends_its_open_stream(engine: ScriptedEngine) -> Non
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity, gzip", "br"])
-async def test_compressed_messages_are_never_opened(engine: ScriptedEngine, coding: str) -> None:
+async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngine, coding: str) -> None:
     """As at the RPC door: 415, whatever the coding."""
     async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
         response = await posted(gateway, modern("tools/list"), content_encoding=coding, **bearer(RED))
