@@ -13,11 +13,11 @@ from typing import Any
 
 import uvicorn
 
+from app.api.doorway import Doorway
 from app.api.probes import quick_probes
 from app.api.rpc import only_probes
 from app.api.stages import Stage, hastened
 from app.api.state import GatewayState
-from app.api.wire import Doorway
 from app.telemetry.logs import logger
 
 LOOK_TICKS = 10
