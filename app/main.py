@@ -48,7 +48,7 @@ from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
 from app.api.tls import door_context
 from app.api.wire import DoorProtocol
-from app.api.workers import Workers, end_with_parent
+from app.api.workers import Workers, beating, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
@@ -297,7 +297,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[shared.FOLDER] = folder
         worker = partial(compiled.call, "app.main", "work", files, metering)
-        all_workers = Workers(count, worker, listener, shared.forget_worker)
+        all_workers = Workers(count, worker, listener, shared.forget_worker, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
@@ -314,7 +314,7 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
     start_log(LogSettings())
     try:
         start_log(files.load().settings.log)
-        _run(_serve(files, [listener, *metering], signals, lambda: news.send_bytes(b"1")))
+        _run(_serve(files, [listener, *metering], signals, beating(news)))
     except (
         SettingsError
     ) as fault:  # the files have changed since the first start; whoever serves keeps what it has read
@@ -323,7 +323,7 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
 
 
 async def _serve(
-    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], started: Callable[[], None]
+    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], alive: Callable[[], None]
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
@@ -341,7 +341,7 @@ async def _serve(
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
     )
-    await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve(listeners)
+    await Doorkeeper(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:

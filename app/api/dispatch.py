@@ -189,7 +189,7 @@ class Dispatcher:
             state.metrics.requests_in_flight.dec()
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._witness(request, caller, audit, perf_counter() - started, 0)
+            self._witness(request, caller, audit, perf_counter() - started, None)
         if audit.hits and caller.tenant is not None and state.guard is not None:
             await state.guard.answered(caller.tenant, caller.address, audit.hits)
         return result
@@ -206,7 +206,7 @@ class Dispatcher:
         enter(span)
         return span, caller._replace(trace=span.trace)
 
-    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
+    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int | None) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
         trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None

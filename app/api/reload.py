@@ -27,7 +27,7 @@ IDLE_SECONDS = 3600.0
 """Between two looks if nothing is to be looked at by itself."""
 
 AT_START = frozenset(
-    {"server.host", "server.port", "server.workers", "server.keep_alive_seconds"}
+    {"server.host", "server.port", "server.workers", "server.worker_timeout_seconds", "server.keep_alive_seconds"}
     | {"server.handshake", "server.max_line_bytes", "server.trusted_proxies"}
     | {"mcp.enabled", "mcp.fetch_ttl_seconds", "mcp.max_kept_hits"}
     | {"metrics.port", "server.allowed_hosts", "server.cors_origins", "server.tls"}

@@ -4,10 +4,12 @@ import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import asking, listening, question
 from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import hang, hits
@@ -158,6 +160,24 @@ async def test_connections_beyond_the_bound_serve_only_probes(engines: Any) -> N
         assert (await plain(port, b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"))[0] == 200
         cut = state.metrics.registry.get_sample_value("rcp_gateway_connections_cut_total", {"reason": "too_many"})
         assert cut == 2
+
+
+async def test_idle_connections_cost_nobody_a_place(engines: Any, tmp_path: Path) -> None:
+    """With few descriptors and far more callers that open connections and ask nothing, probes and requests are answered
+    as ever: who has been idle longest is hung up on."""
+    async with gateway_process(tmp_path, [entry("e", await engines())], descriptors=64) as gateway:
+        idle = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(100)]
+        await asyncio.sleep(1.1)  # they count as idle after a second
+        for path in (b"/livez", b"/readyz", b"/metrics"):
+            probe = b"GET %b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n" % path
+            assert (await plain(gateway.port, probe))[0] == 200
+        body = json.dumps(PING).encode()
+        ping = b"POST /rcp HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        assert [(await plain(gateway.port, ping))[0] for _ in range(5)] == [200] * 5
+        assert (await gateway.retrieve()).status_code == 200
+        for _, writer in idle:
+            writer.close()
+    assert "Traceback" not in gateway.text
 
 
 @pytest.mark.parametrize("member", [b"[]", b"{}", b'{"a":1}', b'""'], ids=["arrays", "objects", "members", "strings"])

@@ -110,6 +110,23 @@ def runs(pid: int) -> bool:
         return False
 
 
+async def test_a_worker_that_hangs_is_replaced(engines: Any, tmp_path: Path) -> None:
+    """One that is there and does nothing any more (stopped, or in a loop without end) is killed, and its place filled;
+    one that only has nothing to do is let be."""
+    settings = {"server": {"worker_timeout_seconds": 2, "drain_seconds": 0, "reload_seconds": 0}}
+    async with gateway_process(tmp_path, [entry("e", await engines())], settings, "--workers", "2") as gateway:
+        pids = await all_serve(gateway, 2)
+        os.kill(pids[0], signal.SIGSTOP)
+        hung = await gateway.until_told("worker_hung")
+        ended = await gateway.until_told("worker_ended")
+        assert (hung["pid"], ended["pid"], ended["code"]) == (pids[0], pids[0], -9)
+        await all_serve(gateway, 3)
+        assert await asked(gateway, 6) == 6
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.ended() == 0
+    assert [line["pid"] for line in gateway.told("worker_ended")] == [pids[0]]
+
+
 async def test_workers_that_cannot_start_end_the_whole(tmp_path: Path, engines: Any) -> None:
     """If no worker comes to serve there is nothing to wait for: exit code 1, and the log says so."""
     settings = {"server": {"reload_seconds": 0}}

@@ -7,7 +7,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any
 
 import httpx2
@@ -99,11 +101,17 @@ def write_files(folder: Path, entries: list[Json], settings: Json) -> None:
 
 @asynccontextmanager
 async def gateway_process(
-    folder: Path, entries: list[Json], settings: Json | None = None, *more: str, reach: bool = True, write: bool = True
+    folder: Path,
+    entries: list[Json],
+    settings: Json | None = None,
+    *more: str,
+    reach: bool = True,
+    write: bool = True,
+    descriptors: int | None = None,
 ) -> AsyncIterator[GatewayProcess]:
     """A gateway process in a session of its own, ready unless it is not to `reach` anybody; ended by force at last.
 
-    Without `write` the files are there already.
+    Without `write` the files are there already. `descriptors`: how many it may open, where that is to be few.
     """
     if write:
         write_files(folder, entries, settings or {})
@@ -114,6 +122,7 @@ async def gateway_process(
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=None if descriptors is None else partial(setrlimit, RLIMIT_NOFILE, (descriptors, descriptors)),
     )
     async with httpx2.AsyncClient(timeout=PATIENCE) as client:
         gateway = GatewayProcess(folder, process, client)

@@ -206,13 +206,3 @@ async def test_hanging_up_is_seen_at_once() -> None:
     assert corked.is_closing()
     await turns()
     theirs.close()
-
-
-def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more connections than three quarters of the descriptors, whatever the settings wish."""
-    monkeypatch.setattr(wire, "getrlimit", lambda which: (100, 200))
-    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
-    assert doorway.most == 75
-    assert repr(doorway) == "<Doorway 0/75 connections, 0 requests>"
-    monkeypatch.setattr(wire, "getrlimit", lambda which: (wire.RLIM_INFINITY, wire.RLIM_INFINITY))
-    assert Doorway(ServerSettings, print, lambda app: app, lambda target: None).most == 4096

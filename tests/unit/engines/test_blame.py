@@ -19,6 +19,7 @@ from app.protocol.errors import (
     ResponseTooLarge,
     TlsFailed,
 )
+from app.settings.schema import EngineEntry
 from tests.support.fake_engine import entry_of
 
 
@@ -93,3 +94,27 @@ def test_secrets_are_masked() -> None:
     assert fault.message == "HTTP 500: no *** *** *** ***"
     assert str(fault) == fault.message
     assert repr(secrets) == "<Secrets: 5 words>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "told"),
+    [
+        (("--token", "abcd"), "token abcd is expired", "token *** is expired"),
+        (("--api-key=abcd", "--lang=english"), "key abcd, english", "key ***, english"),
+        (("-p", "s3cr3t-arg-value"), "['-p', 's3cr3t-arg-value']", "['-p', '***']"),
+        (("serve", "s3cr3tvalue"), "no s3cr3tvalue", "no ***"),
+        (("db://me:pa55@h/x?key=k3yk3y",), "me:pa55 may not, nor k3yk3y; pa55", "*** may not, nor ***; ***"),
+        (("serve", "/srv/index-2024/documents", "documents"), "serve documents", "serve documents"),
+        (("--keywords", "none", "http://[x"), "none of http://[x", "none of http://[x"),
+    ],
+)
+def test_arguments_that_look_like_secrets_are_masked(arguments: tuple[str, ...], said: str, told: str) -> None:
+    """Of what a program is told, its own words keep what is no secret."""
+    secrets = Secrets(EngineEntry(id="e", command=["engine", *arguments]))
+    assert secrets.without(said) == told
+
+
+def test_a_query_is_masked_as_it_is_read() -> None:
+    """An engine that quotes a value without its percent signs tells it all the same."""
+    secrets = Secrets(entry_of("e", url="http://a.invalid/rcp?key=a%20b%2Fc&bare&empty="))
+    assert secrets.without("a%20b%2Fc, a b/c, bare, empty") == "***, ***, ***, empty"
