@@ -162,7 +162,8 @@ function fromHash(said) {
   question.confidence = asNumber("confidence");
   try {
     const conditions = JSON.parse(said.get("filter") || "[]");
-    question.conditions = Array.isArray(conditions) ? conditions.filter((one) => one && typeof one.field === "string") : [];
+    question.conditions = (Array.isArray(conditions) ? conditions : []).filter((one) => one && typeof one.field === "string")
+      .map(({ field, op, value }) => ({ field, op: String(op ?? "eq"), value: Array.isArray(value) ? value.join(",") : String(value ?? "") })); // written by hand it may hold anything
   } catch { question.conditions = []; }
   for (const [name, value] of said) if (name.startsWith("w.") && Number.isFinite(Number(value))) question.weights[name.slice(2)] = Number(value);
 }
@@ -435,7 +436,13 @@ function doneRows() {
     if (leg.detail) row.title = visible(leg.detail);
     rows.push(row);
   }
-  rows.push(line("fuse, overhead", false, at(wait + longest, inside - longest, ""), ms(Math.max(0, inside - longest))));
+  let now = wait + longest;
+  const spent = asked.result._meta["x-gateway"].explain.spentMs;
+  for (const [name, took] of [["rerank", spent.rerank], ["fuse", spent.fuse || 0], ["overhead", Math.max(0, inside - longest - (spent.rerank || 0) - (spent.fuse || 0))]]) {
+    if (took === undefined) continue;
+    rows.push(line(name, false, at(now, took, ""), ms(took)));
+    now += took;
+  }
   const left = report.filter((engine) => engine.status === "skipped");
   if (left.length) rows.push(h("li", { class: "soft" }, h("span", { class: "name" }, "not asked"), h("span", { class: "chips" }, left.map((engine) => chip(`${engine.id}: ${engine.reason}`)))));
   return rows;

@@ -85,8 +85,10 @@ async def test_the_extension_gives_raw_results(replicas: list[int]) -> None:
     assert raw["_meta"]["x-gateway"]["engines"][0]["status"] == "ok"
 
 
-async def test_a_raw_result_is_taken_whatever_engines_put_into_hits(replicas: list[int], engine: ScriptedEngine) -> None:
-    """Fields of engines' own are in a raw result as they are, and the client, which checks it, has nothing against it."""
+async def test_a_raw_result_is_taken_whatever_engines_put_into_hits(
+    replicas: list[int], engine: ScriptedEngine
+) -> None:
+    """Fields of engines' own are in a raw result as they are; the client, which checks it, takes it."""
     own: Json = {"title": 5, "uri": None, "engines": "x", "truncated": "no"}
     engine.answers["retrieve"] = {"hits": [{"id": "a", "score": 1.0, "text": None, **own}]}
     async with sdk_client(replicas, "auto", extensions=[advertise(EXTENSION)]) as (client, _):
