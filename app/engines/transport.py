@@ -92,6 +92,16 @@ class Transport(Protocol):
         ...
 
 
+def check_shape(method: str, result: Mapping[str, Any]) -> None:
+    """Hold a result to what its method is asked for. Raises ProtocolViolation.
+
+    So much is looked at here that an engine, or one of its replicas, that answers nonsense is known to be sick; what
+    the hits are like is the federation's business.
+    """
+    if method == "retrieve" and type(result.get("hits")) is not list:
+        raise ProtocolViolation("the retrieve result has no 'hits' array")
+
+
 def read_reply(body: Content, call_id: int) -> dict[str, Any]:
     """The `result` in an engine's response (RCP §4.2, §4.3). Raises LegError.
 
