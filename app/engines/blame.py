@@ -62,8 +62,8 @@ def strays(fault: LegError) -> bool:
 def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: bool = False) -> bool:
     """Whether the same question may have an answer a moment later (RCP §12), or `elsewhere`: from another replica.
 
-    `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked again once. An answer that began and broke
-    off, or makes no sense, would likely do so again; so would TLS.
+    `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked
+    again once. An answer that began and broke off, or makes no sense, would likely do so again; so would TLS.
     """
     if isinstance(fault, ConnectFailed):
         return True
