@@ -775,6 +775,7 @@ function engineCard(engine) {
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))),
     chart(engine, "chart"), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`), h("span", { class: "ends" }, `${Math.round(known.windowSeconds / 60)} minutes ago → now`)),
     engine.lastFault ? h("p", { class: "small soft" }, "Last error ", ms(engine.lastFault.agoMs), " ago: ", h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
+    engine.stderr ? h("details", { "data-keep": "stderr" }, h("summary", { class: "small" }, "The last it wrote to stderr"), h("pre", { class: "full", tabindex: 0, role: "region", "aria-label": "Stderr", id: "stderr" }, visible(engine.stderr))) : null,
     engine.replicas.length ? [h("h3", {}, "Replicas"), table("Replicas", [["Replica"], ["State"], ["In flight", "num"]], engine.replicas.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(one.id)), h("td", {}, chip(one.up ? "in use" : "ejected", one.up ? "good" : "bad")), h("td", { class: "num" }, String(one.inFlight)))))] : null,
     h("h3", {}, "Advertisement ", h("span", { class: "soft small" }, "against the merged one")), difference(engine),
     known.session.drills ? drillForm(engine) : null);

@@ -227,6 +227,11 @@ class RemoteEngine:
         refusal = self._ledger.refusal()
         return None if refusal is None or refusal.retry_after_ms is None else refusal.retry_after_ms / 1000
 
+    @property
+    def stderr_tail(self) -> str | None:
+        """The last that a stdio engine wrote to stderr; None for all others."""
+        return self._ledger.replicas.all[0].transport.stderr_tail
+
     def reset(self) -> None:
         """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
         self._ledger.reset()

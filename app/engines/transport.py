@@ -83,6 +83,11 @@ class Transport(Protocol):
         """
         ...
 
+    @property
+    def stderr_tail(self) -> str | None:
+        """The last that its process wrote to stderr, for operators; None if it is none of ours. Foreign words."""
+        ...
+
     def renew(self) -> None:
         """Use no open connection for another call: they may lead to where the engine no longer is. Never waits."""
         ...
