@@ -542,7 +542,7 @@ function hitRow({ hit, rank, key, parts, was, moved }) {
     h("div", {},
       h("h3", { dir: "auto" }, visible(titleOf(hit))),
       h("p", { class: "meta" }, h("span", {}, `score ${Number(hit.score).toFixed(4)}`), typeof hit.confidence === "number" ? h("span", {}, `confidence ${hit.confidence.toFixed(2)}`) : null,
-        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "") : null,
+        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "") : chip("no trust stated"),
         trust && trust.injectionSuspected === true ? chip("injection suspected", "bad") : null,
         uri ? h("span", { class: "mono" }, visible(uri)) : null),
       text ? h("p", { class: "snippet", dir: "auto" }, highlighted(text)) : h("p", { class: "snippet soft" }, "no text"),

@@ -258,6 +258,16 @@ async def test_hostile_and_huge_hits_are_text() -> None:
         assert len(await hit("huge").locator(".full").inner_text()) < 21_000
 
 
+async def test_each_hit_says_how_far_it_is_trusted() -> None:
+    """The level of trust stands at each hit, also where nobody states one, and who is suspected is marked."""
+    levels: list[Json | None] = [{"level": "trusted"}, {"level": "untrusted", "injectionSuspected": True}, None]
+    hits = [{"id": str(place), "score": 3 - place, "trust": trust} for place, trust in enumerate(levels)]
+    async with staged({"docs": ScriptedEngine(results=hits)}) as stage, browsing(stage.url) as (page, _):
+        await ask(page)
+        told = [await hit.locator(".meta .chip").all_inner_texts() for hit in await page.locator(".hit").all()]
+    assert told == [["trusted"], ["untrusted", "injection suspected"], ["no trust stated"]]
+
+
 async def test_no_hits_and_no_answer_are_said() -> None:
     """An empty answer says so; where nobody answered the error and every engine's reason is shown."""
     engines = {"docs": ScriptedEngine(results=[])}
