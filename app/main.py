@@ -64,7 +64,7 @@ from app.settings.auth import exposure
 from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
-from app.settings.source import Files, LoadedRegistry, Wishes
+from app.settings.source import Files, LoadedRegistry
 from app.settings.tenants import Tenants
 from app.state.alone import ALONE
 from app.state.store import Sharing
@@ -274,8 +274,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     exposed = exposure(host, settings.auth)
     if exposed is not None:
         raise SettingsError("settings" if config is None else str(config), (exposed,))
-    server = settings.server
-    count = server.workers if workers is None else workers
+    server, count = settings.server, settings.server.workers if workers is None else workers
     if count > 1 and server.handshake == "required" and not settings.state.shared:
         raise SettingsError(
             "--workers", (Fault("server.handshake", "'required' needs one worker or a shared state", "set state.url"),)
@@ -315,9 +314,7 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
     try:
         start_log(files.load().settings.log)
         _run(_serve(files, [listener, *metering], signals, beating(news)))
-    except (
-        SettingsError
-    ) as fault:  # the files have changed since the first start; whoever serves keeps what it has read
+    except SettingsError as fault:  # the files have changed since the first start; who serves keeps what it has read
         logs.logger().error("start_failed", worker=place, file=fault.file, faults=[str(one) for one in fault.faults])
         raise SystemExit(1) from None
 
@@ -350,32 +347,38 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     From here on nothing but protocol can reach the caller: what is printed by mistake goes to stderr. Raises
     SettingsError for a bad file.
     """
-    wishes = Files(registry, config).load()
+    files = Files(registry, config)
+    wishes = files.load()
     answers = os.dup(1)
     os.dup2(2, 1)
     start_log(wishes.settings.log)
     logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
-    _run(_serve_pipe(wishes, 0, answers))
+    _run(_serve_pipe(files, 0, answers))
     return 0
 
 
-async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
+async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
     """Serve the caller at the other end of two file descriptors."""
-    state = build_state(wishes.loaded, wishes.settings)
+    watch = files.watch()
+    loaded, settings, _ = files.load()
+    state = build_state(loaded, settings)
+    reload = Reload(state, files.load, watch)
     calm_the_collector()
 
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
     door = StdioDoor(state, Pipe(questions).read, Pipe(answers).write, settled)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, door.stop)
+    for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
+        asyncio.get_running_loop().add_signal_handler(number, act)
     await state.sharing.start()
     state.engines.start()
+    reload.start()
     _tell_started(state)
     try:
         await door.serve()
     finally:
+        await reload.stop()
         await _close(state)
         logs.logger().info("stopped")
 

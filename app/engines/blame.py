@@ -11,15 +11,18 @@ from app.engines.transport import Severed
 from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
+    CapabilityMissing,
     ConnectFailed,
     DeadlineExceeded,
     InternalError,
     LegError,
     LegRateLimited,
     LegTimeout,
+    NotInitialized,
     ProtocolViolation,
     Refused,
     TlsFailed,
+    UnknownMethod,
 )
 from app.settings.schema import EngineEntry
 
@@ -28,6 +31,9 @@ _FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
 
 _LASTING_STATUSES = frozenset({401, 403, 404})
 """They tell of one request as little as of the engine's health, but of a wrong entry in the registry."""
+
+_STRAYED_CODES = frozenset({NotInitialized.code, CapabilityMissing.code, UnknownMethod.code})
+"""After a handshake, for what the engine advertises: only the one who was asked is another than it should be."""
 
 
 def counts(fault: LegError) -> bool:
@@ -48,16 +54,25 @@ def marks_down(fault: LegError) -> bool:
     return counts(fault) and not isinstance(fault, Refused)
 
 
-def worth_repeating(fault: LegError, idempotent: bool, repeats: int) -> bool:
-    """Whether the same question may have an answer a moment later (RCP §12); `repeats`: how often it was asked again.
+def strays(fault: LegError) -> bool:
+    """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
+    if isinstance(fault, Refused):
+        return fault.code in _STRAYED_CODES
+    return isinstance(fault, TlsFailed | ProtocolViolation) or (isinstance(fault, BadStatus) and marks_down(fault))
 
-    What was sent and is not idempotent is never asked twice. -32603 is asked again once. An answer that began and broke
-    off, or makes no sense, would likely do so again; so would TLS.
+
+def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: bool = False) -> bool:
+    """Whether the same question may have an answer a moment later (RCP §12), or `elsewhere`: from another replica.
+
+    `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked
+    again once. An answer that began and broke off, or makes no sense, would likely do so again; so would TLS.
     """
     if isinstance(fault, ConnectFailed):
         return True
     if not idempotent:
         return False
+    if elsewhere and strays(fault):
+        return True
     if isinstance(fault, BadStatus):
         return fault.status is not None and fault.status >= 500 and fault.status != 501
     if isinstance(fault, LegRateLimited):

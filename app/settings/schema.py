@@ -215,7 +215,7 @@ class ServerSettings(_Section):
     allowed_hosts: Annotated[list[Host], BeforeValidator(words)] = Field(default_factory=list)
     """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
-    """Origins of web pages whose scripts may speak RCP here (CORS), written out; empty: none."""
+    """Origins of web pages whose scripts may speak RCP and MCP here (CORS), written out; empty: none."""
     tls: DoorTls | None = None
     """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards
     engines, will do as well."""

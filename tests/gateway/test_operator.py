@@ -1,6 +1,8 @@
 """The operator's doors: who is let in, what is seen, and what can be done to an engine."""
 
+import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -94,6 +96,21 @@ async def test_engines_with_their_last_minutes() -> None:
     assert told["docs"]["advertisement"]["filter"]["fields"] == {"lang": "keyword", "year": "int", "reviewed": "bool"}
     assert body["merged"]["retrieve"]["maxK"]
     assert "http://" not in json.dumps(body)
+
+
+async def test_what_a_child_wrote_to_stderr_is_kept_for_operators() -> None:
+    """The end of a stdio engine's stderr is told (B81), also after it has ended; other engines have none."""
+    command = [sys.executable, "-c", "import sys; sys.stderr.write('x' * 20_000 + 'no index at \\x1b[1m/srv')"]
+    entries = [{"id": "child", "command": command}, entry("far", "http://127.0.0.1:1/rcp")]
+    async with running(entries, reach=False) as gateway:
+        async with asyncio.timeout(20):
+            while not (told := {one["id"]: one for one in (await admin(gateway, "/admin/engines"))["engines"]})[
+                "child"
+            ]["stderr"]:
+                await asyncio.sleep(0.02)
+    assert told["child"]["stderr"].endswith("no index at \x1b[1m/srv")
+    assert len(told["child"]["stderr"]) == 8192
+    assert told["far"]["stderr"] is None
 
 
 async def test_overlap_counts_what_was_answered() -> None:

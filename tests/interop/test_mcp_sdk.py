@@ -85,6 +85,19 @@ async def test_the_extension_gives_raw_results(replicas: list[int]) -> None:
     assert raw["_meta"]["x-gateway"]["engines"][0]["status"] == "ok"
 
 
+async def test_a_raw_result_is_taken_whatever_engines_put_into_hits(
+    replicas: list[int], engine: ScriptedEngine
+) -> None:
+    """Fields of engines' own are in a raw result as they are; the client, which checks it, takes it."""
+    own: Json = {"title": 5, "uri": None, "engines": "x", "truncated": "no"}
+    engine.answers["retrieve"] = {"hits": [{"id": "a", "score": 1.0, "text": None, **own}]}
+    async with sdk_client(replicas, "auto", extensions=[advertise(EXTENSION)]) as (client, _):
+        raw = await client.call_tool("retrieve", {"query": "q", "raw": True})
+        flat = await client.call_tool("retrieve", {"query": "q"})
+    assert own.items() <= raw.structured_content["hits"][0].items()
+    assert flat.structured_content["hits"][0]["engines"] == ["docs"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_that_is_cancelled_ends_its_legs(engine: ScriptedEngine, mode: str) -> None:
     """A client that cancels its call ends what was asked for it, and goes on with others."""

@@ -69,12 +69,13 @@ class McpDoor:
     def _renew(self, settings: GatewaySettings) -> None:
         """What the door does itself, and has the SDK do, is as these settings say from now on."""
         self._settings = settings
-        self._hosts = Hosts(settings.mcp, settings.server.public_url, settings.server.allowed_hosts)
+        server = settings.server
+        self._hosts = Hosts(settings.mcp, server.public_url, server.allowed_hosts, server.cors_origins)
         self._resource = ProtectedResource(settings)
         self._manager.security_settings = TransportSecuritySettings(
             allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
         )
-        self._manager.asgi_app.max_body_size = settings.server.max_body_bytes
+        self._manager.asgi_app.max_body_size = server.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path") if scope["type"] == "http" else None

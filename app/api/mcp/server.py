@@ -101,6 +101,8 @@ class McpServer:
         self.sdk.middleware[:] = [self._witness]
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        if params is not None and params.cursor is not None:
+            raise MCPError(code=INVALID_PARAMS, message="this cursor leads nowhere: the list of tools has one page")
         return self._tools
 
     async def _discover(self, ctx: Context, params: RequestParams) -> DiscoverResult:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engines.blame import Secrets, counts, marks_down, worth_repeating
+from app.engines.blame import Secrets, counts, marks_down, strays, worth_repeating
 from app.engines.transport import Severed
 from app.protocol.errors import (
     BadStatus,
@@ -66,6 +66,28 @@ TABLE = [
 def test_table(fault: LegError, counted: bool, down: bool, again: bool) -> None:
     """What each fault says (B41, B46); an idempotent question is meant."""
     assert (counts(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
+
+
+STRAYING = {"no JSON", "expired", "closed", "-32603 boom", "-32700"} | {
+    f"HTTP {status}" for status in (302, 401, 404, 500, 501, 503)
+}
+
+
+@pytest.mark.parametrize(("fault", "_", "__", "again"), TABLE, ids=lambda value: str(value)[:40])
+def test_who_strays_from_its_siblings(fault: LegError, _: bool, __: bool, again: bool) -> None:
+    """What tells of one address only is asked of another replica; a request that is refused is refused by all."""
+    assert strays(fault) == (fault.message in STRAYING)
+    assert worth_repeating(fault, True, 0, elsewhere=True) == (again or strays(fault))
+    assert not strays(fault) or worth_repeating(fault, True, 1, elsewhere=True)
+
+
+@pytest.mark.parametrize("code", [-32001, -32003, -32004])
+def test_a_replica_that_cannot_what_its_engine_advertises_strays(code: int) -> None:
+    """It never heard of the method, or of the handshake that was just made: its siblings have."""
+    fault = Refused("no", code=code)
+    assert (counts(fault), strays(fault), worth_repeating(fault, True, 0)) == (False, True, False)
+    assert worth_repeating(fault, True, 0, elsewhere=True)
+    assert not worth_repeating(fault, False, 0, elsewhere=True)
 
 
 @pytest.mark.parametrize(("fault", "_", "__", "___"), TABLE, ids=lambda value: str(value)[:40])
