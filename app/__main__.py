@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from app import compiled
+from app.api.beginning import end_on_signals
 from app.commands.failure import Commands
 
 COMMANDS = (
@@ -21,6 +22,9 @@ COMMANDS = (
     *("fuse", "eval", "tune", "compile", "key"),
 )
 """Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
+
+SERVING = frozenset({"serve", "stdio"})
+"""Commands that supervisors stop, maybe before they have begun."""
 
 app = typer.Typer(
     name="rcp-gateway",
@@ -74,6 +78,8 @@ def load() -> typer.Typer:
 
 def main() -> None:
     """The console script `rcp-gateway`, and `python -m app`. Ends with SystemExit."""
+    if next((word for word in sys.argv[1:] if not word.startswith("-")), "") in SERVING:
+        end_on_signals()
     compiled.choose()  # before a command imports what may be compiled
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows something else

@@ -18,7 +18,7 @@ from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -28,6 +28,7 @@ from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.answers import ANSWERED
+from app.api.beginning import end_on_signals
 from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
@@ -48,7 +49,7 @@ from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
 from app.api.tls import door_context
 from app.api.wire import DoorProtocol
-from app.api.workers import Workers, end_with_parent
+from app.api.workers import Workers, beating, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet
@@ -64,7 +65,7 @@ from app.settings.auth import exposure
 from app.settings.faults import Fault, SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
-from app.settings.source import Files, LoadedRegistry, Wishes
+from app.settings.source import Files, LoadedRegistry
 from app.settings.tenants import Tenants
 from app.state.alone import ALONE
 from app.state.store import Sharing
@@ -274,8 +275,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     exposed = exposure(host, settings.auth)
     if exposed is not None:
         raise SettingsError("settings" if config is None else str(config), (exposed,))
-    server = settings.server
-    count = server.workers if workers is None else workers
+    server, count = settings.server, settings.server.workers if workers is None else workers
     if count > 1 and server.handshake == "required" and not settings.state.shared:
         raise SettingsError(
             "--workers", (Fault("server.handshake", "'required' needs one worker or a shared state", "set state.url"),)
@@ -284,7 +284,6 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         door_context(server.tls)  # a file that cannot be used is a fault before anybody listens
     listener = listen(host, server.port if port is None else port)
     metering = listen_for_metrics(host, settings.metrics.port)
-    _end_on_signals()
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
@@ -298,7 +297,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[shared.FOLDER] = folder
         worker = partial(compiled.call, "app.main", "work", files, metering)
-        all_workers = Workers(count, worker, listener, shared.forget_worker)
+        all_workers = Workers(count, worker, listener, shared.forget_worker, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
@@ -307,7 +306,7 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
 
     All share the listeners, those of `metering` too: whoever is scraped answers for all.
     """
-    _end_on_signals()
+    end_on_signals()
     end_with_parent(told(Stage.FINISHING))
     shared.share(place)
     signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
@@ -315,16 +314,14 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
     start_log(LogSettings())
     try:
         start_log(files.load().settings.log)
-        _run(_serve(files, [listener, *metering], signals, lambda: news.send_bytes(b"1")))
-    except (
-        SettingsError
-    ) as fault:  # the files have changed since the first start; whoever serves keeps what it has read
+        _run(_serve(files, [listener, *metering], signals, beating(news)))
+    except SettingsError as fault:  # the files have changed since the first start; who serves keeps what it has read
         logs.logger().error("start_failed", worker=place, file=fault.file, faults=[str(one) for one in fault.faults])
         raise SystemExit(1) from None
 
 
 async def _serve(
-    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], started: Callable[[], None]
+    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], alive: Callable[[], None]
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
@@ -342,7 +339,7 @@ async def _serve(
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
     )
-    await Doorkeeper(config, state, signals=signals, reload=reload.ask, started=started).serve(listeners)
+    await Doorkeeper(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:
@@ -351,32 +348,38 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     From here on nothing but protocol can reach the caller: what is printed by mistake goes to stderr. Raises
     SettingsError for a bad file.
     """
-    wishes = Files(registry, config).load()
+    files = Files(registry, config)
+    wishes = files.load()
     answers = os.dup(1)
     os.dup2(2, 1)
     start_log(wishes.settings.log)
     logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
-    _run(_serve_pipe(wishes, 0, answers))
+    _run(_serve_pipe(files, 0, answers))
     return 0
 
 
-async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
+async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
     """Serve the caller at the other end of two file descriptors."""
-    state = build_state(wishes.loaded, wishes.settings)
+    watch = files.watch()
+    loaded, settings, _ = files.load()
+    state = build_state(loaded, settings)
+    reload = Reload(state, files.load, watch)
     calm_the_collector()
 
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
     door = StdioDoor(state, Pipe(questions).read, Pipe(answers).write, settled)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, door.stop)
+    for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
+        asyncio.get_running_loop().add_signal_handler(number, act)
     await state.sharing.start()
     state.engines.start()
+    reload.start()
     _tell_started(state)
     try:
         await door.serve()
     finally:
+        await reload.stop()
         await _close(state)
         logs.logger().info("stopped")
 
@@ -384,15 +387,3 @@ async def _serve_pipe(wishes: Wishes, questions: int, answers: int) -> None:
 def _run(serving: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
-
-
-def _end_on_signals() -> None:
-    """Until there is something to end in good order, SIGTERM and SIGINT end the process at once: also as PID 1 of a
-    container, where a signal that nobody handles means nothing."""
-
-    def leave(_number: int, _frame: object) -> NoReturn:
-        os._exit(0)  # an exception might be taken for another's by whatever it meets in the middle of the start
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    signal.signal(signal.SIGHUP, lambda *_: None)  # the files are about to be read

@@ -10,7 +10,6 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any
 from app.demo.processes import end_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
-START_LIMIT = 30.0
+START_LIMIT = 90.0
 """Seconds a child has to become ready."""
 STOP_LIMIT = 10.0
 """Seconds a child has to end after SIGTERM before it is killed."""
@@ -157,11 +156,11 @@ def gateway(
     entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
-    port = free_port()
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
-    arguments += ["--host", "127.0.0.1", "--port", str(port)]
+    arguments += ["--host", "127.0.0.1", "--port", "0"]
     with running(name, arguments, workspace, checkout, variables) as child:
-        root = f"http://127.0.0.1:{port}"
+        wait_until(child, lambda: port_in(child.log) > 0, "did not say where it listens")
+        root = f"http://127.0.0.1:{port_in(child.log)}"
         wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")
         wait_until(child, lambda: joined(fetch(f"{root}/engines")) == len(engines), "was not joined by every engine")
         child.urls = [f"{root}/rcp"]
@@ -196,12 +195,12 @@ def fetch(url: str) -> bytes | None:
         return None
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def port_in(log: Path) -> int:
+    """Where a gateway says in its log that it listens; 0 if it has not said so yet."""
+    for line in log.read_text(errors="replace").splitlines(keepends=True):
+        if '"listening"' in line and line.endswith("\n"):
+            return int(json.loads(line)["port"])
+    return 0
 
 
 async def until_stopped() -> None:

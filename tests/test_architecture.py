@@ -31,7 +31,7 @@ LAUNCHERS = {"__main__", "commands"}
 LIBRARIES = {
     "fastapi": {"main", "api"},
     "starlette": {"main", "api"},
-    "uvicorn": {"main", "api/wire", "api/doorkeeper"},
+    "uvicorn": {"main", "api/wire", "api/doorway", "api/doorkeeper"},
     "uvloop": {"main"},
     "httptools": {"engines"},
     "httpx2": {"engines", "commands", "conformance/http", "api/jwks"},

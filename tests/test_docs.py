@@ -11,6 +11,7 @@ import yaml
 from typer.main import get_command
 
 from app.__main__ import load
+from app.api.reload import AT_START, SECTIONS_AT_START
 from app.settings.reference import DOCUMENTS
 from app.settings.schema import GatewaySettings, Registry
 from docs.reference import made
@@ -41,6 +42,19 @@ def test_the_tables_of_keys_are_those_of_the_models() -> None:
     """docs/registry.md has every key and setting with its type, default and meaning: `make docs` writes it so."""
     assert re.findall(r"made by `make docs`: (\w+)", REGISTRY) == list(DOCUMENTS)
     assert made()["docs/registry.md"] == REGISTRY, "say: make docs"
+
+
+def test_what_waits_for_a_restart_is_told() -> None:
+    """docs/resilience.md names every setting that is read only at the start, and no other; each of them exists."""
+    page = (PROJECT / "docs" / "resilience.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^- Read only at the start: (.*?) If one changes", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", told)) == AT_START | SECTIONS_AT_START
+    sections = GatewaySettings.model_fields
+    known = {
+        f"{section}.{key}" for section in sections for key in type(getattr(GatewaySettings(), section)).model_fields
+    }
+    assert known >= AT_START
+    assert sections.keys() >= SECTIONS_AT_START
 
 
 def test_example_files_are_valid() -> None:
@@ -101,7 +115,7 @@ def test_commands_can_be_typed(page: Path) -> None:
     for command in commands(page):
         if "…" in command:  # shortened for reading
             continue
-        done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 or "unexpected EOF" in done.stderr or "here-document" in done.stderr, command
         if not command.startswith(("docker ", "kubectl ", "helm ")):
             assert faults_in(command) == [], command

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.running_gateway import PATIENCE
+
 PROJECT = Path(__file__).parents[1]
 DOCKERFILE = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
 PYPROJECT: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+FOUNDATIONS = "fastapi, httpx2, orjson, prometheus_client, pydantic, structlog, typer, uvicorn, uvloop, yaml"
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8").splitlines()
 
 
@@ -169,13 +172,13 @@ def test_the_health_check_asks_livez(status: int | None, code: int) -> None:
             env=os.environ | {"http_proxy": "http://127.0.0.1:9", "all_proxy": "http://127.0.0.1:9"},
             stderr=subprocess.DEVNULL,
         )
-        listener.settimeout(20)
+        listener.settimeout(PATIENCE)
         connection, _ = listener.accept()
         with connection:
             assert connection.recv(1000).startswith(b"GET /livez ")
             if status is not None:
                 connection.sendall(b"HTTP/1.1 %d Whatever\r\nContent-Length: 0\r\n\r\n" % status)
-        assert checking.wait(20) == code
+        assert checking.wait(PATIENCE) == code
 
 
 def test_what_the_build_copies_is_there_and_not_ignored() -> None:
@@ -211,7 +214,7 @@ def test_the_script_for_a_clean_machine_does_what_the_readme_says() -> None:
     script = PROJECT / ".ci" / "run"
     text = script.read_text(encoding="utf-8")
     assert os.access(script, os.X_OK)
-    assert subprocess.run(["bash", "-n", script], timeout=10).returncode == 0
+    assert subprocess.run(["bash", "-n", script], timeout=60).returncode == 0
     assert "set -euo pipefail" in text
     assert re.findall(r"^make (\w+)", text, re.MULTILINE) == ["install", "check", "compile", "test"]
     assert text.rstrip().endswith("make test")
@@ -232,23 +235,39 @@ def test_the_console_is_shipped() -> None:
 
 
 def test_it_starts_quickly(tmp_path: Path) -> None:
-    """A gateway needs less than two seconds of a processor to its first answer; where that is shared, six."""
+    """To its first answer a gateway needs no more than three times the processor time of importing what it stands on.
+
+    Measured against one another, by turns: how much a processor does in a second is another matter on each machine.
+    """
     registry = tmp_path / "rcp.json"
     registry.write_text(json.dumps({"engines": []}))
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # then a second of it does less
-    assert min(seconds_to_start(registry) for _ in range(3)) < (6.0 if busy else 2.0)  # the first may compile modules
+    spent = [(seconds_to_start(registry), seconds_to_import(FOUNDATIONS)) for _ in range(3)]  # the first may compile
+    whole, foundations = (min(column) for column in zip(*spent, strict=True))
+    assert whole < 3 * foundations
 
 
 def seconds_to_start(registry: Path) -> float:
     """Processor time of a gateway from its command to its first answer."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = seconds_of_children()
     command = [sys.executable, "-m", "app", "serve", "--registry", str(registry), "--port", "0"]
     with subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as gateway:
         assert gateway.stderr is not None
         heard = next(line for line in gateway.stderr if '"listening"' in line)
-        with socket.create_connection(("127.0.0.1", json.loads(heard)["port"]), 20) as caller:
+        with socket.create_connection(("127.0.0.1", json.loads(heard)["port"]), PATIENCE) as caller:
             caller.sendall(b"GET /livez HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
             assert caller.recv(100).startswith(b"HTTP/1.1 200 ")
         gateway.kill()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds_of_children() - before
+
+
+def seconds_to_import(modules: str) -> float:
+    """Processor time of an interpreter that imports these."""
+    before = seconds_of_children()
+    subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, timeout=PATIENCE)
+    return seconds_of_children() - before
+
+
+def seconds_of_children() -> float:
+    """Processor time of all processes of ours that have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime

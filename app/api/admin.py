@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from app.api.actions import Actions
 from app.api.answers import Answers
 from app.api.caller import Caller
-from app.api.operator import Kept, Who, body_of, kept_out, let_in
+from app.api.operator import LOOKING, Kept, Who, body_of, kept_out, let_in
 from app.api.reload import Reload
 from app.api.state import GatewayState
 from app.api.views import engines_view, guards_view, overlap_view, settings_view
@@ -30,6 +30,10 @@ from app.protocol import envelope
 from app.protocol.errors import NotFound, RcpError, Unauthorized
 from app.protocol.refusion import Refusion, read_refusion
 
+FUSE = "/admin/fuse"
+LISTS_BYTES = 8_388_608
+"""Lists to be fused once more may be so long, where callers may send less: of fifty engines and 200 hits they are."""
+
 Json = dict[str, Any]
 Look = Callable[[Who], Json]
 Deed = Callable[[Json, Who], Awaitable[Json]]
@@ -43,7 +47,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     router = APIRouter()
     answers, actions = Answers(state), Actions(state)
 
-    @router.get("/engines")
+    @router.api_route("/engines", methods=LOOKING)
     async def engines(request: Request) -> Response:
         seen: Sequence[RemoteEngine] = state.engines.engines
         if state.guard is not None:
@@ -74,9 +78,9 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/overlap": lambda who: overlap_view(state.witness.overlap.told()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
-    deeds: dict[str, Deed] = {"/admin/explain": plan, "/admin/fuse": refuse, "/admin/actions": act}
+    deeds: dict[str, Deed] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}
     for path, look in looks.items():
-        router.add_api_route(path, _looking(state, look), methods=["GET"])
+        router.add_api_route(path, _looking(state, look), methods=LOOKING)
     for path, deed in deeds.items():
         router.add_api_route(path, _doing(state, deed), methods=["POST"])
     return router
@@ -122,7 +126,8 @@ def _doing(state: GatewayState, deed: Deed) -> Callable[[Request], Awaitable[Res
     async def doing(request: Request) -> Response:
         try:
             who = await let_in(request, state)
-            body = await body_of(request, state.settings.server.max_body_bytes)
+            most = state.settings.server.max_body_bytes
+            body = await body_of(request, max(most, LISTS_BYTES) if request.url.path == FUSE else most)
             return _json(await deed(body, who))
         except Kept as kept:
             return _kept(kept)

@@ -23,13 +23,14 @@ from app.federation.membership import WRITING, Members
 from app.federation.memory import memory_build, memory_recall
 from app.federation.pages import Pages
 from app.federation.progress import Listener
+from app.federation.request import asked_engines
 from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
 from app.federation.witness import Witness
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
-from app.protocol.params import CallMeta, read_meta, read_retrieve
+from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
 from app.settings.schema import GatewaySettings
 
 Params = dict[str, Any]
@@ -187,8 +188,10 @@ class Answers:
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
         members = self._state.membership.current(caller.tenant)
+        named = asked_engines(read_gateway(params.get("x-gateway")), members)
+        offers = [offer for offer in members.offers if named is None or offer.id in named]
         discovered = frozenset().union(*members.groups.values())
-        return {"engines": catalog_entries(members.offers, self._state.settings.server.public_url, discovered)}
+        return {"engines": catalog_entries(offers, self._state.settings.server.public_url, discovered)}
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Listener | None = None) -> Params:
         state = self._state

@@ -23,13 +23,14 @@ MAX_QUERY = 1000
 class Audit:
     """What one request has come to so far; until it has ended well, `error`."""
 
-    __slots__ = ("_lost", "code", "engines", "hits", "outcome")
+    __slots__ = ("_listed", "_lost", "code", "engines", "hits", "outcome")
 
     def __init__(self) -> None:
         self.outcome = "error"
         self.code: int | None = None
         self.engines: Sequence[Mapping[str, Any]] = ()
         self.hits = 0
+        self._listed = False
         self._lost: Sequence[str] = ()
 
     def answered(self, result: Mapping[str, Any]) -> None:
@@ -42,6 +43,7 @@ class Audit:
             self.outcome = "ok"
         self.engines = (meta.get("x-gateway") or {}).get("engines") or ()
         hits = result.get("hits")
+        self._listed = type(hits) is list
         self.hits = len(hits) if type(hits) is list else 0
 
     def failed(self, error: RcpError) -> None:
@@ -58,8 +60,8 @@ class Audit:
         """Why the answer lacks engines."""
         return {engine["reason"] for engine in self.engines if engine["id"] in self._lost and engine.get("reason")}
 
-    def line(self, request: Request, caller: Caller, took: float, size: int, *, bodies: bool) -> dict[str, Any]:
-        """What the log is told; `took` in seconds, `size` in bytes of the answer."""
+    def line(self, request: Request, caller: Caller, took: float, size: int | None, *, bodies: bool) -> dict[str, Any]:
+        """What the log is told; `took` in seconds, `size` in bytes of the answer, None if another line tells it."""
         line: dict[str, Any] = {"request_id": caller.request_id}
         if caller.tenant is not None:
             line["tenant"] = caller.tenant.id
@@ -76,10 +78,11 @@ class Audit:
             line["answered"] = len(asked) - len(lost)
             if lost:
                 line["failed"] = lost
-        if self.hits:
+        if self._listed:
             line["hits"] = self.hits
         line["ms"] = round(took * 1000, 2)
-        line["bytes"] = size
+        if size is not None:
+            line["bytes"] = size
         if bodies:
             line["query"] = _query(request.params)
         return line

@@ -1,13 +1,14 @@
-"""What browsers are told: which other sites' scripts may speak RCP here, and what a page of ours may do.
+"""What browsers are told: which other sites' scripts may speak RCP and MCP here, and what a page of ours may do.
 
 Decides what they hear; browsers themselves hold others to it, so none of it keeps out anybody who is no browser. It
-refuses to know requests. Starlette's middleware speaks CORS; it stands before the RCP endpoints alone.
+refuses to know requests. Starlette's middleware speaks CORS; it stands before these endpoints alone.
 """
 
 from collections.abc import Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 
+from app.api.mcp.resource import METADATA, PATH
 from app.api.place import BASE, ENGINES
 from app.api.sending import Asgi, Receive, Scope
 from app.api.stream import Send
@@ -17,6 +18,11 @@ ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "tracepar
 
 TOLD = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
 """Headers of answers that scripts may read beside those that every script may."""
+
+MCP_SESSION = "Mcp-Session-Id"
+MCP_ASKING = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
+MCP_METHODS = ("GET", "POST", "DELETE")
+"""Clients of MCP try the other two as well; that they are 405 is for them to read."""
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -33,20 +39,27 @@ PAGE_HEADERS = {
 
 
 class OtherSites:
-    """Opens the RCP endpoints of `app` to scripts of these `origins`, and nothing else of it to anybody."""
+    """Opens the RCP and MCP endpoints of `app` to scripts of these `origins`, and nothing else of it to anybody."""
 
-    __slots__ = ("_app", "_opened", "_origins")
+    __slots__ = ("_app", "_mcp", "_origins", "_rcp")
 
     def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
         self._app = app
         self._origins = tuple(origins)
-        self._opened: Asgi = CORSMiddleware(
-            app, allow_origins=self._origins, allow_methods=("POST",), allow_headers=ASKING, expose_headers=TOLD
+        self._rcp = self._opened(("POST",), ASKING, TOLD)
+        self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
+
+    def _opened(self, methods: Sequence[str], asking: Sequence[str], told: Sequence[str]) -> Asgi:
+        return CORSMiddleware(
+            self._app, allow_origins=self._origins, allow_methods=methods, allow_headers=asking, expose_headers=told
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        opened = scope["type"] == "http" and _speaks_rcp(scope["path"])
-        await (self._opened if opened else self._app)(scope, receive, send)
+        door = self._app
+        if scope["type"] == "http":
+            path = scope["path"]
+            door = self._mcp if path in (PATH, METADATA) else self._rcp if _speaks_rcp(path) else door
+        await door(scope, receive, send)
 
     def __repr__(self) -> str:
         return f"<OtherSites {', '.join(self._origins)}>"

@@ -15,7 +15,7 @@ class Caller(NamedTuple):
     request_id: str
     """Names the request in the log and, over HTTP, in the answer's `X-Request-ID`."""
     session: str | None = None
-    """Within which its requests can be called off; None: they cannot be. Over HTTP as it was sent, so not trusted."""
+    """Within which its requests can be called off; None: only streams can be. Over HTTP as it was sent, not trusted."""
     engine: str | None = None
     """The one engine it speaks to through this gateway; None: the whole federation."""
     address: str = ""
@@ -35,6 +35,11 @@ class Caller(NamedTuple):
         if self.session is None or self.tenant is None:
             return self.session
         return f"{self.tenant.id}:{self.session}"
+
+    @property
+    def stream_scope(self) -> str | None:
+        """In place of a session: the caller itself, as a name that no session has, for a header holds no newline."""
+        return f"\n{self.name}" if self.name else None
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Who is under way and may be called off with `notifications/cancel` (RCP §7), each within its own session.
 
-Ids of different callers are not comparable, so a request without a session cannot be called off, and nobody ends the
-request of another session. What is called off is answered once, with -32006. It refuses to know doors and methods.
+Ids of different callers are not comparable, so nobody ends the request of another session. What is called off is
+answered once, with -32006. It refuses to know doors and methods, and who counts as one session.
 """
 
 from app.resilience.calloff import CallOff
@@ -53,6 +53,11 @@ class InFlight:
         for running in found:
             running.strike()
         return len(found)
+
+    def cancel_only(self, scope: str, message_id: MessageId) -> int:
+        """The same in a scope that several callers may share: of two requests with this id none is called off, since
+        nobody can tell which is meant."""
+        return self.cancel(scope, message_id) if len(self._running.get((scope, message_id), ())) == 1 else 0
 
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))

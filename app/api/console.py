@@ -10,6 +10,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Response
 
 from app.api.browser import PAGE_HEADERS
+from app.api.operator import LOOKING
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -22,8 +23,8 @@ def console() -> APIRouter:
     """The routes of the console's files."""
     router = APIRouter()
     for path, (name, media_type) in FILES.items():
-        router.add_api_route(path, _answer(name, media_type), methods=["GET"])
-    router.add_api_route("/favicon.ico", _no_icon, methods=["GET"])
+        router.add_api_route(path, _answer(name, media_type), methods=LOOKING)
+    router.add_api_route("/favicon.ico", _no_icon, methods=LOOKING)
     return router
 
 

@@ -69,7 +69,7 @@ class Dispatcher:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
                 if request.method == CANCEL and path_method in (None, CANCEL):
-                    self._cancel(request.params, caller.cancel_scope)
+                    self._cancel(request.params, caller)
                 return None
             _check_shape(request, path_method)
         except InvalidRequest as fault:
@@ -104,6 +104,8 @@ class Dispatcher:
         body = b""
         span, caller = self._traced(request, caller)
         session = caller.cancel_scope
+        if session is None and stream is not None:
+            session = caller.stream_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
             if not self._pace.may_begin():
@@ -187,7 +189,7 @@ class Dispatcher:
             state.metrics.requests_in_flight.dec()
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._witness(request, caller, audit, perf_counter() - started, 0)
+            self._witness(request, caller, audit, perf_counter() - started, None)
         if audit.hits and caller.tenant is not None and state.guard is not None:
             await state.guard.answered(caller.tenant, caller.address, audit.hits)
         return result
@@ -204,7 +206,7 @@ class Dispatcher:
         enter(span)
         return span, caller._replace(trace=span.trace)
 
-    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int) -> None:
+    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int | None) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
         trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None
@@ -236,11 +238,18 @@ class Dispatcher:
             self._log.info("refused", **line, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def _cancel(self, params: dict[str, Any], session: str | None) -> None:
-        """`notifications/cancel` (RCP §7): whatever it names is called off if it is the same session's."""
+    def _cancel(self, params: dict[str, Any], caller: Caller) -> None:
+        """`notifications/cancel` (RCP §7): whatever it names is called off if it is the same session's.
+
+        A caller that names no session can still call off its streams, by who it is.
+        """
         message_id = envelope.recover_id(params)
-        if session is not None and message_id is not None:
-            self._in_flight.cancel(session, message_id)
+        if message_id is None:
+            return
+        if caller.cancel_scope is not None:
+            self._in_flight.cancel(caller.cancel_scope, message_id)
+        elif caller.stream_scope is not None:
+            self._in_flight.cancel_only(caller.stream_scope, message_id)
 
     def _tells_progress(self, request: Request, caller: Caller, stream: Told) -> bool:
         """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""

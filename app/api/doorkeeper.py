@@ -13,11 +13,11 @@ from typing import Any
 
 import uvicorn
 
+from app.api.doorway import Doorway
 from app.api.probes import quick_probes
 from app.api.sending import only_probes
 from app.api.stages import Stage, hastened
 from app.api.state import GatewayState
-from app.api.wire import Doorway
 from app.telemetry.logs import logger
 
 LOOK_TICKS = 10
@@ -49,8 +49,9 @@ class Doorkeeper(uvicorn.Server):
         *,
         signals: Mapping[int, Stage | None] | None = None,
         reload: Callable[[], None] = lambda: None,
-        started: Callable[[], None] = lambda: None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called when it serves, and about once a second from then on, for as long as the loop turns."""
         super().__init__(config)
         self.stage = Stage.SERVING
         self.server_state = Doorway(
@@ -59,7 +60,7 @@ class Doorkeeper(uvicorn.Server):
         self._state = state
         self._signals = signals or {}
         self._reload = reload
-        self._tell_started = started
+        self._alive = alive
         self._timer: asyncio.TimerHandle | None = None
 
     # -- told to stop
@@ -119,7 +120,7 @@ class Doorkeeper(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept."""
         await super().startup(sockets)
-        self._tell_started()
+        self._alive()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
@@ -129,6 +130,7 @@ class Doorkeeper(uvicorn.Server):
 
     def look_around(self) -> None:
         """Cut connections that keep us waiting for too long, and let the metrics know how many there are."""
+        self._alive()
         now = asyncio.get_running_loop().time()
         for connection in self._connections():
             connection.look(now)
@@ -183,6 +185,7 @@ class Doorkeeper(uvicorn.Server):
         loop = asyncio.get_running_loop()
         until = loop.time() + self._state.settings.server.grace_seconds
         while self.server_state.connections or self.server_state.tasks:
+            self._alive()
             for connection in self._connections():
                 connection.leave()
                 connection.look(loop.time())

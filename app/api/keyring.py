@@ -1,7 +1,7 @@
 """The keys of all tenants, as digests: which tenant a key belongs to, if to any.
 
-A caller's key is hashed and its digest compared, in constant time, with every digest that begins alike; what is looked
-up by is the hash, of which a guess tells nothing. It refuses to know headers, and what a tenant may.
+A caller's key is hashed and its digest compared with every digest there is, each in constant time and all of them
+whichever fits, so that how long it takes tells nothing. It refuses to know headers, and what a tenant may.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,6 @@ from math import inf
 from typing import NamedTuple
 
 from app.settings.tenants import TenantEntry, moment_of
-
-_PREFIX = 2
-"""Bytes of a digest by which keys are looked up: about one key for each, of tens of thousands."""
 
 
 class Key(NamedTuple):
@@ -35,32 +32,30 @@ _NOBODY = Key("", "", bytes(32), -inf)
 class Keyring:
     """All keys that are declared at one time; a reload makes a new one."""
 
-    __slots__ = ("_by_prefix", "_count")
+    __slots__ = ("_declared", "_digests")
 
     def __init__(self, tenants: Mapping[str, TenantEntry]) -> None:
-        self._by_prefix: dict[bytes, tuple[Key, ...]] = {}
-        self._count = 0
-        for key in _keys(tenants):
-            prefix = key.digest[:_PREFIX]
-            self._by_prefix[prefix] = (*self._by_prefix.get(prefix, ()), key)
-            self._count += 1
+        self._digests = tuple((key.digest, key) for key in _keys(tenants))
+        self._declared = frozenset(key[:3] for _, key in self._digests)
 
     def owner(self, token: bytes, now: float) -> Key | None:
-        """The key that `token` is, None if it is none or has expired. `now` in seconds since the epoch."""
+        """The key that `token` is, None if it is none or has expired. `now` in seconds since the epoch.
+
+        Takes some 60 ns for each key that is declared.
+        """
         digest = sha256(token).digest()
         found = _NOBODY
-        for key in self._by_prefix.get(digest[:_PREFIX], (_NOBODY,)):
-            if compare_digest(key.digest, digest):
+        for known, key in self._digests:
+            if compare_digest(known, digest):
                 found = key
         return found if now < found.expires else None
 
     def holds(self, key: Key) -> bool:
         """Whether this very key is still declared, for the same tenant."""
-        same = self._by_prefix.get(key.digest[:_PREFIX], ())
-        return any(other[:2] == key[:2] and compare_digest(other.digest, key.digest) for other in same)
+        return key[:3] in self._declared
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._digests)
 
     def __repr__(self) -> str:
         return f"<Keyring of {len(self)} keys>"

@@ -18,6 +18,9 @@ from app.protocol.errors import InvalidRequest, ParseError, PayloadTooLarge, Rcp
 
 REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/tenants.md)"
 
+LOOKING = ["GET", "HEAD"]
+"""How what can be looked at is asked for; the answer to HEAD is that to GET without its body (RFC 9110 §9.3.2)."""
+
 PASSED_ON = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers of somebody who asks through a proxy: then an address of this machine says nothing."""
 

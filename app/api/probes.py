@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from app.api.admin import refusal
+from app.api.operator import LOOKING
 from app.api.state import GatewayState, Readiness
 from app.api.visit import TurnedAway
 from app.protocol import envelope
@@ -27,18 +28,18 @@ def probes(state: GatewayState) -> APIRouter:
     """The routes of one gateway's probes."""
     router = APIRouter()
 
-    @router.get("/livez")
+    @router.api_route("/livez", methods=LOOKING)
     async def livez() -> Response:
         return _response(liveness())
 
-    @router.get("/readyz")
+    @router.api_route("/readyz", methods=LOOKING)
     async def readyz() -> Response:
         return _response(readiness(state.readiness))
 
     if state.settings.metrics.port:
         return router  # then it is at that port alone
 
-    @router.get("/metrics")
+    @router.api_route("/metrics", methods=LOOKING)
     async def metrics(request: Request) -> Response:
         if state.guard is not None and state.settings.metrics.access != "open":
             try:

@@ -20,11 +20,14 @@ from app.telemetry.logs import logger
 SETTLE_SECONDS = 0.2
 """A file that has just changed is looked at once more after so long: it may still be being written."""
 
+MOST_LOOKS = 25
+"""So often in a row, some five seconds; what changes all the time is then read as it is, for a reload must come."""
+
 IDLE_SECONDS = 3600.0
 """Between two looks if nothing is to be looked at by itself."""
 
 AT_START = frozenset(
-    {"server.host", "server.port", "server.workers", "server.keep_alive_seconds"}
+    {"server.host", "server.port", "server.workers", "server.worker_timeout_seconds", "server.keep_alive_seconds"}
     | {"server.handshake", "server.max_line_bytes", "server.trusted_proxies"}
     | {"mcp.enabled", "mcp.fetch_ttl_seconds", "mcp.max_kept_hits"}
     | {"metrics.port", "server.allowed_hosts", "server.cors_origins", "server.tls"}
@@ -84,10 +87,12 @@ class Reload:
                 await self._asked.wait()
 
     async def _settled(self) -> None:
-        while True:
+        for _ in range(MOST_LOOKS):
             await asyncio.sleep(SETTLE_SECONDS)
             if not await asyncio.to_thread(self._watch.changed):
                 return
+        remedy = "they are read as they are now; write them only when something changes, and by renaming a new file"
+        logger().warning("files_keep_changing", seconds=MOST_LOOKS * SETTLE_SECONDS, remedy=remedy)
 
     async def now(self) -> None:
         """Read all files and take over what they say, or nothing of it if there is a fault in one."""

@@ -40,6 +40,7 @@ STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
 
 ENDING = "the gateway is shutting down"
 
+COMPRESSED = InvalidRequest("compressed request bodies are not accepted")
 NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', a batch a list of them"
 
 LAST_WORDS_SECONDS = 1.0
@@ -79,25 +80,24 @@ class Admitted(NamedTuple):
 class _Sent:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
-    __slots__ = ("admitted", "caller", "head", "message", "path_method", "receive", "send", "stream")
+    __slots__ = ("admitted", "caller", "head", "message", "place", "receive", "send", "stream")
 
-    def __init__(
-        self,
-        path_method: str | None,
-        head: Head,
-        caller: Caller,
-        admitted: Admitted | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self.caller = caller
-        self.admitted = admitted
-        self.path_method = path_method
+    caller: Caller
+    """Who asks; set as soon as that is known."""
+
+    def __init__(self, place: Place, head: Head, receive: Receive, send: Send) -> None:
+        self.place = place
+        self.admitted: Admitted | None = None
         self.head = head
         self.receive = receive
         self.send = send
         self.message: Any = None
         self.stream: EventStream | None = None
+
+    @property
+    def id(self) -> str | int | float | None:
+        """What an answer is to carry that is about the message as a whole; null for a batch, or before it is read."""
+        return envelope.recover_id(self.message) if type(self.message) is dict else None
 
 
 class RpcDoor:
@@ -120,29 +120,31 @@ class RpcDoor:
             return
         head = self._read_headers(scope)
         request_id = head.request_id
+        request = _Sent(place, head, receive, send)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
                     send, 405, InvalidRequest("RCP is spoken with POST"), request_id, (b"allow", b"POST")
                 )
             elif head.encoding not in ("", "identity"):
-                await self._refuse(send, 415, InvalidRequest("compressed request bodies are not accepted"), request_id)
+                await self._refuse(send, 415, COMPRESSED, request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
             elif self._guard is not None:
-                await self._serve_known(self._guard, place, head, scope, receive, send)
+                await self._serve_known(self._guard, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
                 await self._refuse_engine(send, place.engine, request_id)
             else:
-                caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
-                await self._serve(place, head, caller, None, receive, send)
+                request.caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
+                await self._serve(request)
         except HungUp:
             await part(scope, receive)
         except asyncio.CancelledError:
             # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
             with suppress(Exception):
                 async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    await self._refuse(send, 503, BackendUnavailable(ENDING, retryable=True), request_id)
+                    fault = BackendUnavailable(ENDING, retryable=True)
+                    await self._refuse(send, 503, fault, request_id, message_id=request.id)
             if not self._state.readiness.draining:
                 raise
 
@@ -150,47 +152,41 @@ class RpcDoor:
     def _max_body(self) -> int:
         return self._state.settings.server.max_body_bytes
 
-    async def _serve_known(
-        self, guard: Guard, place: Place, head: Head, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _serve_known(self, guard: Guard, request: _Sent, scope: Scope) -> None:
         """Serve whom the guard lets in, for as long as its credential is good."""
+        place, head, send = request.place, request.head, request.send
         request_id = head.request_id
         try:
             visit = await guard.identify(scope)
         except TurnedAway as away:
-            message = None if away.quiet else await self._peek(receive)
-            await self._turn_away(away, message, request_id, send)
+            request.message = None if away.quiet else await self._peek(request.receive)
+            await self._turn_away(away, request)
             return
         if place.engine is not None and not self._dispatcher.knows(place.engine, visit.tenant):
             await self._refuse_engine(send, place.engine, request_id)
             return
         running = guard.enter(visit)
         address = visit.owner.address
-        caller = Caller(request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace)
+        request.admitted = Admitted(guard, visit, running)
+        request.caller = Caller(
+            request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace
+        )
         try:
-            await self._serve(place, head, caller, Admitted(guard, visit, running), receive, send)
+            await self._serve(request)
         except asyncio.CancelledError:
             if not running.is_the_cause():
                 raise
             with suppress(RuntimeError):  # part of an answer may be on its way
-                await self._turn_away(TurnedAway(401, REVOKED, CHALLENGE), None, request_id, send)
+                await self._turn_away(TurnedAway(401, REVOKED, CHALLENGE), request)
         finally:
             guard.leave(visit, running)
 
-    async def _serve(
-        self,
-        place: Place,
-        head: Head,
-        caller: Caller,
-        admitted: Admitted | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        body = await self._read_body(receive)
+    async def _serve(self, request: _Sent) -> None:
+        head, send = request.head, request.send
+        body = await self._read_body(request.receive)
         if body is None:
             await self._refuse_body(send, head.request_id)
             return
-        request = _Sent(place.method or None, head, caller, admitted, receive, send)
         try:
             answer = await self._answer(body, request)
             if request.stream is not None and request.stream.opened and answer is not None:
@@ -198,7 +194,7 @@ class RpcDoor:
             elif answer is None or not at_once(send, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
         except TurnedAway as away:
-            await self._turn_away(away, request.message, head.request_id, send)
+            await self._turn_away(away, request)
         except RcpError as fault:
             headers = (RETRY_AFTER,) if isinstance(fault, RateLimited) else ()
             await self._refuse(send, STATUSES.get(type(fault), 400), fault, head.request_id, *headers)
@@ -229,20 +225,20 @@ class RpcDoor:
                 if head.accept and sse.accepted(head.accept):
                     wishes = self._state.settings.server
                     request.stream = EventStream(request.send, head.request_id, wishes, watch.hang_up)
-                work = self._dispatcher.message(message, caller, request.path_method, request.stream)
+                work = self._dispatcher.message(message, caller, request.place.method or None, request.stream)
             elif type(message) is list and message:
                 if len(message) <= self._state.settings.server.max_batch:
                     admission.widen(len(message) - 1)
                     places = len(message)
                 watch = HangUpWatch(request.receive)
-                work = self._dispatcher.batch(message, caller, request.path_method)
+                work = self._dispatcher.batch(message, caller, request.place.method or None)
             else:
                 raise InvalidRequest(NO_JSON_RPC)
             return await unless_hung_up(work, watch)
         except asyncio.CancelledError:
             if request.stream is None or not request.stream.opened:
                 raise
-            message_id = envelope.recover_id(request.message)
+            message_id = request.id
             if request.admitted is not None and request.admitted.running.is_the_cause():
                 return self._dispatcher.refused(REVOKED, caller.request_id, 200, message_id)
             await _last_words(request.stream, message_id)
@@ -267,12 +263,12 @@ class RpcDoor:
         except RcpError:
             return None
 
-    async def _turn_away(self, away: TurnedAway, message: Any, request_id: str, send: Send) -> None:
+    async def _turn_away(self, away: TurnedAway, request: _Sent) -> None:
         """Answer somebody whom the guard does not let in, or no further."""
-        message_id = envelope.recover_id(message) if type(message) is dict else None
-        body = self._dispatcher.turned_away(away, request_id, message_id)
+        request_id = request.head.request_id
+        body = self._dispatcher.turned_away(away, request_id, request.id)
         headers = (*away.headers, CLOSE) if away.quiet else away.headers
-        await send_answer(send, away.status, body, request_id, *headers)
+        await send_answer(request.send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
@@ -303,14 +299,20 @@ class RpcDoor:
         await self._refuse(send, 413, fault, request_id, CLOSE)
 
     async def _refuse(
-        self, send: Send, status: int, fault: RcpError, request_id: str, *headers: tuple[bytes, bytes]
+        self,
+        send: Send,
+        status: int,
+        fault: RcpError,
+        request_id: str,
+        *headers: tuple[bytes, bytes],
+        message_id: str | int | float | None = None,
     ) -> None:
-        await send_answer(send, status, self._dispatcher.refused(fault, request_id, status), request_id, *headers)
+        body = self._dispatcher.refused(fault, request_id, status, message_id)
+        await send_answer(send, status, body, request_id, *headers)
 
     def _read_headers(self, scope: Scope) -> Head:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
-        request_id = encoding = ""
-        length = 0
+        request_id, encoding, length = "", "", 0
         accept = session = parent = state = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
@@ -322,6 +324,8 @@ class RpcDoor:
                 request_id = sent if _SANE_ID.fullmatch(sent) else ""
             elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                encoding = "coded"  # the parser takes the chunks of `gzip, chunked` for the body
             elif name == b"rcp-session":
                 session = value
             elif name == b"traceparent":

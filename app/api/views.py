@@ -56,6 +56,7 @@ def engine_view(engine: RemoteEngine, windows: Windows, off: bool, drill: Drill 
         **guards_view(engine),
         "window": window_view(engine.id, windows),
         "lastFault": _last_fault(engine.id, windows),
+        "stderr": engine.stderr_tail,
         "drill": _drill(drill) if drill is not None and drill.on and drill.engine is engine else None,
     }
 

@@ -8,16 +8,13 @@ in one go. It refuses to know what bytes say; all else is as uvicorn has it.
 import asyncio
 import re
 import select
-import sys
 from collections.abc import Callable
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from app.api.corked import CorkedTransport
-from app.settings.schema import ServerSettings
+from app.api.doorway import Doorway
 
 FIRST_REQUEST_SECONDS = 0.5
 """A new connection is given so long for its first request before a gateway that ends closes it: who has just connected
@@ -32,9 +29,6 @@ SMALL_REST = 65_536
 MAX_HEAD_BYTES = 65_536
 """Longest head of a request, and longest stretch (trailers, extensions) without a body; the parser has no bound."""
 
-SPARE_CONNECTIONS = 64
-"""Connections above the bound that are still read, so that probes get through when callers have taken all places."""
-
 PROBE_LENGTH = 9
 """Longer than the target of any probe."""
 
@@ -46,57 +40,6 @@ _NO_UPGRADE = b"\r\nX-grade"
 TOO_SLOW = (
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the request was not sent to its end in time"}}'
 )
-
-Probe = Callable[[bytes], tuple[int, bytes] | None]
-"""(target of a GET) -> the status and JSON of what is answered at once, if anything is."""
-
-Cut = Callable[[str], None]
-"""Told why a connection was cut: `message_timeout`, `unread` or `too_many`."""
-
-
-def room_for_connections() -> int:
-    """Connections that the system lets this process have, with some descriptors left for engines and files."""
-    descriptors, _ = getrlimit(RLIMIT_NOFILE)
-    return sys.maxsize if descriptors == RLIM_INFINITY else max(16, descriptors * 3 // 4)
-
-
-class Doorway(ServerState):
-    """What the connections of one server share: the bounds that hold now, and whether it is about to close.
-
-    `most` connections are served; of the next few only the probes, and no more are kept.
-    """
-
-    def __init__(
-        self, wishes: Callable[[], ServerSettings], cut: Cut, overfull: Callable[[Any], Any], probe: Probe
-    ) -> None:
-        """`overfull` makes of the application the one that connections beyond the bound are given."""
-        super().__init__()
-        self.probe = probe
-        self.wishes = wishes
-        self.cut = cut
-        self.overfull = overfull
-        self.closing = False
-        """Every answer is the last of its connection."""
-        self._room = room_for_connections()
-        self._first_lines: tuple[object, bytes] = (None, b"")
-
-    def first_lines(self) -> bytes:
-        """How a 200 begins: its status, and the headers of the server, which are others every second."""
-        told, lines = self._first_lines
-        if told is not self.default_headers:
-            told = self.default_headers
-            lines = STATUS_LINE[200] + b"".join([b"%b: %b\r\n" % header for header in self.default_headers])
-            self._first_lines = (told, lines)
-        return lines
-
-    @property
-    def most(self) -> int:
-        """Connections that are served at once."""
-        return min(self.wishes().max_connections, self._room)
-
-    def __repr__(self) -> str:
-        state = ", closing" if self.closing else ""
-        return f"<Doorway {len(self.connections)}/{self.most} connections, {len(self.tasks)} requests{state}>"
 
 
 class Exchange(RequestResponseCycle):
@@ -158,6 +101,7 @@ class DoorProtocol(HttpToolsProtocol):
     _discarded = 0
     _seen: tuple[str, int] = ("", 0)
     _seen_at = 0.0
+    _shed = False
 
     # -- from the network
 
@@ -167,12 +111,21 @@ class DoorProtocol(HttpToolsProtocol):
         super().connection_made(corked)
         self._abort = corked.abort
         self._since = self.loop.time()
-        above = len(self.connections) - self.server_state.most
+        doorway = self.server_state
+        above = doorway.above(self._since)
+        doorway.idle[self] = self._since
         if above > 0:
-            self.server_state.cut("too_many")
-            if above > SPARE_CONNECTIONS:
+            doorway.cut("too_many")
+            if above > doorway.spare:
                 corked.abort()
-            self.app = self.server_state.overfull(self.app)
+            self.app = doorway.overfull(self.app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed."""
+        self.server_state.idle.pop(self, None)
+        if self._shed:
+            self.server_state.leaving -= 1
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the caller."""
@@ -205,6 +158,7 @@ class DoorProtocol(HttpToolsProtocol):
         """The first byte of a request."""
         self._receiving = True
         self._messages += 1
+        self.server_state.idle.pop(self, None)
         super().on_message_begin()
         self.scope["abort"] = self._abort  # type: ignore[typeddict-unknown-key]
 
@@ -214,6 +168,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._probed = len(self.url) < PROBE_LENGTH and self._answer_probe()
         if self._probed:
             return
+        self._check_host()
         if _PLAIN_PATH.fullmatch(self.url):
             self._begin_exchange()
         else:
@@ -236,6 +191,15 @@ class DoorProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
 
+    def _check_host(self) -> None:
+        """A request names its host, and one (RFC 9112 §3.2): what stands in front may have gone by the other.
+
+        Raises ValueError, which the parser takes for a fault of the request.
+        """
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            raise ValueError(f"{hosts} hosts")
+
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
         self._progress = True
@@ -247,6 +211,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._receiving = False
         if not self._probed:
             super().on_message_complete()
+        self._rest()
 
     def _answer_probe(self) -> bool:
         """Answer a probe on the spot: it must not wait until the loop has seen to everybody else."""
@@ -275,6 +240,21 @@ class DoorProtocol(HttpToolsProtocol):
         if self._is_sending() and self._rest_is_long():
             self.transport.close()
         super().on_response_complete()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Who has nothing under way is idle from now on."""
+        if not self.busy:
+            self.server_state.idle[self] = self.loop.time()
+
+    def shed(self) -> bool:
+        """Make room for another connection, unless there is something under way after all; whether it did."""
+        if self.busy or self.transport.is_closing() or self._has_news():
+            return False
+        self._shed = True
+        self.server_state.cut("too_many")
+        self.transport.hang_up()  # type: ignore[attr-defined]
+        return True
 
     def _is_sending(self) -> bool:
         """Whether the caller has its answer and goes on sending what it was about."""

@@ -1,7 +1,8 @@
 """Several processes behind one address: started, replaced when they die, and told together what one would be told.
 
-It decides when a worker is started again and when all have to go; how each serves and ends is its own business. Workers
-have places, numbered from 0; whoever replaces one takes over its place, and with it the counts it left behind.
+It decides when a worker is started again, when one has hung, and when all have to go; how each serves and ends is its
+own business. Workers have places, numbered from 0; whoever replaces one takes over its place, and with it the counts it
+left behind.
 """
 
 import multiprocessing
@@ -27,19 +28,34 @@ MARGIN_SECONDS = 10.0
 """A worker that is still there so long after it should have ended is killed."""
 
 Serve = Callable[[int, socket.socket, Connection], None]
-"""What a worker does: (its place, the listener, where to send one byte once it serves)."""
+"""What a worker does: (its place, the listener, where to send a byte once it serves, and each second from then on)."""
+
+LOOK_SECONDS = 2.0
+"""Longest time between two looks at who is silent; of a longer one no more is held against workers, since whatever kept
+the parent (a machine that slept) kept them too."""
 
 
 class Worker:
     """One process in one place."""
 
-    __slots__ = ("news", "place", "process", "serves")
+    __slots__ = ("news", "place", "process", "serves", "silent")
 
     def __init__(self, place: int, process: SpawnProcess, news: Connection) -> None:
         self.place = place
         self.process = process
         self.news = news
         self.serves = False
+        self.silent = 0.0
+        """Seconds since it last said that it serves."""
+
+    def hear(self) -> bool:
+        """Take what it has sent; whether that was something."""
+        heard = False
+        while _polled(self.news):
+            if not _one_byte(self.news):  # it has ended, which its process says as well
+                return heard
+            heard = True
+        return heard
 
     def __repr__(self) -> str:
         return f"<Worker {self.place} pid {self.process.pid}, {'serves' if self.serves else 'starts'}>"
@@ -48,8 +64,13 @@ class Worker:
 class Workers:
     """All of them. `run` returns when the last has ended."""
 
-    def __init__(self, count: int, serve: Serve, listener: socket.socket, ended: Callable[[int], None]) -> None:
-        """`serve` must be importable by name. `ended` is told the place of each worker that has ended."""
+    def __init__(
+        self, count: int, serve: Serve, listener: socket.socket, ended: Callable[[int], None], timeout: float = 0.0
+    ) -> None:
+        """`serve` must be importable by name. `ended` is told the place of each worker that has ended.
+
+        `timeout`: seconds of silence after which one that served has hung; 0: none ever has.
+        """
         self.stage = Stage.SERVING
         self._serve = serve
         self._listener = listener
@@ -62,6 +83,8 @@ class Workers:
         self._code = 0
         self._kill_at: float | None = None
         self._seconds: tuple[float, float] = (0.0, 0.0)
+        self._timeout = timeout
+        self._looked = time.monotonic()
 
     def run(self, drain_seconds: float, grace_seconds: float) -> int:
         """Keep them all until told to stop; the exit code. The seconds are what each worker takes to end."""
@@ -69,13 +92,14 @@ class Workers:
         with _signals() as heard:
             while self._workers or (self._due and self.stage is Stage.SERVING):
                 self._start_due()
-                news: list[Any] = [worker.news for worker in self._workers.values() if not worker.serves]
+                news: list[Any] = [worker.news for worker in self._workers.values()]
                 ends = [worker.process.sentinel for worker in self._workers.values()]
                 ready = wait([heard, *news, *ends], self._patience())
                 if heard in ready:
                     for number in heard.recv(4096):
                         self._hear(number)
                 self._notice_news(ready)
+                self._notice_silence()
                 self._notice_ends()
         return self._code
 
@@ -96,6 +120,8 @@ class Workers:
         dues = list(self._due.values()) if self.stage is Stage.SERVING else []
         if self._kill_at is not None:
             dues.append(self._kill_at)
+        if self._timeout and self.stage is Stage.SERVING:
+            dues.append(time.monotonic() + LOOK_SECONDS / 2)
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     def _hear(self, number: int) -> None:
@@ -122,12 +148,25 @@ class Workers:
 
     def _notice_news(self, ready: list[Any]) -> None:
         for worker in self._workers.values():
-            if worker.news in ready:
-                worker.serves = bool(worker.news.poll() and _one_byte(worker.news))
-                if worker.serves:  # who ends before it serves says nothing of those that do
-                    self._served = True
+            if worker.news in ready and worker.hear():
+                worker.silent = 0.0
+                if not worker.serves:  # who ends before it serves says nothing of those that do
+                    worker.serves = self._served = True
                     self._pause = FIRST_PAUSE
                     logger().info("worker_serves", worker=worker.place, pid=worker.process.pid)
+
+    def _notice_silence(self) -> None:
+        """Kill whoever has served and says nothing any more; that it has ended is noticed as ever."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, LOOK_SECONDS), now
+        if not self._timeout or self.stage is not Stage.SERVING:
+            return
+        for worker in self._workers.values():
+            worker.silent += passed
+            if worker.serves and worker.silent >= self._timeout:
+                worker.serves = False  # once
+                logger().error("worker_hung", worker=worker.place, pid=worker.process.pid, seconds=self._timeout)
+                worker.process.kill()
 
     def _notice_ends(self) -> None:
         for worker in [worker for worker in self._workers.values() if not worker.process.is_alive()]:
@@ -155,6 +194,24 @@ class Workers:
 
     def __repr__(self) -> str:
         return f"<Workers {self.stage.name.lower()}, {[*self._workers.values()]!r}, due {sorted(self._due)}>"
+
+
+def beating(news: Connection) -> Callable[[], None]:
+    """In a worker: what to call as long as it serves. Never waits, though nobody may listen."""
+    os.set_blocking(news.fileno(), False)
+
+    def beat() -> None:
+        with suppress(OSError):  # the pipe is full, or the parent gone: it has had news enough, or needs none
+            news.send_bytes(b"1")
+
+    return beat
+
+
+def _polled(news: Connection) -> bool:
+    try:
+        return news.poll()
+    except OSError:
+        return False
 
 
 def _one_byte(news: Connection) -> bool:

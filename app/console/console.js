@@ -162,7 +162,8 @@ function fromHash(said) {
   question.confidence = asNumber("confidence");
   try {
     const conditions = JSON.parse(said.get("filter") || "[]");
-    question.conditions = Array.isArray(conditions) ? conditions.filter((one) => one && typeof one.field === "string") : [];
+    question.conditions = (Array.isArray(conditions) ? conditions : []).filter((one) => one && typeof one.field === "string")
+      .map(({ field, op, value }) => ({ field, op: String(op ?? "eq"), value: Array.isArray(value) ? value.join(",") : String(value ?? "") })); // written by hand it may hold anything
   } catch { question.conditions = []; }
   for (const [name, value] of said) if (name.startsWith("w.") && Number.isFinite(Number(value))) question.weights[name.slice(2)] = Number(value);
 }
@@ -435,7 +436,13 @@ function doneRows() {
     if (leg.detail) row.title = visible(leg.detail);
     rows.push(row);
   }
-  rows.push(line("fuse, overhead", false, at(wait + longest, inside - longest, ""), ms(Math.max(0, inside - longest))));
+  let now = wait + longest;
+  const spent = asked.result._meta["x-gateway"].explain.spentMs;
+  for (const [name, took] of [["rerank", spent.rerank], ["fuse", spent.fuse || 0], ["overhead", Math.max(0, inside - longest - (spent.rerank || 0) - (spent.fuse || 0))]]) {
+    if (took === undefined) continue;
+    rows.push(line(name, false, at(now, took, ""), ms(took)));
+    now += took;
+  }
   const left = report.filter((engine) => engine.status === "skipped");
   if (left.length) rows.push(h("li", { class: "soft" }, h("span", { class: "name" }, "not asked"), h("span", { class: "chips" }, left.map((engine) => chip(`${engine.id}: ${engine.reason}`)))));
   return rows;
@@ -535,7 +542,7 @@ function hitRow({ hit, rank, key, parts, was, moved }) {
     h("div", {},
       h("h3", { dir: "auto" }, visible(titleOf(hit))),
       h("p", { class: "meta" }, h("span", {}, `score ${Number(hit.score).toFixed(4)}`), typeof hit.confidence === "number" ? h("span", {}, `confidence ${hit.confidence.toFixed(2)}`) : null,
-        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "") : null,
+        trust ? chip(visible(String(trust.level || "trust unknown")).slice(0, 40), trust.level === "trusted" ? "good" : trust.level === "untrusted" ? "bad" : "") : chip("no trust stated"),
         trust && trust.injectionSuspected === true ? chip("injection suspected", "bad") : null,
         uri ? h("span", { class: "mono" }, visible(uri)) : null),
       text ? h("p", { class: "snippet", dir: "auto" }, highlighted(text)) : h("p", { class: "snippet soft" }, "no text"),
@@ -768,6 +775,7 @@ function engineCard(engine) {
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))),
     chart(engine, "chart"), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`), h("span", { class: "ends" }, `${Math.round(known.windowSeconds / 60)} minutes ago → now`)),
     engine.lastFault ? h("p", { class: "small soft" }, "Last error ", ms(engine.lastFault.agoMs), " ago: ", h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
+    engine.stderr ? h("details", { "data-keep": "stderr" }, h("summary", { class: "small" }, "The last it wrote to stderr"), h("pre", { class: "full", tabindex: 0, role: "region", "aria-label": "Stderr", id: "stderr" }, visible(engine.stderr))) : null,
     engine.replicas.length ? [h("h3", {}, "Replicas"), table("Replicas", [["Replica"], ["State"], ["In flight", "num"]], engine.replicas.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(one.id)), h("td", {}, chip(one.up ? "in use" : "ejected", one.up ? "good" : "bad")), h("td", { class: "num" }, String(one.inFlight)))))] : null,
     h("h3", {}, "Advertisement ", h("span", { class: "soft small" }, "against the merged one")), difference(engine),
     known.session.drills ? drillForm(engine) : null);
@@ -918,6 +926,12 @@ function failed(fault) {
     h("p", { class: "row" }, h("button", { type: "button", class: "primary", onclick: start }, "Try again"))));
 }
 
+/** Whether a pointer is down: what is drawn anew between press and release would never be clicked. */
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressed = false; }), true);
+addEventListener("blur", () => { pressed = false; }); // of the window: let go elsewhere
+
 let timer = null;
 function stopRefreshing() { clearInterval(timer); timer = null; }
 /** Load now, and again every few seconds as long as this view is the one that is seen. */
@@ -929,7 +943,7 @@ function refreshing(load) {
   async function tick() {
     if (document.hidden || going) return;
     going = true;
-    try { await load(() => mine === timer); shown = true; } catch (fault) {
+    try { await load(() => mine === timer && !pressed); shown = true; } catch (fault) {
       if (!(fault instanceof Refused)) throw fault;
       if (mine === timer) { if (shown && fault.status !== 401 && fault.status !== 403) say(fault.message); else failed(fault); }
     } finally { going = false; }

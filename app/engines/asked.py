@@ -1,6 +1,6 @@
 """A question begun without waiting, and what is needed to end it (room engines).
 
-It decides nothing: the engine that began it reads the answer. It refuses to know what was asked.
+It decides nothing: the engine that began it reads the answer. It refuses to know what the question was.
 """
 
 from typing import TYPE_CHECKING
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 class Asked:
     """A call under way without a task of its own. Exactly one of `take`, `late` and `drop` must end it."""
 
-    __slots__ = ("engine", "exchange", "fault", "generation", "replica", "waiter")
+    __slots__ = ("engine", "exchange", "fault", "generation", "method", "replica", "waiter")
 
-    def __init__(self, engine: "RemoteEngine", replica: Replica, exchange: Exchange, generation: int) -> None:
+    def __init__(
+        self, engine: "RemoteEngine", method: str, replica: Replica, exchange: Exchange, generation: int
+    ) -> None:
         self.waiter = exchange.waiter
         self.engine = engine
+        self.method = method
         self.replica = replica
         self.exchange = exchange
         self.generation = generation
@@ -42,4 +45,4 @@ class Asked:
         self.engine.abandon(self, None)
 
     def __repr__(self) -> str:
-        return f"<Asked {self.engine.id}: {self.exchange!r}>"
+        return f"<Asked {self.engine.id} {self.method}: {self.exchange!r}>"

@@ -3,21 +3,26 @@
 Engines room. One table for breaker, replicas, standing and retries; it refuses to know what is done about it.
 """
 
-from urllib.parse import urlsplit
+import re
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote_plus
 
 from app.engines.transport import Severed
 from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
+    CapabilityMissing,
     ConnectFailed,
     DeadlineExceeded,
     InternalError,
     LegError,
     LegRateLimited,
     LegTimeout,
+    NotInitialized,
     ProtocolViolation,
     Refused,
     TlsFailed,
+    UnknownMethod,
 )
 from app.settings.schema import EngineEntry
 
@@ -26,6 +31,9 @@ _FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
 
 _LASTING_STATUSES = frozenset({401, 403, 404})
 """They tell of one request as little as of the engine's health, but of a wrong entry in the registry."""
+
+_STRAYED_CODES = frozenset({NotInitialized.code, CapabilityMissing.code, UnknownMethod.code})
+"""After a handshake, for what the engine advertises: only the one who was asked is another than it should be."""
 
 
 def counts(fault: LegError) -> bool:
@@ -46,16 +54,25 @@ def marks_down(fault: LegError) -> bool:
     return counts(fault) and not isinstance(fault, Refused)
 
 
-def worth_repeating(fault: LegError, idempotent: bool, repeats: int) -> bool:
-    """Whether the same question may have an answer a moment later (RCP §12); `repeats`: how often it was asked again.
+def strays(fault: LegError) -> bool:
+    """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
+    if isinstance(fault, Refused):
+        return fault.code in _STRAYED_CODES
+    return isinstance(fault, TlsFailed | ProtocolViolation) or (isinstance(fault, BadStatus) and marks_down(fault))
 
-    What was sent and is not idempotent is never asked twice. -32603 is asked again once. An answer that began and broke
-    off, or makes no sense, would likely do so again; so would TLS.
+
+def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: bool = False) -> bool:
+    """Whether the same question may have an answer a moment later (RCP §12), or `elsewhere`: from another replica.
+
+    `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked
+    again once. An answer that began and broke off, or makes no sense, would likely do so again; so would TLS.
     """
     if isinstance(fault, ConnectFailed):
         return True
     if not idempotent:
         return False
+    if elsewhere and strays(fault):
+        return True
     if isinstance(fault, BadStatus):
         return fault.status is not None and fault.status >= 500 and fault.status != 501
     if isinstance(fault, LegRateLimited):
@@ -67,25 +84,59 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int) -> bool:
     return isinstance(fault, LegTimeout)
 
 
+_SECRET_FLAG = re.compile(r"-{1,2}[\w-]*(?:token|secret|key(?![a-z])|pass|pwd|auth|cred)[\w-]*", re.IGNORECASE)
+_TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[\w+=~-]{8,}")
+"""What looks like a key among a program's arguments: long, of letters and digits, and no path."""
+
+_USER = re.compile(r"://([^/?#\s]+)@")
+
+
 class Secrets:
-    """What must not come back in a note: the values of an entry's headers and of its URLs' queries."""
+    """What must not come back in a note or in the log: the values of an entry's headers and of its URLs' queries, and
+    of its program's arguments those that look like secrets (all of them would make a riddle of what it says)."""
 
     __slots__ = ("_words",)
 
     def __init__(self, entry: EngineEntry) -> None:
         values = {word for value in entry.headers.values() for word in (value, *value.split())}
         for url in entry.urls:
-            values.update(pair.partition("=")[2] for pair in urlsplit(url).query.split("&"))
+            values.update(_queried(url))
+        values.update(_argued(entry.command or ()))
         self._words = tuple(sorted((value for value in values if len(value) >= 4), key=len, reverse=True))
 
     def masked(self, fault: LegError) -> LegError:
         """The same fault without them: an engine, or what stands before it, may quote the request."""
-        for word in self._words:
-            if word in fault.message:
-                fault.reword(fault.message.replace(word, "***"))
-            if fault.culprit is not None:
-                fault.culprit = {key: name.replace(word, "***") for key, name in fault.culprit.items()}
+        if any(word in fault.message for word in self._words):
+            fault.reword(self.without(fault.message))
+        if fault.culprit is not None:
+            fault.culprit = {key: self.without(name) for key, name in fault.culprit.items()}
         return fault
+
+    def without(self, text: str) -> str:
+        """The same text without them."""
+        for word in self._words:
+            text = text.replace(word, "***")
+        return text
 
     def __repr__(self) -> str:
         return f"<Secrets: {len(self._words)} words>"
+
+
+def _queried(url: str) -> Iterator[str]:
+    """The values of a URL's query, as they are written and as they are read."""
+    for pair in url.partition("#")[0].partition("?")[2].split("&"):
+        name, named, value = pair.partition("=")
+        yield from (value if named else name, unquote_plus(value if named else name))
+
+
+def _argued(command: Sequence[str]) -> Iterator[str]:
+    """Of a program's arguments what follows a flag called like a secret, looks like one, or is a secret of a URL."""
+    before = ""
+    for argument in command[1:]:
+        flag, _, value = argument.partition("=") if argument.startswith("-") else (before, "", argument)
+        if _SECRET_FLAG.fullmatch(flag) or _TOKEN.fullmatch(value):
+            yield value
+        if "://" in value:
+            yield from (word for user in _USER.findall(value) for word in (user, user.partition(":")[2]))
+            yield from _queried(value)
+        before = argument

@@ -41,6 +41,10 @@ class Drilled:
         """Nothing is begun at once: the long way meets the fault."""
         return None
 
+    @property
+    def stderr_tail(self) -> str | None:
+        return self.inner.stderr_tail
+
     def renew(self) -> None:
         self.inner.renew()
 

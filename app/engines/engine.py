@@ -13,13 +13,13 @@ from app.engines.asked import Asked
 from app.engines.blame import Secrets, worth_repeating
 from app.engines.checkup import Checkup
 from app.engines.guards import guards_of
-from app.engines.inquiry import Inquiry, is_hasty
+from app.engines.inquiry import Inquiry, is_due, is_hasty
 from app.engines.replica import Replica
 from app.engines.standing import Told
-from app.engines.transport import Reply, Severed, Transport
+from app.engines.transport import Reply, Severed, Transport, check_shape
 from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
-from app.protocol.errors import LegError, LegTimeout, NotInitialized, Overloaded, Refused
+from app.protocol.errors import LegError, LegTimeout, Overloaded
 from app.resilience.expiry import Expiry
 from app.resilience.limits import Gate, GateFull
 from app.settings.schema import EngineEntry, EnginesSettings
@@ -150,7 +150,7 @@ class RemoteEngine:
         allowance = self._allowance
         if allowance.level < allowance.reserve:
             allowance.earn()
-        return Asked(self, replica, exchange, self._breaker.generation)
+        return Asked(self, method, replica, exchange, self._breaker.generation)
 
     def finish(self, asked: Asked) -> Reply | None:
         """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
@@ -159,6 +159,7 @@ class RemoteEngine:
         replica.in_flight -= 1
         try:
             reply = asked.exchange.take()
+            check_shape(asked.method, reply.result)
         except LegError as fault:
             if self._lone is None:
                 fault.replica = replica.label
@@ -226,6 +227,11 @@ class RemoteEngine:
         refusal = self._ledger.refusal()
         return None if refusal is None or refusal.retry_after_ms is None else refusal.retry_after_ms / 1000
 
+    @property
+    def stderr_tail(self) -> str | None:
+        """The last that a stdio engine wrote to stderr; None for all others."""
+        return self._ledger.replicas.all[0].transport.stderr_tail
+
     def reset(self) -> None:
         """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
         self._ledger.reset()
@@ -238,12 +244,12 @@ class RemoteEngine:
         """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
         if isinstance(fault, Severed):
             return True  # the connection had been idle, which says nothing
-        if isinstance(fault, Refused) and fault.code == NotInitialized.code:
+        if is_due(fault):
             asked.replica.handshake.forgotten = True
             asked.replica.look()
             return True
         self._ledger.failed(fault, asked.replica, asked.generation)
-        return self.entry.retries > 0 and worth_repeating(fault, True, 0)
+        return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()

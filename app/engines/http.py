@@ -101,6 +101,10 @@ class HttpTransport:
         self._pool.give(connection)
         return Reply(result, size=len(answer))
 
+    @property
+    def stderr_tail(self) -> None:
+        """There is no process of ours at the other end."""
+
     def renew(self) -> None:
         """Look the engine's name up anew, and use no open connection for another call."""
         self._pool.move_on()

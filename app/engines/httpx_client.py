@@ -97,6 +97,10 @@ class HttpxTransport:
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Nothing is ever sent without waiting here; use `call`."""
 
+    @property
+    def stderr_tail(self) -> None:
+        """There is no process of ours at the other end."""
+
     def renew(self) -> None:
         """Look the engine's name up anew, and use the present wire for no other call."""
         self._stale = True

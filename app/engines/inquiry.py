@@ -12,7 +12,7 @@ from app.engines.blame import worth_repeating
 from app.engines.guards import Guards
 from app.engines.hedge import race
 from app.engines.replica import Replica
-from app.engines.transport import Reply, Severed
+from app.engines.transport import Reply, Severed, check_shape
 from app.protocol.errors import BreakerOpen, LegError, LegTimeout, NotInitialized, Refused
 from app.resilience.attempts import ask_again
 from app.resilience.expiry import Expiry
@@ -73,7 +73,7 @@ class Inquiry:
         guards = self._guards
         if after is not None:
             self.sent, self._free = after.attempts, after.free
-            if not isinstance(after, Refused):  # who asks for a handshake is shaken hands with, and is well
+            if not is_due(after):  # who asks for a handshake is shaken hands with, and is well
                 self._last = guards.ledger.replicas.named(after.replica)
         refusal = guards.ledger.refusal()
         if refusal is not None and (after is None or isinstance(refusal, BreakerOpen)):
@@ -133,7 +133,7 @@ class Inquiry:
                 return await self._attempt()
             except LegError as failed:
                 fault = failed
-        if not worth_repeating(fault, self._idempotent, self._repeats):
+        if not self._worth_it(fault):
             raise fault
         return await ask_again(self._attempt, fault, LegError, self._pause)
 
@@ -142,7 +142,7 @@ class Inquiry:
         guards = self._guards
         if not isinstance(fault, LegError) or self.sent - 1 - self._free >= guards.entry.retries:
             return None
-        if not worth_repeating(fault, self._idempotent, self._repeats):
+        if not self._worth_it(fault):
             return None
         now = _now()
         if guards.ledger.breaker.retry_in(now) is not None:
@@ -162,6 +162,9 @@ class Inquiry:
         self._repeats += 1
         self._kind = "retry"
         return pause
+
+    def _worth_it(self, fault: LegError) -> bool:
+        return worth_repeating(fault, self._idempotent, self._repeats, self._guards.ledger.replicas.lone is None)
 
     def _forgo(self, fault: LegError, reason: str, text: str) -> None:
         self._guards.witness.forgone(reason)
@@ -226,6 +229,7 @@ class Inquiry:
         began = _now()
         try:
             reply = await self._in_its_time(replica, params)
+            check_shape(self._method, reply.result)
         except LegError as fault:
             self._under_way.remove(replica)
             self._more(fault.attempts, fault.free)
@@ -288,7 +292,12 @@ def is_hasty(guards: Guards, given: float) -> bool:
 
 def _asks_at_once(fault: LegError) -> bool:
     """Whether the fault of a begun attempt is none: a connection that had been idle, a handshake that is due."""
-    return isinstance(fault, Severed) or (isinstance(fault, Refused) and fault.code == NotInitialized.code)
+    return isinstance(fault, Severed) or is_due(fault)
+
+
+def is_due(fault: LegError) -> bool:
+    """Whether it says that a handshake is."""
+    return isinstance(fault, Refused) and fault.code == NotInitialized.code
 
 
 def _now() -> float:

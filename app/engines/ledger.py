@@ -5,7 +5,7 @@ Engines room. It decides whether the engine may be asked now. It refuses to know
 
 import asyncio
 
-from app.engines.blame import counts, marks_down
+from app.engines.blame import counts, marks_down, strays
 from app.engines.replica import Replica, Replicas
 from app.engines.standing import Standing
 from app.engines.witness import Witness
@@ -64,8 +64,9 @@ class Ledger:
             self.replicas.hold(replica, now, fault.retry_after_ms / 1000)
             self._witness.held(fault.retry_after_ms / 1000)
         opened = False
-        if counts(fault):
+        if counts(fault) or strays(fault):
             self.replicas.failed(replica, fault, now)
+        if counts(fault):
             opened = self.breaker.failed(generation, now)
             if opened:
                 replica.transport.renew()  # the probe must not go where the engine may no longer be

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from app.engines.blame import Secrets
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
 from app.engines.health import HealthLoop
@@ -234,7 +235,8 @@ def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
 def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: LineLog) -> Transport:
     """The transport that `entry` asks for; nothing is connected yet."""
     if entry.kind == "stdio":
-        return StdioTransport(entry, settings, log=lambda line: line_log(entry.id, line))
+        secrets = Secrets(entry)
+        return StdioTransport(entry, settings, log=lambda line: line_log(entry.id, secrets.without(line)))
     if entry.client == "httpx":
         from app.engines.httpx_client import HttpxTransport  # only those who ask for httpx2 pay for loading it
 

@@ -109,7 +109,7 @@ class StdioTransport:
 
     @property
     def stderr_tail(self) -> str:
-        """The last 8 KB that the present or last process wrote to stderr; for whoever looks into a transport at hand.
+        """The last 8 KB that the present or last process wrote to stderr, for operators.
 
         Every line goes to `log`, and the last one once more when the process dies; callers are told none of it.
         """

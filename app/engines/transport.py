@@ -21,6 +21,9 @@ from app.protocol.errors import (
     ResponseTooLarge,
     clip,
 )
+from app.protocol.shapes import whole
+
+_MILLISECONDS = whole(0)
 
 Content = bytes | bytearray
 """A whole, decoded body."""
@@ -83,6 +86,11 @@ class Transport(Protocol):
         """
         ...
 
+    @property
+    def stderr_tail(self) -> str | None:
+        """The last that its process wrote to stderr, for operators; None if it is none of ours. Foreign words."""
+        ...
+
     def renew(self) -> None:
         """Use no open connection for another call: they may lead to where the engine no longer is. Never waits."""
         ...
@@ -90,6 +98,16 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Release everything; calls under way end with LegError. Raises nothing."""
         ...
+
+
+def check_shape(method: str, result: Mapping[str, Any]) -> None:
+    """Hold a result to what its method is asked for. Raises ProtocolViolation.
+
+    So much is looked at here that an engine, or one of its replicas, that answers nonsense is known to be sick; what
+    the hits are like is the federation's business.
+    """
+    if method == "retrieve" and type(result.get("hits")) is not list:
+        raise ProtocolViolation("the retrieve result has no 'hits' array")
 
 
 def read_reply(body: Content, call_id: int) -> dict[str, Any]:
@@ -134,9 +152,7 @@ def leg_error_of(error: Any) -> LegError:
     message = error.get("message")
     data = error.get("data")
     text = f"{code} {message if type(message) is str else ''}".rstrip()
-    retry_after = data.get("retryAfterMs") if type(data) is dict else None
-    if type(retry_after) is not int or retry_after < 0:
-        retry_after = None
+    retry_after = _MILLISECONDS(data.get("retryAfterMs")) if type(data) is dict else None
     if code == RateLimited.code:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
     if code in (InternalError.code, ParseError.code):

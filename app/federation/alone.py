@@ -1,9 +1,13 @@
 """One engine asked by itself, for callers that chose it: its own params, result, scores and order, nothing fused.
 
 It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), how far hits are trusted,
-and what its failure is called. It refuses to know methods, and to change what else the engine answers.
+and what its failure is called. What is malformed of hits is left out, as everywhere; nothing else of an answer is
+changed. It refuses to know what methods mean.
 """
 
+from functools import partial
+
+from app.federation.blemishes import relayed
 from app.federation.call import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import check_route
 from app.federation.engine import Engine
@@ -42,7 +46,7 @@ async def ask_alone(
     if call.tenant is not None and type(params.get("sessionId")) is str:
         params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
-    question = plain(call.method, params, idempotent=repeatable)
+    question = plain(call.method, params, partial(_read, call.method, engine.id, witness), idempotent=repeatable)
     outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
     if outcome.result is None:
         raise failed_alone(outcome)
@@ -50,3 +54,13 @@ async def ask_alone(
     if engine.entry.max_trust is not None and type(result.get("hits")) is list:
         result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
     return reported(result, members, [outcome], ())
+
+
+def _read(method: str, engine: str, witness: Witness, result: Result) -> Result:
+    """What the engine sent, without hits and fields of hits that would be unreadable. Raises ProtocolViolation."""
+    if method != "retrieve" and type(result.get("hits")) is not list:
+        return result
+    kept, outcome = relayed(engine, result)
+    if outcome.malformed or outcome.excess:
+        witness.dropped(outcome)
+    return kept

@@ -4,6 +4,7 @@ It refuses to know how the hits were come by, and what is kept for the next page
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.federation.blemishes import mended
@@ -21,6 +22,8 @@ ON_ITS_OWN = (
     "session knows only what was answered here"
 )
 """Said of an answer that continues another or can be continued."""
+
+NOT_TOLD: Mapping[str, float] = MappingProxyType({})
 
 
 class Answer(NamedTuple):
@@ -42,8 +45,13 @@ class Answer(NamedTuple):
         return portion.more or (bool(stock.open) and not portion.floored)
 
 
-def build_result(params: RetrieveParams, members: Members, answer: Answer, took: float) -> dict[str, Any]:
-    """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`. `took` is in seconds."""
+def build_result(
+    params: RetrieveParams, members: Members, answer: Answer, took: float, spent: Mapping[str, float] = NOT_TOLD
+) -> dict[str, Any]:
+    """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`.
+
+    `took` is in seconds, as is what was `spent` in each step of it.
+    """
     plan, outcomes, stock, portion = answer
     usage: dict[str, Any] = {
         "candidates": sum([outcome.candidates for outcome in outcomes]),
@@ -59,7 +67,7 @@ def build_result(params: RetrieveParams, members: Members, answer: Answer, took:
     if stock is not None:
         gateway["fusion"] = _blend(stock)
     if params.gateway.explain:
-        gateway["explain"] = answer_told(plan, stock, portion)
+        gateway["explain"] = answer_told(plan, stock, portion, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
     dropped = degraded(outcomes) if stock is None else stock.degraded
     if dropped:

@@ -4,15 +4,20 @@ A hit with an id and a score is a hit (decision 7); one odd field of it must not
 caller that has types. It refuses to know how the hits came to be served.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.federation.outcome import Hit
+from app.federation.outcome import Hit, Outcome, answered
 from app.protocol.params import MODALITIES, UNITS
 from app.protocol.shapes import Shape, flag, mapping, number, numbers, one_of, record, several, share, text, whole
 
 MISTRUST: Final = "untrusted"
+
+LEAST_PARTS: Final = 20_000
+PARTS_OF_A_HIT: Final = 40
+"""Members of arrays and objects in the odd fields of one answer that are looked at: so many for each hit, at least so
+many for the answer."""
 
 _INTEGER: Final = whole()
 _TRUST: Final = record(
@@ -42,6 +47,10 @@ def _content(value: Any) -> Any:
         return None
     held = "text" in kept if kept["type"] == "text" else "mimeType" in kept and ("data" in kept) != ("uri" in kept)
     return kept if held else None
+
+
+def _object(value: Any) -> Any:
+    return value if type(value) is dict else None
 
 
 def _trust(value: Any) -> Any:
@@ -76,6 +85,9 @@ _FIELDS: Final[Mapping[str, Shape]] = MappingProxyType(
 )
 """Field -> its shape; `id`, `score`, `confidence` and `meta` of a fused hit are the gateway's own."""
 
+_OWN_FIELDS: Final[Mapping[str, Shape]] = MappingProxyType({**_FIELDS, "confidence": share, "meta": _object})
+"""The same of a hit that is passed on as its engine gave it."""
+
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CITED: Final = {"source": str, "uri": str, "title": str, "start": int, "end": int, "page": int}
 _UNITS: Final = frozenset(UNITS)
@@ -83,23 +95,37 @@ _MODALITIES: Final = frozenset(MODALITIES)
 _LESS_USUAL: Final = frozenset(_FIELDS.keys() - {"text", "unit", "modality", "citation"})
 
 
-def mended(hits: Iterable[Hit]) -> list[str]:
+def mended(hits: Sequence[Hit]) -> list[str]:
     """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
-    lost: dict[str, tuple[set[str], int]] = {}
+    lost: dict[str, list[set[str]]] = {}
+    room = _Room(len(hits))
     for hit in hits:
-        if _plain(hit):
-            continue
-        odd = [(name, value) for name, value in hit.items() if name in _FIELDS and _FIELDS[name](value) is not value]
-        if odd or None in hit.values():
-            names = _mend(hit, odd)
-            if names:
-                engine = hit["meta"]["engine"]
-                before, count = lost.get(engine, (set(), 0))
-                lost[engine] = (before | names, count + 1)
-    return [
-        f"{engine}: of {count} hit(s) left out what has another shape than RCP's: {', '.join(sorted(names))}"
-        for engine, (names, count) in sorted(lost.items())
-    ]
+        if not _plain(hit) and (names := _mend(hit, _FIELDS, room)):
+            lost.setdefault(hit["meta"]["engine"], []).append(names)
+    return [_line(engine, names) for engine, names in sorted(lost.items())]
+
+
+def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcome]:
+    """A result with `hits` for whoever asked this engine alone: the same hits in the same order, without what is
+    malformed, and notes on it; and the outcome that counts what was left out. Raises ProtocolViolation if `hits` is no
+    array.
+    """
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
+    room = _Room(len(outcome.hits))
+    lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS, room))]
+    lines = [*outcome.notes, *([_line(engine, lost)] if lost else [])]
+    if not lines:
+        return result, outcome
+    said = usage.get("notes")
+    notes = [*(text for text in said if type(text) is str), *lines] if type(said) is list else lines
+    return {**result, "hits": outcome.hits, "usage": {**usage, "notes": notes}}, outcome
+
+
+def _line(engine: str, lost: Sequence[set[str]]) -> str:
+    names = ", ".join(sorted(set().union(*lost)))
+    return f"{engine}: of {len(lost)} hit(s) left out what has another shape than RCP's: {names}"
 
 
 def _plain(hit: Hit) -> bool:
@@ -119,14 +145,49 @@ def _plain(hit: Hit) -> bool:
     return True
 
 
-def _mend(hit: Hit, odd: Iterable[tuple[str, Any]]) -> set[str]:
-    """Put right the `odd` fields and drop the null ones; which ones were not null."""
-    for name, value in odd:
-        made = _FIELDS[name](value)
+class _Room:
+    """How many more parts of hits are looked at for one answer; fields with more than are left do not count.
+
+    Looking takes a microsecond or two for each, and meanwhile nobody else is served.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, hits: int) -> None:
+        self.parts = max(LEAST_PARTS, hits * PARTS_OF_A_HIT)
+
+    def holds(self, value: Any) -> bool:
+        """Whether there is room for this field, which then takes it."""
+        kind = type(value)
+        if kind is not dict and kind is not list:
+            return True
+        parts = len(value)
+        if kind is dict and parts <= self.parts:
+            parts += sum([len(member) for member in value.values() if type(member) is list])
+        if parts > self.parts:
+            return False
+        self.parts -= parts
+        return True
+
+    def __repr__(self) -> str:
+        return f"<_Room for {self.parts} parts>"
+
+
+def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Room) -> set[str]:
+    """Put right what is odd among these fields and drop the null ones; which ones were not null."""
+    odd = []
+    for name, value in hit.items():
+        shape = fields.get(name)
+        if shape is not None:
+            made = shape(value) if shape is numbers or room.holds(value) else None
+            if made is not value:
+                odd.append((name, made))
+    for name, made in odd:
         if made is None:
             del hit[name]
         else:
             hit[name] = made
-    for name in [name for name, value in hit.items() if value is None and name in _FIELDS]:
-        del hit[name]
+    if None in hit.values():
+        for name in [name for name, value in hit.items() if value is None and name in fields]:
+            del hit[name]
     return {name for name, _ in odd}

@@ -31,6 +31,8 @@ class Misfit(NamedTuple):
     """Named if nobody can: -32005."""
     field: str | None = None
     """Named if nobody can, and then it comes before any option: -32602."""
+    most: int = 0
+    """Of a field that holds too much: what the engine takes."""
 
     @property
     def kind(self) -> str:
@@ -60,9 +62,10 @@ class Candidates(NamedTuple):
     def nobody(self) -> RcpError:
         """The error of a call that nobody may be asked."""
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in (*self.skipped, *self.lost))
-        for misfit in self.misfits:
-            if misfit.field is not None:
-                return InvalidParams(misfit.detail, field=misfit.field, detail=reasons)
+        too_much = [misfit for misfit in self.misfits if misfit.field is not None]
+        if too_much:
+            widest = max(too_much, key=lambda misfit: misfit.most)
+            return InvalidParams(widest.detail, field=widest.field, detail=reasons)
         option = next((misfit.option for misfit in self.misfits if misfit.option is not None), None)
         if option is not None:
             return OptionUnsupported(

@@ -9,6 +9,9 @@ from typing import Any
 
 from app.federation.voice import Voice, by_turns, in_order, marked, measure
 
+MOST_COMPARED = 1000
+"""Characters of a question."""
+
 
 def join_followups(voices: Sequence[Voice]) -> list[str]:
     """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
@@ -60,5 +63,8 @@ def _weight(clue: Mapping[str, Any]) -> float:
 
 
 def _plain(text: str) -> str:
-    """The text without what does not make another question of it: case, and how much space there is."""
-    return " ".join(text.casefold().split())
+    """The text without what does not make another question of it: case, and how much space there is.
+
+    Of a very long one only the beginning is read so: what follows must be the same to the letter.
+    """
+    return " ".join(text[:MOST_COMPARED].casefold().split()) + text[MOST_COMPARED:]

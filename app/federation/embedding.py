@@ -58,7 +58,7 @@ def _question(method: str, capability: str, wish: Embedding) -> Question:
 
         replies = await side_by_side([partial(part, inputs) for inputs in parts], AT_ONCE)
         results = [
-            checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None)
+            checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, wish.encoding)
             for reply, inputs in zip(replies, parts, strict=True)
         ]
         return Told(
@@ -104,9 +104,10 @@ def _lacks(wish: Embedding, offer: Mapping[str, Any]) -> Misfit | None:
 
 def _too_many(wish: Embedding, offer: Mapping[str, Any]) -> Misfit | None:
     limit = _limit(offer)
-    if limit is None or len(wish.inputs) <= limit * MAX_PARTS:
+    most = len(wish.inputs) if limit is None else limit * MAX_PARTS
+    if len(wish.inputs) <= most:
         return None
-    return Misfit(f"at most {limit * MAX_PARTS} inputs are taken at once, not {len(wish.inputs)}", field=wish.name)
+    return Misfit(f"at most {most} inputs are taken at once, not {len(wish.inputs)}", field=wish.name, most=most)
 
 
 def _limit(offer: Mapping[str, Any]) -> int | None:

@@ -4,7 +4,7 @@ Pure. It decides what is told (docs/explain.md documents it) and adds nothing to
 plan, the same points. It refuses to know who wants to see it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
@@ -38,9 +38,10 @@ def plan_told(plan: Plan) -> dict[str, Any]:
     return told
 
 
-def answer_told(plan: Plan, stock: Stock | None, portion: Portion) -> dict[str, Any]:
-    """The plan, the rank parts of each hit that is served, and the lists that they were fused of."""
+def answer_told(plan: Plan, stock: Stock | None, portion: Portion, spent: Mapping[str, float]) -> dict[str, Any]:
+    """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
     told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
+    told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if stock is not None:
         shares = shares_of(stock.lists, stock.options, portion.keys)
         told["method"] = shares.method

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from app.federation.outcome import MAX_HITS, Outcome, answered, told
+from app.federation.outcome import MAX_HITS, Outcome, answered, own_notes, told
 from app.protocol.errors import ProtocolViolation
 from app.protocol.ids import is_id
-from app.protocol.shapes import Shape, anything, number, record, several, text, whole
+from app.protocol.shapes import Shape, anything, number, record, text, whole
+
+MAX_SEEDS = 100
+"""Seeds of one clue that are looked at."""
 
 
 def found(
@@ -24,7 +27,7 @@ def found(
     if not any(_there(result, key) for key in needed):
         raise ProtocolViolation(f"the result has no {' and no '.join(repr(key) for key in needed)}")
     hits = type(result.get("hits")) is list
-    outcome = (answered if hits else told)(engine, result, took, attempts, size)
+    outcome = answered(engine, result, took, attempts, size) if hits else _told(engine, result, took, attempts, size)
     kept = {key: value for key, value in result.items() if value is not None and key != "hits"}
     malformed = excess = 0
     for key in _LISTS.keys() & kept.keys():
@@ -45,6 +48,12 @@ def found(
     )
 
 
+def _told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
+    usage = result.get("usage")
+    notes = own_notes(engine, usage.get("notes")) if type(usage) is dict else ()
+    return told(engine, result, took, attempts, size)._replace(notes=notes)
+
+
 def _there(result: Mapping[str, Any], key: str) -> bool:
     return type(result.get(key)) is (str if key == "summary" else list)
 
@@ -62,7 +71,15 @@ def _leads_on(member: Any) -> bool:
     if type(member) is not dict:
         return False
     seeds = member.get("seedIds")
-    return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds))
+    return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds[:MAX_SEEDS]))
+
+
+def _seeds(value: Any) -> Any:
+    """The first of them that can name something; who has so many cannot make everybody wait while they are read."""
+    if type(value) is not list:
+        return None
+    kept = [seed for seed in value[:MAX_SEEDS] if is_id(seed)]
+    return value if len(kept) == len(value) else kept
 
 
 def _says(member: Any) -> bool:
@@ -79,9 +96,7 @@ _PARTS: Mapping[str, Shape] = MappingProxyType(
         "communities": record({"level": whole(0), "summary": text, "score": number}),
         "nodes": record({"score": number}),
         "edges": record({"weight": number}),
-        "clues": record(
-            {"query": text, "seedIds": several(lambda seed: seed if is_id(seed) else None), "weight": number}
-        ),
+        "clues": record({"query": text, "seedIds": _seeds, "weight": number}),
     }
 )
 """Field -> what counts of a member of it."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from time import perf_counter
 
 from app.federation.answer import Answer
 from app.federation.blemishes import mended
@@ -52,6 +53,7 @@ class Journey:
         "_settings",
         "_turn",
         "_witness",
+        "spent",
     )
 
     def __init__(
@@ -73,6 +75,8 @@ class Journey:
         self._rounds = 0
         self._screen: Screen | None = None
         self._failed: frozenset[str] = frozenset()
+        self.spent: dict[str, float] = {}
+        """Step -> seconds that it took, where the answer is to be explained."""
 
     async def answer(self) -> Answer:
         """What is kept, if that is enough, else what the engines give. Raises RcpError."""
@@ -121,8 +125,10 @@ class Journey:
         with self._witness.step("plan"):
             plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
+        began = perf_counter()
         with self._witness.step("fuse"):
             stock = stock_of(plan, outcomes, self._call.params)
+        self._spend("fuse", began)
         if stock is None:
             return self._from_nobody(plan, outcomes)
         if turn is not FIRST:
@@ -139,7 +145,9 @@ class Journey:
 
     async def _reranked(self, union: Union, stock: Stock) -> Stock:
         """The stock with the best of the union reranked; as it is if nobody can be asked in time."""
+        began = perf_counter()
         stock = await rerank_union(self._call, self._members, self._settings, self._witness, union, stock)
+        self._spend("rerank", began)
         if self._listener is not None and self._rounds == 1 and stock.verdict is not None:
             self._listener.tell(reranked(self._call.meta.progress_token, stock.verdict))
         return stock
@@ -190,10 +198,16 @@ class Journey:
         return Answer(plan, outcomes, stock, portion)
 
     def _portion(self, stock: Stock, k: int) -> Portion:
-        turn, options = self._turn, self._call.params.options
+        turn, options, began = self._turn, self._call.params.options, perf_counter()
         seen = turn.trajectory
         known = None if seen is None else seen_of(stock.fusion, seen, stock.options.identity)
-        return portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread, self._screen)
+        portion = portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread, self._screen)
+        self._spend("fuse", began)
+        return portion
+
+    def _spend(self, step: str, began: float) -> None:
+        if self._call.params.gateway.explain:
+            self.spent[step] = self.spent.get(step, 0.0) + perf_counter() - began
 
     def _screened(self, stock: Stock) -> Stock:
         """The stock without what a screen leaves out."""

@@ -20,6 +20,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     RateLimited,
     RcpError,
+    clip,
 )
 from app.protocol.filters import MAX_INTEGER
 
@@ -27,6 +28,10 @@ Hit = dict[str, Any]
 
 MAX_HITS = 1000
 """Hits of one engine that are looked at, whatever it sends: fan-in must stay bounded (RCP §15)."""
+
+
+MAX_NOTES = 10
+"""Notes of one engine that are passed on."""
 
 
 class Outcome(NamedTuple):
@@ -88,9 +93,12 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int,
         malformed = len(sent) - len(hits)
     usage = result.get("usage")
     candidates, reranked = len(hits), 0
+    lines = _hit_notes(engine, malformed, excess) if malformed or excess else ()
     if type(usage) is dict:
         candidates = max(_count(usage.get("candidates")), candidates)
         reranked = _count(usage.get("reranked"))
+        if "notes" in usage:
+            lines += own_notes(engine, usage["notes"])
     index_version = result.get("indexVersion")
     rewritten = result.get("rewrittenQuery")
     return Outcome(  # by position: naming so many costs as much again
@@ -103,7 +111,7 @@ def answered(engine: str, result: Mapping[str, Any], took: float, attempts: int,
         None,
         None,
         None,
-        _hit_notes(engine, malformed, excess) if malformed or excess else (),
+        lines,
         malformed,
         excess,
         candidates,
@@ -297,6 +305,17 @@ def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
         lines.append(f"{engine}: {malformed} malformed hit(s) dropped (a hit needs an id and a numeric score)")
     if excess:
         lines.append(f"{engine}: {excess} hit(s) beyond the first {MAX_HITS} dropped")
+    return tuple(lines)
+
+
+def own_notes(engine: str, said: Any) -> tuple[str, ...]:
+    """What the engine itself has to say of its answer, a line each: that it left out an option, or, if it is a gateway,
+    who of its engines is missing."""
+    if type(said) is not list:
+        return ()
+    lines = [f"{engine}: {clip(line)}" for line in said[:MAX_NOTES] if type(line) is str and line.strip()]
+    if len(said) > MAX_NOTES:
+        lines.append(f"{engine}: {len(said) - MAX_NOTES} more note(s)")
     return tuple(lines)
 
 

@@ -41,7 +41,7 @@ def lacks(wish: Reranking, offer: Any) -> Misfit | None:
             return Misfit(f"rerank {name} {wanted[:40]} is not advertised", option=name)
     most = offer.get("maxCandidates")
     if type(most) is int and 1 <= most < len(wish.passages):
-        return Misfit(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name)
+        return Misfit(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name, most=most)
     return None
 
 

@@ -39,7 +39,7 @@ async def retrieve(
         pages = pages.within(call.tenant)
     journey = Journey(call, members, settings, witness, listener, pages)
     answer = await journey.answer()
-    result = build_result(call.params, members, answer, perf_counter() - began)
+    result = build_result(call.params, members, answer, perf_counter() - began, journey.spent)
     cursor = await journey.leave_behind(answer)
     if cursor is not None:
         result["nextCursor"] = cursor

@@ -74,7 +74,7 @@ class Witness:
             if confidence is not None:
                 self._confidences.observe(outcome.engine, confidence)
         if outcome.malformed or outcome.excess:
-            self._dropped(outcome)
+            self.dropped(outcome)
 
     def retrieved(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion | None, took: float) -> None:
         """One retrieve was answered after `took` seconds."""
@@ -103,7 +103,7 @@ class Witness:
             givers = [[mark["id"] for mark in hit["meta"]["engines"]] for hit in hits[:MAX_HITS]]
             self.overlap.add(answered, givers)
 
-    def _dropped(self, outcome: Outcome) -> None:
+    def dropped(self, outcome: Outcome) -> None:
         """Hits of an engine were left out: counted, and logged now and then."""
         engine = outcome.engine
         for reason, hits in (("malformed", outcome.malformed), ("excess", outcome.excess)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.protocol.errors import ProtocolViolation
+from app.protocol.filters import FIELD_TYPES
 from app.protocol.messages import PROTOCOL_VERSION
 from app.protocol.offers import well_formed
 
@@ -44,7 +45,7 @@ class Advertisement:
     """The level it claims for itself (RCP §14)."""
     retrieve: RetrieveOffer | None = None
     filter_fields: Mapping[str, str | None] = field(default_factory=dict)
-    """Filterable field -> its type, or None where the engine lists names only."""
+    """Filterable field -> its type, or None where the engine lists names only, or says what is no type of RCP."""
     filter_operators: frozenset[str] | None = None
     """None: the engine does not restrict them."""
 
@@ -112,7 +113,7 @@ def _read_retrieve(offer: Any) -> RetrieveOffer | None:
 
 def _read_fields(fields: Any) -> dict[str, str | None]:
     if type(fields) is dict:
-        return {name: kind if type(kind) is str else None for name, kind in fields.items()}
+        return {name: kind if type(kind) is str and kind in FIELD_TYPES else None for name, kind in fields.items()}
     if type(fields) is list:
         return {name: None for name in fields if type(name) is str}
     return {}

@@ -68,16 +68,21 @@ def split(inputs: Sequence[Any], limit: int | None) -> list[Sequence[Any]]:
     return [inputs[start : start + limit] for start in range(0, len(inputs), limit)]
 
 
-def checked(result: dict[str, Any], method: str, count: int, dimension: int | None) -> dict[str, Any]:
+def checked(
+    result: dict[str, Any], method: str, count: int, dimension: int | None, encoding: str | None = None
+) -> dict[str, Any]:
     """`result` if it has a vector for each of `count` inputs, with its `dimension` written out if they are binary.
 
-    `dimension` is the advertised one. Raises ProtocolViolation for any other, such as a binary vector of wrong length.
+    `dimension` is the advertised one, `encoding` the binary one that was asked for. Raises ProtocolViolation for any
+    other, such as a binary vector of wrong length, or one where numbers were asked for.
     """
     key = VECTORS[method]
     vectors = result.get(key)
     if type(vectors) is not list or len(vectors) != count:
         raise ProtocolViolation(f"the result has no '{key}' with one entry for each of the {count} inputs")
     if method == "embed" and result.get("encoding") not in (None, PLAIN_ENCODING):
+        if result["encoding"] != encoding:
+            raise ProtocolViolation("the vectors came in an encoding that nobody asked for")
         if not all(type(vector) is str for vector in vectors):
             raise ProtocolViolation("the result names a binary encoding and has vectors that are no strings")
         return _binary(result, vectors, dimension) if result["encoding"] == BINARY_ENCODING else result

@@ -48,6 +48,8 @@ _VALUES: Mapping[str, tuple[frozenset[str], str]] = MappingProxyType(
 )
 """Field type -> the kinds of value that fit it, and how to say so. RCP gives `geo` no shape; a string passes."""
 
+FIELD_TYPES: Final = frozenset(_VALUES)
+
 _UNORDERED_TYPES = frozenset({"keyword", "text", "bool", "geo"})
 _UNDIVIDED_TYPES = frozenset({"bool", "geo"})
 """A flag and a place contain nothing; `contains` is for text and for fields that hold several values."""

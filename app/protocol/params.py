@@ -384,4 +384,6 @@ def _refuse_first(fault: ValidationError, root: str) -> NoReturn:
         refuse(name, f"'{name}' is required: {wanted}")
     if type(error["input"]) is int and abs(error["input"]) > MAX_INTEGER:
         wanted = "within ±2^53"
+    if error["type"] == "too_long":
+        refuse(name, f"'{name}' must be {wanted}, not one of {len(error['input'])}")
     refuse_value(name, wanted, error["input"])

@@ -17,8 +17,10 @@ def refuse_value(name: str, wanted: str, value: Any) -> NoReturn:
 
 def shown(value: Any) -> str:
     """A caller's value fit for a message: JSON if it is short, else its type."""
-    if value is None or type(value) in (list, dict):
-        return "missing" if value is None else json_type(value)
+    if value is None:
+        return "missing"
+    if type(value) in (list, dict):
+        return json_type(value) if value else json_type(value).replace("an ", "an empty ")
     text = dumps(value).decode() if type(value) is not int else str(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
 

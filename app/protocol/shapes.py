@@ -5,11 +5,15 @@ of it counts. Unknown fields are kept (RCP §4.4). It refuses to know which valu
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from app.protocol.filters import MAX_INTEGER
 
 Shape = Callable[[Any], Any]
+
+MAX_MEMBERS: Final = 10_000
+"""Members of one array or object that are looked at; what comes after them does not count."""
 
 
 def text(value: Any) -> Any:
@@ -60,8 +64,8 @@ def several(shape: Shape) -> Shape:
     def read(value: Any) -> Any:
         if type(value) is not list:
             return None
-        kept = [(member, shape(member)) for member in value]
-        if all(made is member and made is not None for member, made in kept):
+        kept = [(member, shape(member)) for member in value[:MAX_MEMBERS]]
+        if len(kept) == len(value) and all(made is member and made is not None for member, made in kept):
             return value
         return [made for _, made in kept if made is not None]
 
@@ -79,8 +83,10 @@ def mapping(shape: Shape) -> Shape:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             return None
-        made = {name: shape(member) for name, member in value.items()}
-        if all(made[name] is member and member is not None for name, member in value.items()):
+        made = {name: shape(member) for name, member in islice(value.items(), MAX_MEMBERS)}
+        if len(made) == len(value) and all(
+            made[name] is member and member is not None for name, member in value.items()
+        ):
             return value
         return {name: member for name, member in made.items() if member is not None}
 

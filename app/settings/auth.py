@@ -5,13 +5,13 @@ It refuses to know requests, and what a caller that came in may see.
 """
 
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.faults import Fault
-from app.settings.section import Misplaced, Section, words
+from app.settings.section import Misplaced, Section, renamed, words
 
 Role = Literal["read", "write", "feedback", "admin"]
 Mode = Literal["none", "keys", "jwt"]
@@ -80,9 +80,15 @@ class MetricsSettings(Section):
     """`/metrics`."""
 
     access: Literal["open", "admin"] | None = None
-    """Who may read it: everybody, or callers with the role `admin`; by default `open` only while auth.mode is none."""
+    """Who may read it (also written `auth`): everybody, or callers with the role `admin`; by default `open` only while
+    auth.mode is none."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """Another port of `server.host` for it, there open to all and no longer at the doors' port; 0 or None: no such."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _also_auth(cls, value: Any) -> Any:
+        return renamed(value, {"auth": "access"})
 
 
 def check_together(auth: AuthSettings, jwt: JwtSettings) -> None:

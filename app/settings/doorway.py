@@ -4,12 +4,12 @@ Part of the section `server` of `gateway.yaml`. It decides what is well-formed; 
 no file.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from app.settings.section import Section
+from app.settings.section import Section, renamed
 
 PORTS = {"http": 80, "https": 443}
 
@@ -32,6 +32,10 @@ def _web_origin(text: str) -> str:
 WebOrigin = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web_origin)]
 
 
+AS_TO_ENGINES = {"certFile": "cert_file", "keyFile": "key_file", "clientCaFile": "client_ca_file"}
+"""The registry's way to write the keys of `tls`, which is taken here as well."""
+
+
 class DoorTls(Section):
     """TLS at the door, TLS 1.2 or newer: paths of PEM files, read when the gateway starts."""
 
@@ -41,3 +45,8 @@ class DoorTls(Section):
     """Its key, without a password; absent: it stands in `cert_file`."""
     client_ca_file: str | None = Field(default=None, min_length=1)
     """Authorities of callers: only who shows a certificate of one of them is spoken with. It makes nobody a tenant."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_to_engines(cls, value: Any) -> Any:
+        return renamed(value, AS_TO_ENGINES)

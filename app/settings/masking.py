@@ -25,8 +25,9 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
             entry["replicas"] = [masked_url(url) for url in entry["replicas"]]
     else:
         shown["state"]["url"] = masked_url(re.sub(r"//.*@", f"//{MASK}@", shown["state"]["url"]))
-        if shown["jwt"]["jwks_url"] is not None:
-            shown["jwt"]["jwks_url"] = masked_url(shown["jwt"]["jwks_url"])
+        for section, key in (("jwt", "jwks_url"), ("traces", "endpoint")):
+            if shown[section][key] is not None:
+                shown[section][key] = masked_url(shown[section][key])
     return shown
 
 

@@ -44,7 +44,8 @@ class McpSettings(Section):
     allowed_origins: Annotated[list[Annotated[str, AfterValidator(_origin)]], BeforeValidator(words)] = Field(
         default=[f"http://{name}{port}" for name in LOOPBACK for port in ("", ":*")]
     )
-    """Origin headers that are served; any other is answered 403. What is no browser sends none, and is served."""
+    """Origin headers that are served, besides `server.cors_origins`; any other is answered 403. What is no browser
+    sends none, and is served."""
     max_text_bytes: int = Field(default=32_768, ge=256, le=16_777_216)
     """Bytes (UTF-8) of all texts of one answer; longer ones are cut, and marked."""
     max_fetch_bytes: int = Field(default=262_144, ge=256, le=16_777_216)

@@ -171,6 +171,9 @@ class ServerSettings(_Section):
     workers: int = Field(default=1, ge=1, le=256)
     """Processes behind one address. They share `/metrics` and what `state.url` names: each has its own connections,
     bounds and view of the engines, and else knows only its own cursors, sessions and requests that can be cancelled."""
+    worker_timeout_seconds: float = Field(default=30.0, ge=0, le=3600)
+    """A worker whose loop has not turned for so long is killed, and another takes its place. 0: never. One process
+    alone is left to whoever asks `/livez`."""
     public_url: str | None = Field(default=None, max_length=2048)
     """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints
     (docs/doors.md)."""
@@ -212,9 +215,10 @@ class ServerSettings(_Section):
     allowed_hosts: Annotated[list[Host], BeforeValidator(words)] = Field(default_factory=list)
     """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
-    """Origins of web pages whose scripts may speak RCP here (CORS), written out; empty: none."""
+    """Origins of web pages whose scripts may speak RCP and MCP here (CORS), written out; empty: none."""
     tls: DoorTls | None = None
-    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front."""
+    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards
+    engines, will do as well."""
 
     @field_validator("public_url")
     @classmethod

@@ -4,6 +4,7 @@ changed afterwards.
 Decides how models of this room behave; it refuses to know what any of them says.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -35,3 +36,16 @@ class RegistrySection(BaseModel):
 def words(value: Any) -> Any:
     """One word, or several with commas, for a list: as an environment variable says it."""
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with the keys it may also have under another name (`names`: that name -> the key).
+
+    Raises Misplaced for a key that stands there under both.
+    """
+    if not isinstance(value, dict):
+        return value
+    for other, key in names.items():
+        if other in value and key in value:
+            raise Misplaced(f"stands there twice, as '{other}' as well", key)
+    return {names.get(key, key): held for key, held in value.items()}

@@ -52,8 +52,11 @@ def _host(text: str) -> str:
     return text.lower()
 
 
-def address_of(url: str, example: str) -> str:
-    """`url`, if somebody may be reached there. Raises ValueError, which never quotes the URL: it may hold keys."""
+def address_of(url: str, example: str, where: str = "in 'headers' with ${ENV_NAME}") -> str:
+    """`url`, if somebody may be reached there; credentials belong `where` it says.
+
+    Raises ValueError, which never quotes the URL: it may hold keys.
+    """
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -62,7 +65,7 @@ def address_of(url: str, example: str) -> str:
     if not usable:
         raise ValueError(f"must be an http:// or https:// URL with a host, such as {example}")
     if "@" in parts.netloc:
-        raise ValueError("must not carry credentials; put them in 'headers' with ${ENV_NAME}")
+        raise ValueError(f"must not carry credentials; put them {where}")
     if "#" in url or re.search(r"[^\x21-\x7e]", url):
         raise ValueError("must have neither a fragment nor spaces, and be ASCII (percent-encode what is not)")
     return url
@@ -70,6 +73,10 @@ def address_of(url: str, example: str) -> str:
 
 def _engine_url(url: str) -> str:
     return address_of(url, "http://127.0.0.1:8000/rcp")
+
+
+def _collector_url(url: str) -> str:
+    return address_of(url, "http://collector:4318/v1/traces", "into the environment: OTEL_EXPORTER_OTLP_HEADERS")
 
 
 def _network(text: str) -> str:
@@ -86,4 +93,5 @@ Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_n
 Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_header_value)]
+CollectorUrl = Annotated[str, AfterValidator(_collector_url)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]

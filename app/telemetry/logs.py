@@ -5,6 +5,7 @@ It decides how a line looks; what is worth a line is decided where it happens. Q
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,6 +24,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 WORDY = ("httpx2", "httpcore2", "mcp")
 """Libraries with lines about each request: they hold whole URLs, and with them what may be secret there, or say nothing
 that ours do not."""
+
+_QUERIED = re.compile(r"""([?&][^\s=&?"'<>()]+=)[^\s&"'\\<>()]+""")
+"""A value in the query of a URL."""
 
 
 def configure(
@@ -101,7 +105,11 @@ def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level:
         handler.addFilter(lambda record: storms.admits(record.name))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[_name_the_library, structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+            processors=[
+                _name_the_library,
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                partial(_without_queries, render),
+            ],
             foreign_pre_chain=stamp,
         )
     )
@@ -110,6 +118,11 @@ def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level:
     root.setLevel(max(LEVELS[level], logging.INFO))
     for name in WORDY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _without_queries(render: Processor, log: WrappedLogger, method: str, event: EventDict) -> str:
+    """The line of a library without the values of URLs' queries: whatever it reached may be a secret's address."""
+    return _QUERIED.sub(r"\1***", str(render(log, method, event)))
 
 
 def _name_the_library(log: WrappedLogger, method: str, event: EventDict) -> EventDict:

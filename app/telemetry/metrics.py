@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from app.telemetry.answers import AnswerMetrics
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.door import DoorMetrics
-from app.telemetry.outcomes import outcomes
+from app.telemetry.outcomes import Outcomes, outcomes
 from app.telemetry.shared import AllWorkers, is_shared
 from app.telemetry.state import StateMetrics
 from app.telemetry.tools import McpMetrics
@@ -339,7 +339,9 @@ class Metrics:
             return self.registry
         self._noted.note()
         whole = CollectorRegistry()
-        whole.register(AllWorkers(lambda: self._engines))
+        requests = self._requests
+        illustrate = requests.illustrated if isinstance(requests, Outcomes) else lambda metric: None
+        whole.register(AllWorkers(lambda: self._engines, illustrate))
         return whole
 
     def request(self, method: str, outcome: str, seconds: float, trace: str | None = None) -> None:

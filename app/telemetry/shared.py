@@ -41,7 +41,11 @@ def forget_worker(place: int) -> None:
 class AllWorkers(Collector):
     """What all workers wrote, without the series of engines that are no more; files only grow."""
 
-    def __init__(self, engines: Callable[[], Container[str]]) -> None:
+    def __init__(
+        self, engines: Callable[[], Container[str]], illustrate: Callable[[Metric], None] = lambda metric: None
+    ) -> None:
+        """`illustrate` adds what this process alone knows of a metric."""
+        self._illustrate = illustrate
         self._whole = MultiProcessCollector(None, os.environ[FOLDER])  # type: ignore[no-untyped-call]
         self._engines = engines
 
@@ -54,4 +58,5 @@ class AllWorkers(Collector):
                 for sample in metric.samples
                 if all(sample.labels.get(label) in engines for label in OF_ENGINES if label in sample.labels)
             ]
+            self._illustrate(metric)
             yield metric

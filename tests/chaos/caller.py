@@ -28,7 +28,7 @@ class Caller:
     """One caller."""
 
     port: int
-    patience: float = 30.0
+    patience: float = 60.0
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
     _asked: int = 0

@@ -55,7 +55,7 @@ class GatewayProcess:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return [line for line in lines if any(word in line for word in words)]
 
-    async def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = 40.0) -> int:
+    async def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = 60.0) -> int:
         """Send it the signal and wait; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tests.support.ports import free_port
+
 Json = dict[str, Any]
 Fault = Callable[["SickEngine", Json, asyncio.StreamWriter], Awaitable[bool]]
 """What happens to one request; whether the connection is of use afterwards."""
@@ -26,7 +28,7 @@ class SickEngine:
         self.chance = chance
         self.fault: Fault | None = None
         self.healed = asyncio.Event()
-        self.port = 0
+        self.port = free_port()
         self._hits = [hit(doc, rank) for rank, doc in enumerate(ranking)]
         self._server: asyncio.Server | None = None
         self._hole: list[socket.socket] = []
@@ -38,7 +40,6 @@ class SickEngine:
 
     async def start(self) -> "SickEngine":
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", self.port, backlog=256)
-        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,21 +11,31 @@ import pytest
 from tests.chaos.caller import Answer
 from tests.chaos.faults import FAULTS
 from tests.chaos.machine import Machine
-from tests.chaos.scenario import CALLERS, Broken, Chaos, Episode, episodes
+from tests.chaos.scenario import CALLERS, Broken, Chaos, Episode, Outcome, TooBusy, episodes
 from tests.chaos.sick_engine import SickEngine, hit
 
 SEED = 5
 REQUESTS = CALLERS * (len(FAULTS) + 6)
 """Every fault alone, and six combinations; each caller asks once in each."""
+RUNS = 3
+"""How many runs there may be until the machine was not too busy for one."""
 
 
 async def test_sick_engines_cost_a_note_and_nothing_else(tmp_path: Path) -> None:
     """Whatever is wrong with some engines, every request is answered in time with the hits of the others, in order;
     nothing is left behind, and who is well again is used again."""
-    outcome = await Chaos(SEED, tmp_path).run(REQUESTS, CALLERS)
+    outcome = await settled_run(tmp_path)
     assert outcome.requests == REQUESTS
     assert outcome.episodes == len(FAULTS) + 6
     assert outcome.missed.keys() >= FAULTS.keys() - {"slow", "flapping"}
+
+
+async def settled_run(place: Path) -> Outcome:
+    """What came of a run on a machine that had time for it, which may take some waiting."""
+    for _ in range(RUNS - 1):
+        with suppress(TooBusy):
+            return await Chaos(SEED, place).run(REQUESTS, CALLERS)
+    return await Chaos(SEED, place).run(REQUESTS, CALLERS)
 
 
 def test_a_seed_decides_everything() -> None:

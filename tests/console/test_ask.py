@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 from typing import Any
+from urllib.parse import quote
 
 from playwright.async_api import Page, expect
 
 from tests.support.browser import browsing
 from tests.support.console_stage import OFFER, broken, held, staged, told, usual
+from tests.support.running_gateway import Json
 from tests.support.scripted_engine import ScriptedEngine, hang
 
 HOSTILE = {
@@ -62,7 +64,7 @@ async def test_an_answer_and_where_it_is_from() -> None:
         await expect(row(page, "docs")).to_contain_text("5 hits")
         await expect(row(page, "sick")).to_contain_text("refused")
         await expect(row(page, "mute")).to_contain_text("timeout")
-        for name in ("wait", "fuse, overhead"):
+        for name in ("wait", "fuse", "overhead"):
             await expect(row(page, name)).to_contain_text("ms")
         await expect(page.locator(".fault-line")).to_contain_text("Without mute, sick")
 
@@ -161,6 +163,41 @@ async def test_a_permalink_holds_the_question_and_no_answer() -> None:
         assert len(stage.docs.requests()) == questions + 1
 
 
+async def test_a_permalink_written_by_hand_may_hold_anything() -> None:
+    """A condition whose value is a number, a list or missing is one of the form, and reaches the engines."""
+    conditions = [
+        {"field": "year", "op": "gte", "value": 2020},
+        {"field": "lang", "op": "in", "value": ["en", "de"]},
+        {"field": "lang"},
+        {"field": 7},
+        None,
+    ]
+    async with (
+        staged() as stage,
+        browsing(f"{stage.url}/#/ask?q=x&filter={quote(json.dumps(conditions))}") as (page, _),
+    ):
+        await expect(page.locator("#value-0")).to_have_value("2020")
+        await ask(page)
+    assert stage.docs.requests()[-1].params["filter"] == {
+        "and": [
+            {"field": "year", "op": "gte", "value": 2020},
+            {"field": "lang", "op": "in", "value": ["en", "de"]},
+            {"field": "lang", "op": "eq", "value": ""},
+        ]
+    }
+
+
+async def test_weights_move_the_longest_lists() -> None:
+    """Lists that are longer than a caller may send are fused once more all the same, as from fifty engines."""
+    settings: Json = {"server": {"max_body_bytes": 1024}}
+    async with staged(settings=settings) as stage, browsing(stage.url) as (page, _):
+        await ask(page)
+        await page.locator("#weight-wiki").fill("5")
+        await expect(page.locator(".refused")).to_contain_text("nobody was asked again")
+        await expect(page.locator(".hit h3").first).to_have_text("radix")
+    assert stage.docs.asked
+
+
 async def test_what_is_copied_runs() -> None:
     """As curl and as Python the question can be pasted and gives the same hits; as MCP it is a tool call."""
     copied: list[str] = []
@@ -172,7 +209,7 @@ async def test_what_is_copied_runs() -> None:
             await expect(page.locator("#said")).to_have_text(f"Copied as {name}.")
             copied.append(await page.evaluate("navigator.clipboard.readText()"))
         curl, python, mcp = copied
-        run = await asyncio.to_thread(subprocess.run, ["sh", "-c", curl], capture_output=True, timeout=30, check=True)
+        run = await asyncio.to_thread(subprocess.run, ["sh", "-c", curl], capture_output=True, timeout=60, check=True)
         assert [hit["id"] for hit in json.loads(run.stdout)["result"]["hits"]] == expected
         run = await asyncio.to_thread(
             subprocess.run, [sys.executable, "-c", python], capture_output=True, timeout=60, check=True
@@ -219,6 +256,16 @@ async def test_hostile_and_huge_hits_are_text() -> None:
         await hit("huge").locator("summary").click()
         await expect(hit("huge").locator(".full")).to_contain_text("more characters")
         assert len(await hit("huge").locator(".full").inner_text()) < 21_000
+
+
+async def test_each_hit_says_how_far_it_is_trusted() -> None:
+    """The level of trust stands at each hit, also where nobody states one, and who is suspected is marked."""
+    levels: list[Json | None] = [{"level": "trusted"}, {"level": "untrusted", "injectionSuspected": True}, None]
+    hits = [{"id": str(place), "score": 3 - place, "trust": trust} for place, trust in enumerate(levels)]
+    async with staged({"docs": ScriptedEngine(results=hits)}) as stage, browsing(stage.url) as (page, _):
+        await ask(page)
+        told = [await hit.locator(".meta .chip").all_inner_texts() for hit in await page.locator(".hit").all()]
+    assert told == [["trusted"], ["untrusted", "injection suspected"], ["no trust stated"]]
 
 
 async def test_no_hits_and_no_answer_are_said() -> None:

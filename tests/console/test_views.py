@@ -1,5 +1,6 @@
 """The console's other views in a real browser: plans, engines and what can be done to them, overlap, settings."""
 
+import sys
 from typing import Any
 
 from playwright.async_api import Page, expect
@@ -7,6 +8,7 @@ from playwright.async_api import Page, expect
 from tests.console.test_ask import ask
 from tests.support.browser import browsing
 from tests.support.console_stage import broken, staged, usual
+from tests.support.listening_gateway import listening
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.tenancy import tenant
 
@@ -84,6 +86,29 @@ async def test_engines_and_what_can_be_done_to_them() -> None:
         await expect(row(page, "wiki")).not_to_contain_text("drill")
 
 
+async def test_a_press_that_outlasts_a_refresh_is_a_click() -> None:
+    """What is under a pointer that is down stays there until it is let go, however often the view is loaded anew."""
+    async with staged() as stage, browsing(f"{stage.url}/#/engines?id=wiki") as (page, _):
+        await page.locator("#engine-docs").focus()
+        await page.hover("#act-off")
+        async with page.expect_response("**/admin/engines"):
+            await page.mouse.down()
+        await page.evaluate("new Promise(drawn => setTimeout(drawn, 200))")
+        await page.mouse.up()
+        await expect(row(page, "wiki")).to_contain_text("off")
+
+
+async def test_what_a_child_wrote_to_stderr() -> None:
+    """In the detail of a stdio engine stands, as text, the last that it wrote to stderr."""
+    command = [sys.executable, "-c", "import sys; sys.stderr.write('<b>no</b> index \\x1b[1m'); sys.stdin.read()"]
+    async with (
+        listening([{"id": "child", "command": command}], reach=False) as (_, port),
+        browsing(f"http://127.0.0.1:{port}/#/engines?id=child") as (page, _),
+    ):
+        await page.click("summary:has-text('stderr')")
+        await expect(page.locator("#stderr")).to_have_text("<b>no</b> index ␛[1m")
+
+
 async def test_fifty_engines() -> None:
     """Fifty engines fit: the page itself does not scroll sideways, and all of them are there."""
     entries = [f"engine-{place:02}" for place in range(50)]
@@ -93,7 +118,7 @@ async def test_fifty_engines() -> None:
                 await expect(page.locator("tr[data-engine]")).to_have_count(50)
                 await goto(page, "ask")
                 await ask(page)
-                await expect(page.locator(".waterfall li")).to_have_count(52)
+                await expect(page.locator(".waterfall li")).to_have_count(53)
                 await goto(page, "overlap")
                 await expect(page.locator(".matrix tbody tr")).to_have_count(50)
                 assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -14,7 +14,8 @@ import pytest
 from app.settings.schema import GatewaySettings
 from tests.support.deployment import DEPLOY, program, said_by
 from tests.support.listening_gateway import asking, listening, question
-from tests.support.running_gateway import Json, entry, until
+from tests.support.ports import free_port
+from tests.support.running_gateway import PATIENCE, Json, entry, http_client, until
 from tests.support.scripted_engine import Asked, ScriptedEngine
 
 FILES = sorted((DEPLOY / "nginx").glob("*.conf"))
@@ -60,8 +61,7 @@ def test_its_patience_fits_the_gateways() -> None:
 @asynccontextmanager
 async def nginx(place: Path, ports: tuple[int, int]) -> AsyncIterator[int]:
     """nginx in front of gateways on these ports, for as long as a block runs: its own port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     one, two = ports
     addresses = {"gateway-1:8080": f"127.0.0.1:{one}", "gateway-2:8080": f"127.0.0.1:{two}"}
     file = here(DEPLOY / "nginx" / "gateway.conf", place, {**addresses, "listen 8080": f"listen 127.0.0.1:{port}"})
@@ -72,7 +72,7 @@ async def nginx(place: Path, ports: tuple[int, int]) -> AsyncIterator[int]:
         yield port
     finally:
         process.terminate()
-        await asyncio.to_thread(process.wait, 20)
+        await asyncio.to_thread(process.wait, PATIENCE)
 
 
 def listens(port: int) -> bool:
@@ -80,12 +80,6 @@ def listens(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @asynccontextmanager
@@ -109,7 +103,7 @@ async def engine(wait: asyncio.Event | None = None) -> AsyncIterator[ScriptedEng
 @asynccontextmanager
 async def caller(port: int) -> AsyncIterator[httpx2.AsyncClient]:
     """Somebody who asks whoever listens on this port."""
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    async with http_client(f"http://127.0.0.1:{port}") as client:
         yield client
 
 
@@ -140,7 +134,7 @@ async def test_a_gateway_that_is_gone_is_not_missed(tmp_path: Path) -> None:
     async with (
         engine() as docs,
         listening([entry("a", docs)]) as (_, one),
-        nginx(tmp_path, (one, closed_port())) as port,
+        nginx(tmp_path, (one, free_port())) as port,
         caller(port) as client,
     ):
         answers = await asyncio.gather(*[client.post("/rcp", json=PING) for _ in range(10)])

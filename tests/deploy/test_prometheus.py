@@ -24,6 +24,13 @@ def test_alerts_fire_and_stay_quiet() -> None:
     assert said_by(program("promtool"), "test", "rules", *CASES).count("SUCCESS") == len(CASES)
 
 
+def test_cases_do_not_depend_on_the_order_of_the_groups() -> None:
+    """promtool takes the groups of rules in any order unless it is told one: then alerts would miss a step at times."""
+    groups = [group["name"] for name in ("recording", "alerts") for group in read(f"prometheus/{name}.yml")["groups"]]
+    for case in CASES:
+        assert yaml.safe_load(case.read_text(encoding="utf-8"))["group_eval_order"] == groups
+
+
 def test_a_case_that_is_wrong_is_seen(tmp_path: Path) -> None:
     """Were an alert's threshold out of reach, the cases would tell."""
     for name in ("recording.yml", "alerts.yml"):

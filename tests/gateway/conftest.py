@@ -13,11 +13,11 @@ Starter = Callable[..., Awaitable[ScriptedEngine]]
 
 @pytest.fixture
 async def engines() -> AsyncIterator[Starter]:
-    """Starts scripted engines on demand and stops them all."""
+    """Starts scripted engines on demand, on any port or a named one, and stops them all."""
     started: list[ScriptedEngine] = []
 
-    async def start(**script: Any) -> ScriptedEngine:
-        engine = await ScriptedEngine(**script).start()
+    async def start(port: int = 0, **script: Any) -> ScriptedEngine:
+        engine = await ScriptedEngine(**script).start(port)
         started.append(engine)
         return engine
 

@@ -4,12 +4,14 @@ import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import asking, listening, question
-from tests.support.running_gateway import Json, RunningGateway, entry, running, until
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import hang, hits
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -54,7 +56,7 @@ async def test_beyond_the_bound_requests_are_refused(engines: Any) -> None:
 async def test_some_wait_for_a_moment(engines: Any) -> None:
     """A request waits up to `max_wait_ms` for a place: it is served if one gets free, and refused if none does."""
     engine = await engines()
-    settings = {"server": {"max_in_flight": 1, "max_waiting": 1, "max_wait_ms": 10_000}}
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 1, "max_wait_ms": 60_000}}
     async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
         tasks = await taken(gateway, engine, 1)
         waiting = asyncio.create_task(gateway.post(PING))
@@ -76,7 +78,7 @@ async def test_waiting_counts_towards_the_deadline(engines: Any) -> None:
     """What a request waited is gone from its deadline: the engines get less."""
     engine = await engines()
     settings = {
-        "server": {"max_in_flight": 1, "max_wait_ms": 10_000},
+        "server": {"max_in_flight": 1, "max_wait_ms": 60_000},
         "retrieve": {"deadline_ms": 60_000, "reserve_ms": 0},
     }
     async with running([entry("e", engine, timeoutMs=600_000)], settings) as gateway:
@@ -122,7 +124,7 @@ async def plain(port: int, request: str | bytes) -> tuple[int, bytes]:
     """(status, all that came) for raw bytes on a connection of their own, until the gateway closes it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request if isinstance(request, bytes) else request.encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         answer = await reader.read()
     writer.close()
     return int(answer.split(b" ", 2)[1]), answer
@@ -158,6 +160,24 @@ async def test_connections_beyond_the_bound_serve_only_probes(engines: Any) -> N
         assert (await plain(port, b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"))[0] == 200
         cut = state.metrics.registry.get_sample_value("rcp_gateway_connections_cut_total", {"reason": "too_many"})
         assert cut == 2
+
+
+async def test_idle_connections_cost_nobody_a_place(engines: Any, tmp_path: Path) -> None:
+    """With few descriptors and far more callers that open connections and ask nothing, probes and requests are answered
+    as ever: who has been idle longest is hung up on."""
+    async with gateway_process(tmp_path, [entry("e", await engines())], descriptors=64) as gateway:
+        idle = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(100)]
+        await asyncio.sleep(1.1)  # they count as idle after a second
+        for path in (b"/livez", b"/readyz", b"/metrics"):
+            probe = b"GET %b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n" % path
+            assert (await plain(gateway.port, probe))[0] == 200
+        body = json.dumps(PING).encode()
+        ping = b"POST /rcp HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        assert [(await plain(gateway.port, ping))[0] for _ in range(5)] == [200] * 5
+        assert (await gateway.retrieve()).status_code == 200
+        for _, writer in idle:
+            writer.close()
+    assert "Traceback" not in gateway.text
 
 
 @pytest.mark.parametrize("member", [b"[]", b"{}", b'{"a":1}', b'""'], ids=["arrays", "objects", "members", "strings"])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.running_gateway import entry, running, until
 
 FULL = {
@@ -60,6 +61,18 @@ async def test_the_catalog_lists_engines_as_they_are(engines: Any) -> None:
     assert [engine["id"] for engine in listing] == ["full", "plain"]
     assert listing[0]["capabilities"]["mystery"] == {"kept": 1}
     assert listing[0]["server"] == {"name": "scripted", "version": "1.0"}
+
+
+async def test_the_catalog_can_be_restricted(engines: Any) -> None:
+    """As every method: to the engines that are named; an unknown one, or none, is -32602 with the field."""
+    one, two = await engines(capabilities=FULL), await engines(capabilities=PLAIN)
+    async with running([entry("one", one), entry("two", two)]) as gateway:
+        for wanted in (["two"], ["one", "two"]):
+            listing = await gateway.result("catalog/list", {"x-gateway": {"engines": wanted}})
+            assert [engine["id"] for engine in listing["engines"]] == wanted
+        for refused in (["two", "three"], [], "two"):
+            error = await gateway.error("catalog/list", {"x-gateway": {"engines": refused}})
+            assert (error["code"], error["data"]["field"]) == (-32602, "x-gateway.engines")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +148,8 @@ async def test_a_type_clash_keeps_the_type_of_the_higher_priority(engines: Any) 
 
 async def test_a_changed_advertisement_is_taken_over(engines: Any) -> None:
     """An engine that comes back with other capabilities changes ours once, and the epoch with it."""
-    engine = await engines(capabilities=PLAIN)
-    port = engine.port
+    port = free_port()
+    engine = await engines(port, capabilities=PLAIN)
     async with running([entry("e", engine)], {"engines": {"reconnect_max_seconds": 0.1}}) as gateway:
         before = await gateway.result("info")
         await engine.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.listening_gateway import asking, listening, question
 from tests.support.log_lines import own_log
-from tests.support.running_gateway import entry, until
+from tests.support.running_gateway import PATIENCE, entry, until
 from tests.support.scripted_engine import hit
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
@@ -30,7 +30,7 @@ async def test_a_request_without_end_is_cut_off(engines: Any, sent: bytes) -> No
     async with listening([entry("e", await engines())], HASTY) as (state, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(PING), PING) + sent)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             answers = await reader.read()
         assert answers.startswith(b"HTTP/1.1 200")
         assert b"HTTP/1.1 408 Request Timeout" in answers
@@ -44,7 +44,7 @@ async def test_a_connection_that_says_nothing_is_closed(engines: Any) -> None:
     settings = {"server": {"message_timeout_seconds": 0.2, "keep_alive_seconds": 1}}
     async with listening([entry("e", await engines())], settings) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             assert await reader.read() == b""
         writer.close()
 
@@ -59,7 +59,7 @@ async def test_who_does_not_read_its_answers_is_cut_off(engines: Any) -> None:
         asking(port, question(None, k=20), receive_buffer=4096, limit=1024) as reader,
     ):
         reader.writer.write(request * 20)
-        await until(lambda: cut(state, "unread") == 1, 15)
+        await until(lambda: cut(state, "unread") == 1)
         assert len(engine.requests()) <= 3
         await until(lambda: state.admission.in_flight == 0)
 
@@ -82,7 +82,7 @@ async def test_a_slow_reader_of_a_stream_leaves_no_error_in_the_log(engines: Any
             asking(port, question(k=50), receive_buffer=4096, limit=1024) as reader,
         ):
             await reader.head()
-            await until(lambda: any(line["event"] == "slow_caller" for line in log.lines), 15)
+            await until(lambda: any(line["event"] == "slow_caller" for line in log.lines))
             await until(lambda: state.admission.in_flight == 0)
             await reader.until_closed()
         assert not [line for line in log.lines if line["level"] == "error"]
@@ -90,7 +90,7 @@ async def test_a_slow_reader_of_a_stream_leaves_no_error_in_the_log(engines: Any
 
 def blocking_caller(port: int, head: bytes, body: bytes, pieces: int) -> tuple[bytes, bool]:
     """(its answer, whether it could send all) of a caller that reads only once it has sent everything."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
         sent = True
         try:
             sock.sendall(head)
@@ -145,7 +145,7 @@ async def test_who_never_stops_sending_is_cut_off(engines: Any, monkeypatch: pyt
     async with listening([entry("e", await engines())]) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 2000000\r\n\r\n")
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             assert b"413" in await reader.read()
             while True:
                 writer.write(b"x")

@@ -101,7 +101,7 @@ def test_a_started_gateway_asks_for_keys(registry: Path, tmp_path: Path) -> None
         statuses = [_status(port, key) for key in ("", "key-0123456789")]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert statuses == ["401", "200"]
     assert [line["keys"] for line in lines if line["event"] == "tenants"] == [{"red": 1}]
     assert entry["keys"][0]["sha256"] not in json.dumps(lines)
@@ -110,7 +110,7 @@ def test_a_started_gateway_asks_for_keys(registry: Path, tmp_path: Path) -> None
 def _status(port: int, key: str) -> str:
     import http.client
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "info"})
     connection.request("POST", "/rcp", body, {"x-api-key": key} if key else {})
     status = str(connection.getresponse().status)

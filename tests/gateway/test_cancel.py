@@ -13,6 +13,7 @@ from tests.support.listening_gateway import EVENTS, asking, listening, question
 from tests.support.raw_peer import Line, RawPeer, http_answer, rpc_answer
 from tests.support.running_gateway import RunningGateway, entry, running, until
 from tests.support.scripted_engine import DEFAULT_CAPABILITIES, hang
+from tests.support.tenancy import bearer, tenant
 
 RETRIEVE = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
 MINE = {"RCP-Session": "mine"}
@@ -206,6 +207,69 @@ async def test_stream_ends_with_the_cancellation(engines: Any) -> None:
         assert (last["id"], last["error"]["code"]) == (1, -32006)
         assert await reader.message() is None
         assert all(engine.gate.in_flight == 0 for engine in state.engines.engines)
+
+
+async def streaming(engines: Any) -> list[Any]:
+    """The entry of an engine that never answers."""
+    engine = await engines()
+    engine.answers["retrieve"] = hang
+    return [entry("e", engine, timeoutMs=60_000)]
+
+
+async def test_a_stream_without_a_session_is_called_off_by_its_caller(engines: Any) -> None:
+    """The SDKs cannot send headers: who asked for a stream is known by its address, and its engines are let go."""
+    async with listening(await streaming(engines)) as (state, port), asking(port, question()) as reader:
+        gate = state.engines.engines[0].gate
+        await until(lambda: gate.in_flight == 1)
+        for message, headers in ((cancel(2), {}), (cancel("1"), {}), (cancel(1), {"rcp_session": "mine"})):
+            async with asking(port, message, **headers) as other:
+                assert (await other.head()).status == 204
+        assert gate.in_flight == 1
+        async with asking(port, cancel(1)) as other:
+            assert (await other.head()).status == 204
+        await reader.head()
+        assert (await reader.message())["error"]["code"] == -32006
+        assert await reader.message() is None
+        assert gate.in_flight == 0
+
+
+async def test_of_two_streams_with_one_id_neither_is_called_off(engines: Any) -> None:
+    """Whose is meant cannot be told where callers share an address: both go on, and each can be once it is alone."""
+    async with (
+        listening(await streaming(engines)) as (state, port),
+        asking(port, question()) as one,
+        asking(port, question()) as two,
+    ):
+        gate = state.engines.engines[0].gate
+        await until(lambda: gate.in_flight == 2)
+        async with asking(port, cancel(1)) as other:
+            assert (await other.head()).status == 204
+        assert gate.in_flight == 2
+        one.writer.close()
+        await until(lambda: gate.in_flight == 1)
+        async with asking(port, cancel(1)) as other:
+            await other.head()
+        await two.head()
+        assert (await two.message())["error"]["code"] == -32006
+
+
+async def test_nobody_calls_off_the_stream_of_another_caller(engines: Any) -> None:
+    """Another tenant at the same address, or another key, is another caller."""
+    tenants = {name: tenant("*", keys=(f"{name}-key",)) for name in "ab"}
+    mine, theirs = bearer("a-key"), bearer("b-key")
+    async with (
+        listening(await streaming(engines), tenants=tenants) as (state, port),
+        asking(port, question(), **mine) as reader,
+    ):
+        gate = state.engines.engines[0].gate
+        await until(lambda: gate.in_flight == 1)
+        async with asking(port, cancel(1), **theirs) as other:
+            assert (await other.head()).status == 204
+        assert gate.in_flight == 1
+        async with asking(port, cancel(1), **mine) as other:
+            await other.head()
+        await reader.head()
+        assert (await reader.message())["error"]["code"] == -32006
 
 
 async def test_called_off_before_the_stream_began(engines: Any) -> None:

@@ -16,11 +16,9 @@ import pytest
 
 from tests.support.listening_gateway import listening
 from tests.support.log_lines import own_log
-from tests.support.running_gateway import Json, entry, running
+from tests.support.running_gateway import PATIENCE, Json, entry, running
 from tests.support.scripted_engine import Http
 from tests.support.tenancy import tenant
-
-PATIENCE = 20.0
 
 SMUGGLED = b'{"jsonrpc":"2.0","id":"smuggled","method":"ping","params":{}}'
 INNER = b"POST /rcp HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED)
@@ -122,6 +120,9 @@ CHUNKED = b"3d\r\n" + SMUGGLED + b"\r\n0\r\n\r\n"
         pytest.param(request(ping(), b"X: a\rb: c"), id="a bare carriage return"),
         pytest.param(request(ping(), b"X y: a"), id="a space in a name"),
         pytest.param(request(ping(), b": a"), id="a header without a name"),
+        pytest.param(request(ping(), b"Host: other"), id="two hosts"),
+        pytest.param(request(ping(), b"HOST: g"), id="one host twice"),
+        pytest.param(request(ping()).replace(b"Host: g", b"Hos: g"), id="no host"),
         pytest.param(b"POST /rcp HTTP/2.0\r\nHost: g\r\n\r\n", id="a version that is none"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2 by prior knowledge"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="a TLS handshake"),
@@ -203,6 +204,17 @@ async def test_compressed_bodies_are_never_opened(door: int) -> None:
         answered = await heard(door, request(bomb, f"Content-Encoding: {coding}".encode(), b"Connection: close"))
         assert statuses(answered) == [415], coding
         assert b'"code":-32600' in answered
+
+
+async def test_a_transfer_coding_is_no_way_around(door: int) -> None:
+    """A body that was compressed for the way is 415 as well, and not taken for what its chunks hold."""
+    for coding in (b"gzip, chunked", b"GZIP,chunked", b"deflate, chunked"):
+        lines = (b"Transfer-Encoding: %b" % coding, b"Connection: close")
+        answered = await heard(door, request(CHUNKED, *lines, length=False))
+        assert statuses(answered) == [415], coding
+        assert b"smuggled" not in answered
+    good = request(CHUNKED, b"transfer-encoding: Chunked", b"Connection: close", length=False)
+    assert statuses(await heard(door, good)) == [200]
 
 
 async def test_two_content_encodings_are_no_identity(door: int) -> None:

@@ -1,7 +1,6 @@
 """A gateway of gateways: engines that another gateway lists join directly, where the registry allows their host."""
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from app.engines.wary import WaryResolver
 from tests.gateway.conftest import Starter
 from tests.support.log_lines import own_log
 from tests.support.mounted_gateway import mounted
+from tests.support.ports import free_port
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import DEFAULT_CAPABILITIES, RpcFault, ScriptedEngine, hits
 
@@ -311,8 +311,7 @@ async def test_an_id_that_is_taken_is_not_given_again(engines: Starter) -> None:
 async def test_gateways_that_discover_each_other_come_to_an_end(engines: Starter) -> None:
     """Each asks the other's own engine and no copy of a copy; nobody is asked twice for one question."""
     docs, code = await engines(results=hits("a")), await engines(results=hits("b"))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     left = [entry("docs", docs), entry("right", f"http://127.0.0.1:{port}/rcp", discover=True)]
     async with mounted(left, {**QUICK, "server": {"id": "left"}}, reach=False) as one:
         right = [entry("code", code), entry("left", f"{one.url}/rcp", discover=True)]

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.mcp_peer import ACCEPT, SERVED
 from tests.support.running_gateway import Json, entry, running
 from tests.support.tenancy import bearer, tenant
 
 PING: Json = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
+INITIALIZE: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
 PAGE = "https://app.example"
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, x-api-key"}
 
@@ -108,6 +110,41 @@ async def test_other_pages_may_not(engines: Any, origin: str) -> None:
     assert asked.status_code == 400
     for response in (asked, answered):
         assert "access-control-allow-origin" not in response.headers
+
+
+async def test_listed_pages_may_speak_mcp(engines: Any) -> None:
+    """A listed page's script is let ask `/mcp` with MCP's headers, and read the session that it is given."""
+    settings = {"server": {"cors_origins": [PAGE]}, **SERVED}
+    wish = {"Access-Control-Request-Headers": "authorization,content-type,mcp-protocol-version,mcp-method,mcp-name"}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+    async with running([entry("e", await engines())], settings) as gateway:
+        asked = await gateway.client.options("/mcp", headers={"Origin": PAGE, **PREFLIGHT, **wish})
+        answered = await gateway.post(
+            message, "/mcp", {"Origin": PAGE, "Accept": ACCEPT, "Content-Type": "application/json"}
+        )
+        ended = await gateway.client.delete("/mcp", headers={"Origin": PAGE})
+        stranger = await gateway.post(message, "/mcp", {"Origin": "https://evil.example", "Accept": ACCEPT})
+        unasked = await gateway.client.options("/mcp", headers={"Origin": "https://evil.example", **PREFLIGHT})
+    assert (asked.status_code, answered.status_code, ended.status_code) == (200, 200, 405)
+    for response in (asked, answered, ended):
+        assert response.headers["access-control-allow-origin"] == PAGE
+        assert "access-control-allow-credentials" not in response.headers
+    assert "Mcp-Session-Id" in answered.headers["access-control-expose-headers"]
+    assert answered.headers["mcp-session-id"]
+    assert (stranger.status_code, unasked.status_code) == (403, 400)
+    for response in (stranger, unasked):
+        assert "access-control-allow-origin" not in response.headers
+
+
+async def test_by_default_no_page_may_speak_mcp(engines: Any) -> None:
+    """An origin that is only served, as pages of this machine are, is told nothing that lets its script read it."""
+    page = "http://localhost:6274"
+    async with running([entry("e", await engines())], SERVED) as gateway:
+        asked = await gateway.client.options("/mcp", headers={"Origin": page, **PREFLIGHT})
+        answered = await gateway.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, "/mcp", {"Origin": page})
+    assert asked.status_code == 405
+    for response in (asked, answered):
+        assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 async def test_pages_reach_nothing_but_rcp(engines: Any) -> None:

@@ -17,7 +17,7 @@ from app.settings.doorway import DoorTls
 from app.settings.faults import SettingsError
 from tests.chaos.gateway_process import gateway_process
 from tests.support.authority import Authority
-from tests.support.running_gateway import Json
+from tests.support.running_gateway import PATIENCE, Json
 
 PING: Json = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
 
@@ -60,7 +60,7 @@ async def shaken(port: int, context: ssl.SSLContext) -> bytes:
         assert protocol == "http/1.1"
         head = b"POST /rcp HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         writer.write(head + body)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             answered = await reader.read()
     writer.close()
     with suppress(ssl.SSLError, ConnectionError):
@@ -74,13 +74,13 @@ async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path,
     settings = {"server": {"tls": door, "workers": workers}}
     async with gateway_process(tmp_path, [], settings) as gateway:
         assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority))
-        async with httpx2.AsyncClient(verify=client_of(authority), trust_env=False) as client:
+        async with httpx2.AsyncClient(verify=client_of(authority), trust_env=False, timeout=PATIENCE) as client:
             answered = await client.post(f"https://localhost:{gateway.port}/rcp", json=PING)
             assert answered.json()["result"] == {}
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: g\r\n\r\n")
         with suppress(ConnectionError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 assert b"alive" not in await reader.read()
         writer.close()
     assert not gateway.logged("Traceback")
@@ -88,7 +88,7 @@ async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path,
 
 
 async def _until_answered(port: int, context: ssl.SSLContext) -> bytes:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE):
         while not (answered := await shaken(port, context)):
             await asyncio.sleep(0.05)
         return answered

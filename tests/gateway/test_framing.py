@@ -243,8 +243,7 @@ async def test_a_caller_that_hangs_up_cancels_its_legs(engines: Any) -> None:
         request = asyncio.create_task(gateway.client._transport.app(scope, receive, send))
         await until(lambda: len(engine.requests()) == 1)
         gone.set()
-        async with asyncio.timeout(5):
-            await request
+        await request
         assert gateway.state.engines.engines[0].gate.in_flight == 0
         assert await gateway.metric("rcp_gateway_requests_total", method="retrieve", outcome="cancelled") == 1
     assert sent == []

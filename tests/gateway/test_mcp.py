@@ -217,6 +217,14 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol(engine: ScriptedEngin
     assert "retrieve, list_engines, search, fetch" in error["message"]
 
 
+async def test_a_list_has_no_further_page(engine: ScriptedEngine) -> None:
+    """`tools/list` never gives a cursor; one that is sent all the same is -32602 in both eras."""
+    async with running([entry("e", engine)], SERVED) as gateway:
+        error = await refused(gateway, modern("tools/list", {"cursor": "x"}), 400)
+        before = await legacy(gateway, "tools/list", {"cursor": "x"})
+    assert (error["code"], before["error"]["code"]) == (-32602, -32602)
+
+
 async def test_raw_needs_the_extension(engine: ScriptedEngine) -> None:
     """`raw` is -32021 for a client that does not declare the extension, and for every one of the era before."""
     wanted = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}

@@ -3,11 +3,15 @@
 import asyncio
 from typing import Any
 
+import httpx2
+import pytest
+
 from app.settings.tenants import tenants_in
 from tests.gateway.conftest import Starter
 from tests.support.issuer import AUDIENCE, ISSUER, ec, issuing, token
+from tests.support.listening_gateway import listening
 from tests.support.log_lines import own_log
-from tests.support.mcp_peer import EXTENSION, SERVED, called, calling, modern, posted, text_of
+from tests.support.mcp_peer import ACCEPT, EXTENSION, SERVED, called, calling, events, modern, posted, text_of
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import ScriptedEngine, hang, hits
 from tests.support.tenancy import bearer, tenant
@@ -122,10 +126,40 @@ async def test_a_revoked_key_ends_what_it_began(engine: ScriptedEngine) -> None:
         await until(lambda: len(engine.requests()) == 1)
         assert gateway.state.guard is not None
         assert gateway.state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
-        response = await asyncio.wait_for(call, 10)
+        response = await call
         await until(lambda: gateway.state.engines.engines[0].gate.in_flight == 0)
     assert (response.status_code, response.json()["error"]["code"]) == (401, -32012)
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
+
+
+async def test_a_revoked_keys_stream_has_a_last_message(engine: ScriptedEngine) -> None:
+    """A client whose stream has begun reads in its last message why there is no result, and finds its end in order."""
+    engine.answers["retrieve"] = hang
+    message = {"jsonrpc": "2.0", "id": 9, "method": "tools/call"}
+    message |= {"params": {"name": "search", "arguments": {"query": "q"}}}
+    async with listening([entry("docs", engine, timeoutMs=60_000)], tenants=TENANTS) as (state, port):
+        headers = {**bearer(RED), "accept": ACCEPT, "mcp-protocol-version": "2025-06-18"}
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=20) as client,
+            client.stream("POST", f"http://127.0.0.1:{port}/mcp", json=message, headers=headers) as response,
+        ):
+            assert response.status_code == 200
+            await until(lambda: len(engine.requests()) == 1)
+            assert state.guard is not None
+            assert state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
+            (last,) = events((await response.aread()).decode())
+    assert (last["id"], last["error"]["code"]) == (9, -32012)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity, gzip", "br"])
+async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngine, coding: str) -> None:
+    """As at the RPC door: 415, whatever the coding."""
+    async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
+        response = await posted(gateway, modern("tools/list"), content_encoding=coding, **bearer(RED))
+        plain = await posted(gateway, modern("tools/list"), content_encoding="identity", **bearer(RED))
+        coded = await posted(gateway, modern("tools/list"), transfer_encoding="gzip, chunked", **bearer(RED))
+    assert (response.status_code, plain.status_code, coded.status_code) == (415, 200, 415)
+    assert "compressed" in response.json()["error"]["message"]
 
 
 async def test_a_client_without_a_token_is_told_where_to_get_one(engine: ScriptedEngine) -> None:

@@ -14,14 +14,9 @@ from app.api.scrape import MetricsPort
 from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.support.gateway_process import gateway_process
-from tests.support.running_gateway import entry, made_state
+from tests.support.ports import free_port
+from tests.support.running_gateway import PATIENCE, entry, made_state
 from tests.support.tenancy import tenant
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -32,7 +27,7 @@ async def test_numbers_are_at_their_port_alone(workers: str, engines: Any, tmp_p
     more = ("--workers", workers)
     async with gateway_process(tmp_path, [entry("e", await engines())], settings, *more) as gateway:
         assert (await gateway.retrieve()).status_code == 200
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as scraper:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as scraper:
             told = await scraper.get("/metrics")
             assert (told.status_code, (await scraper.get("/engines")).status_code) == (200, 404)
             assert (await scraper.post("/rcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code == 404

@@ -1,6 +1,8 @@
 """The operator's doors: who is let in, what is seen, and what can be done to an engine."""
 
+import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from app.settings.watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
 from tests.support.log_lines import own_log
+from tests.support.ports import free_port
 from tests.support.running_gateway import Json, RunningGateway, entry, running
 from tests.support.scripted_engine import RpcFault
 
@@ -95,6 +98,21 @@ async def test_engines_with_their_last_minutes() -> None:
     assert "http://" not in json.dumps(body)
 
 
+async def test_what_a_child_wrote_to_stderr_is_kept_for_operators() -> None:
+    """The end of a stdio engine's stderr is told (B81), also after it has ended; other engines have none."""
+    command = [sys.executable, "-c", "import sys; sys.stderr.write('x' * 20_000 + 'no index at \\x1b[1m/srv')"]
+    entries = [{"id": "child", "command": command}, entry("far", "http://127.0.0.1:1/rcp")]
+    async with running(entries, reach=False) as gateway:
+        async with asyncio.timeout(20):
+            while not (told := {one["id"]: one for one in (await admin(gateway, "/admin/engines"))["engines"]})[
+                "child"
+            ]["stderr"]:
+                await asyncio.sleep(0.02)
+    assert told["child"]["stderr"].endswith("no index at \x1b[1m/srv")
+    assert len(told["child"]["stderr"]) == 8192
+    assert told["far"]["stderr"] is None
+
+
 async def test_overlap_counts_what_was_answered() -> None:
     """Pairs share the hits that both gave; each engine's share of the list is told."""
     async with Usual() as gateway:
@@ -143,7 +161,7 @@ async def test_a_breaker_can_be_reset(engines: Starter) -> None:
 
 async def test_a_handshake_can_be_asked_for(engines: Starter) -> None:
     """What the engine says now is known at once; one that cannot be reached is an error that says so."""
-    engine = await engines(name="Docs")
+    engine = await engines(free_port(), name="Docs")
     async with running([entry("docs", engine)]) as gateway:
         engine.capabilities = {"retrieve": {"maxK": 7}}
         status, body = await act(gateway, "docs", "handshake")

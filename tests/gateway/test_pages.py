@@ -302,8 +302,8 @@ async def test_a_late_engine_joins_deeper(engines: Any) -> None:
     """An engine that did not answer the first page is asked again when more is needed."""
     first_one, late = await serving(engines, *range(50)), await engines()
     late.answers["retrieve"] = hang
-    async with running([entry("a", first_one), entry("late", late, timeoutMs=100)]) as gateway:
-        first = await gateway.retrieve(k=20)
+    async with running([entry("a", first_one), entry("late", late)]) as gateway:
+        first = await gateway.retrieve(k=20, _meta={"deadlineMs": 3000})
         late.answers["retrieve"] = corpus(*range(100, 105))
         rest = await pages_of(gateway, (20,), cursor=first["nextCursor"])
     assert set(ids(first, *rest)) == {*range(50), *range(100, 105)}

@@ -1,5 +1,6 @@
 """Probes, metrics and logs of a whole gateway: what the orchestrator, Prometheus and on-call see."""
 
+import asyncio
 import io
 import json
 from typing import Any
@@ -8,13 +9,15 @@ import pytest
 
 from app.protocol import envelope
 from app.telemetry import logs
+from tests.support.listening_gateway import listening
+from tests.support.ports import free_port
 from tests.support.running_gateway import entry, running, until
 from tests.support.scripted_engine import Http
 
 
 async def test_readiness_waits_for_the_first_engine_and_never_follows_health(engines: Any) -> None:
     """Alive at once, ready with the first handshake, and still ready, but degraded, with every engine down (B120)."""
-    engine = await engines()
+    engine = await engines(free_port())
     async with running([entry("e", engine), entry("down", "http://127.0.0.1:1/rcp")], reach=False) as gateway:
         assert (await gateway.client.get("/livez")).status_code == 200
         await until(lambda: gateway.state.engines.engines[1].advertisement is not None)
@@ -27,6 +30,24 @@ async def test_readiness_waits_for_the_first_engine_and_never_follows_health(eng
         waiting = await gateway.client.get("/readyz")
         assert waiting.status_code == 503
         assert "handshake" in waiting.json()["reason"]
+
+
+async def test_what_can_be_looked_at_answers_to_head() -> None:
+    """HEAD is answered as GET is, without the body (RFC 9110): probes of balancers, and `curl -I` at the console."""
+    async with listening([]) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for path in ("/", "/console.js", "/livez", "/readyz", "/metrics", "/engines", "/admin/session"):
+            heads = []
+            for method in ("HEAD", "GET"):
+                writer.write(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                heads.append(
+                    [line for line in head.lower().splitlines() if not line.startswith(("date", "server", "content-l"))]
+                )
+            assert heads[0] == heads[1], path
+            length = next(line for line in head.lower().splitlines() if line.startswith("content-length"))
+            await reader.readexactly(int(length.partition(":")[2]))
+        writer.close()
 
 
 async def test_every_series_exists_from_the_start_and_none_is_added(engines: Any) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,15 +13,14 @@ import httpx2
 import yaml
 
 from tests.support.listening_gateway import listening
-from tests.support.running_gateway import Json, entry
+from tests.support.ports import free_port
+from tests.support.running_gateway import PATIENCE, Json, entry
 from tests.support.tenancy import bearer, tenant
 
 PROJECT = Path(__file__).parents[2]
 RULES = [path for path in (PROJECT / "deploy" / "prometheus").glob("*.yml") if "groups:" in path.read_text("utf-8")]
 DASHBOARDS = sorted((PROJECT / "deploy" / "grafana").glob("*.json"))
 KEY = "key-of-the-team-0123456789abcdef"
-PATIENCE = 60.0
-"""Seconds before a test is called hung; never waited for when all is well."""
 
 STRUCTURE = {"rcp_gateway"}
 """What looks like the name of a metric and is part of a job's."""
@@ -80,8 +78,7 @@ async def prometheus(folder: Path, target: int) -> AsyncIterator[Prometheus]:
     }
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with (folder / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -131,7 +128,7 @@ async def test_a_real_prometheus_reads_everything(engines: Any, tmp_path: Path) 
     ):
         await peer.until("up == 1")
         message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
-        async with httpx2.AsyncClient(trust_env=False) as caller:
+        async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as caller:
             for _ in range(5):
                 answer = await caller.post(f"http://127.0.0.1:{port}/rcp", json=message, headers=bearer(KEY))
                 assert "result" in answer.json(), answer.text

@@ -20,7 +20,8 @@ from tests.support.log_lines import LogLines, own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, lifespan, until
 from tests.support.scripted_engine import hits
 
-SWIFT = {"retrieve": {"deadline_ms": 400}}
+SWIFT = {"retrieve": {"deadline_ms": 4000}}
+"""An engine that left is let go of once no request can be waiting for it any more."""
 
 
 class Reloading:
@@ -95,18 +96,17 @@ async def test_requests_under_way_finish_on_the_old_set(engines: Any, tmp_path: 
         return {"hits": hits("old")}
 
     engine.answers["retrieve"] = held
-    swift = {"retrieve": {"deadline_ms": 2000}}
-    async with reloading(tmp_path, [entry("old", engine, timeoutMs=60_000)], swift) as running:
+    async with reloading(tmp_path, [entry("old", engine)]) as running:
         asked = asyncio.create_task(running.gateway.retrieve())
         await until(lambda: len(engine.requests()) == 1)
-        await running.turn_to([entry("new", other)], swift)
+        await running.turn_to([entry("new", other)])
         await running.reached()
         assert engines_of(await running.gateway.retrieve()) == ["new"]
         free.set()
         result = await asked
         assert [hit["id"] for hit in result["hits"]] == ["old"]
         await until(lambda: not engine._writers)
-        assert repr(running.gateway.state.engines).endswith("up, version 5>")
+        assert repr(running.gateway.state.engines).startswith("<EngineSet 1/1 up, version ")
 
 
 async def test_settings_hold_from_the_next_request_on(engines: Any, tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ async def test_series_come_and_go_with_engines(engines: Any, tmp_path: Path) -> 
 
 async def test_a_hundred_reloads_leave_nothing_behind(engines: Any, tmp_path: Path) -> None:
     """No connection, task, descriptor or series more than before, while requests are answered all the time."""
-    engine, settings = await engines(), {"retrieve": {"deadline_ms": 100, "reserve_ms": 0}}
-    async with reloading(tmp_path, [entry("same", engine), entry("first", engine)], settings) as running:
+    engine = await engines()
+    async with reloading(tmp_path, [entry("same", engine), entry("first", engine)]) as running:
 
         async def load() -> None:
             while True:
@@ -214,10 +214,11 @@ async def test_a_hundred_reloads_leave_nothing_behind(engines: Any, tmp_path: Pa
         connections = len(engine._writers)
         asking = asyncio.create_task(load())
         for number in range(100):
-            await running.turn_to([entry("same", engine), entry(f"e{number}", engine)], settings)
+            await running.turn_to([entry("same", engine), entry(f"e{number}", engine)])
             await asyncio.sleep(0)
-        await running.turn_to([entry("same", engine), entry("first", engine)], settings)
+        await running.turn_to([entry("same", engine), entry("first", engine)])
         await running.reached()
+        assert not asking.done()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await running.gateway.retrieve()

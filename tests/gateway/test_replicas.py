@@ -11,7 +11,8 @@ from tests.chaos.gateway_process import GatewayProcess, start_gateway
 from tests.support.balancer import Balancer, balanced
 from tests.support.corpora import corpus, ids, serving
 from tests.support.listening_gateway import asking, question
-from tests.support.running_gateway import entry
+from tests.support.ports import free_port
+from tests.support.running_gateway import PATIENCE, entry
 from tests.support.scripted_engine import Asked
 from tests.support.shared_state import unique
 from tests.support.tenancy import tenant
@@ -20,12 +21,11 @@ Json = dict[str, Any]
 
 RED, BLUE = "red-key-0123456789", "blue-key-0123456789"
 CALLERS = 12
-PATIENCE = 60.0
 
 
 def shared(url: str) -> Json:
     """The section `state` of gateways that share it; on a busy machine Redis is given time."""
-    return {"url": url, "prefix": unique(), "timeout_ms": 5000, "replicas": 2}
+    return {"url": url, "prefix": unique(), "timeout_ms": 10_000, "replicas": 2}
 
 
 @asynccontextmanager
@@ -35,7 +35,9 @@ async def replicas(
     """Two gateways with the same files and a balancer in front, both ready."""
     gateways: list[GatewayProcess] = []
     try:
-        for starting in asyncio.as_completed([start_gateway(place, entries, settings, name=name) for name in "ab"]):
+        for starting in asyncio.as_completed(
+            [start_gateway(place, entries, settings, free_port(), name) for name in "ab"]
+        ):
             gateways.append(await starting)
         for gateway in gateways:
             await ready(gateway.port)

@@ -116,7 +116,7 @@ async def test_an_engine_that_serves_another_version(engines: Any) -> None:
 async def test_a_pinned_engine_that_is_slow_or_down(engines: Any) -> None:
     """Whatever keeps a pinned engine from serving its version, it is -32010 and may be tried again."""
     engine, other = await keeping(engines, v1=["a"]), await keeping(engines, r1=["b"])
-    async with running([entry("e", engine, timeoutMs=100), entry("f", other)]) as gateway:
+    async with running([entry("e", engine, timeoutMs=2000), entry("f", other)]) as gateway:
         token = (await gateway.retrieve())["indexVersion"]
         engine.answers["retrieve"] = hang
         error = await gateway.error("retrieve", {"query": "q", "indexVersion": token})

@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.conftest import Starter
 from tests.support.mounted_gateway import mounted
 from tests.support.running_gateway import entry, until
-from tests.support.scripted_engine import hang
+from tests.support.scripted_engine import hang, hits
 from tests.support.stdio_caller import PATIENCE, PROJECT, StdioCaller, calling, command
 
 
@@ -60,6 +60,37 @@ async def test_engines_of_a_gateway_are_there_at_once(engines: Starter, tmp_path
             assert (await caller.end())[0] == 0
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["on SIGHUP", "by itself"])
+async def test_it_keeps_to_its_files(engines: Starter, tmp_path: Path, told: bool) -> None:
+    """An engine that the registry names from now on is asked within the same session; a faulty file changes nothing."""
+    docs, more = entry("docs", await engines()), entry("more", await engines(results=hits("z")))
+    settings = f"server: {{reload_seconds: {0 if told else 0.05}}}"
+    async with calling(command(tmp_path, [docs], settings)) as caller:
+        await hello(caller)
+        (tmp_path / "rcp.json").write_text("{")
+        if told:
+            caller.process.send_signal(signal.SIGHUP)
+        assert await asked(caller) == {"docs": "ok"}
+        command(tmp_path, [docs, more], settings)
+        async with asyncio.timeout(PATIENCE):
+            while await asked(caller) != {"docs": "ok", "more": "ok"}:
+                if told:
+                    caller.process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(0.05)
+        code, _, err = await caller.end()
+    assert code == 0
+    events = [json.loads(line) for line in err.splitlines()]
+    assert ["more"] in [line["joined"] for line in events if line["event"] == "reloaded"]
+    assert "Traceback" not in err
+
+
+async def asked(caller: StdioCaller) -> dict[str, str]:
+    """What became of each engine of one question."""
+    caller.ask(1, "retrieve", query="q")
+    report = (await caller.message())["result"]["_meta"]["x-gateway"]["engines"]
+    return {engine["id"]: engine["status"] for engine in report}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it(engines: Starter, tmp_path: Path, number: signal.Signals) -> None:
     """Told to stop, it answers what is under way with -32010 and exits with 0, though its stdin stays open."""
@@ -83,7 +114,7 @@ async def test_a_caller_that_does_not_read_can_still_end_it(engines: Starter, tm
         caller.stdout._transport.pause_reading()  # type: ignore[attr-defined]
         for number in range(40):
             caller.ask(number, "retrieve", query="q" * 10_000)
-        await until(lambda: len(big.requests()) >= 2, 20)
+        await until(lambda: len(big.requests()) >= 2)
         caller.process.send_signal(signal.SIGTERM)
         waiting = asyncio.create_task(caller.process.wait())
         caller.stdout._transport.resume_reading()  # type: ignore[attr-defined]

@@ -390,7 +390,7 @@ async def test_a_revoked_key_ends_what_it_began(engines: Any) -> None:
         assert not blue.done()
         blue.cancel()
     assert answer.status_code == 401
-    assert answer.json()["error"]["code"] == -32012
+    assert (answer.json()["id"], answer.json()["error"]["code"]) == (7, -32012)
 
 
 async def test_the_same_name_with_another_key_is_another_key(engines: Any) -> None:

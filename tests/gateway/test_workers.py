@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 
 from tests.support.gateway_process import GatewayProcess, gateway_process, write_files
-from tests.support.running_gateway import entry, until
+from tests.support.running_gateway import PATIENCE, entry, until
 
-SETTINGS = {"server": {"drain_seconds": 3, "reload_seconds": 0.2}}
+SETTINGS = {"server": {"drain_seconds": 3600, "reload_seconds": 0.2}}
 SERIES = 'rcp_gateway_requests_total{method="retrieve",outcome="ok"}'
 
 
@@ -19,7 +19,7 @@ async def asked(gateway: GatewayProcess, times: int) -> int:
     """How many of so many retrieves, each over a connection of its own, were answered well."""
     good = 0
     for _ in range(times):
-        async with httpx2.AsyncClient(timeout=20) as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as client:
             message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
             good += (await client.post(gateway.url(), json=message)).status_code == 200
     return good
@@ -33,7 +33,7 @@ async def all_serve(gateway: GatewayProcess, times: int) -> list[int]:
 
 async def test_workers_are_one_service(engines: Any, tmp_path: Path) -> None:
     """Counts add up whoever is asked, and stay when a worker dies and is replaced; both hear of a reload and of the
-    end, which is exit code 0 (B106, B108)."""
+    end, which a second word hastens; exit code 0 (B106, B108)."""
     one, two = await engines(), await engines()
     async with gateway_process(tmp_path, [entry("one", one)], SETTINGS, "--workers", "2") as gateway:
         pids = await all_serve(gateway, 2)
@@ -55,6 +55,7 @@ async def test_workers_are_one_service(engines: Any, tmp_path: Path) -> None:
         await gateway.until_told("draining", 2)
         assert await gateway.ready() == 503
         assert await asked(gateway, 4) == 4
+        gateway.signal(signal.SIGTERM)
         assert await gateway.ended() == 0
     assert len(gateway.told("drained")) == 2
     assert "Traceback" not in gateway.text
@@ -91,8 +92,8 @@ async def test_workers_do_not_outlive_their_parent(engines: Any, tmp_path: Path)
         pids = await all_serve(gateway, 2)
         await until(lambda: len(children(tmp_path)) == 2)
         gateway.process.kill()
-        await until(lambda: not any(map(runs, pids)), 20)
-        await until(lambda: not any(map(runs, children(tmp_path))), 20)
+        await until(lambda: not any(map(runs, pids)))
+        await until(lambda: not any(map(runs, children(tmp_path))))
 
 
 def children(folder: Path) -> list[int]:
@@ -107,6 +108,23 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_worker_that_hangs_is_replaced(engines: Any, tmp_path: Path) -> None:
+    """One that is there and does nothing any more (stopped, or in a loop without end) is killed, and its place filled;
+    one that only has nothing to do is let be."""
+    settings = {"server": {"worker_timeout_seconds": 2, "drain_seconds": 0, "reload_seconds": 0}}
+    async with gateway_process(tmp_path, [entry("e", await engines())], settings, "--workers", "2") as gateway:
+        pids = await all_serve(gateway, 2)
+        os.kill(pids[0], signal.SIGSTOP)
+        hung = await gateway.until_told("worker_hung")
+        ended = await gateway.until_told("worker_ended")
+        assert (hung["pid"], ended["pid"], ended["code"]) == (pids[0], pids[0], -9)
+        await all_serve(gateway, 3)
+        assert await asked(gateway, 6) == 6
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.ended() == 0
+    assert [line["pid"] for line in gateway.told("worker_ended")] == [pids[0]]
 
 
 async def test_workers_that_cannot_start_end_the_whole(tmp_path: Path, engines: Any) -> None:

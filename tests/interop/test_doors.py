@@ -13,7 +13,7 @@ import rcp
 
 from tests.interop.test_sdk_stdio import COMMAND
 from tests.support.mounted_gateway import mounted
-from tests.support.running_gateway import Json, RunningGateway
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway
 from tests.support.stdio_caller import command
 
 RERANKER = """
@@ -59,7 +59,7 @@ def test_the_sdk_over_stdio(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         process = client._transport._proc
     finally:
         client.shutdown()
-    assert process.wait(20) in (0, -15)  # it ends by itself; the client sends SIGTERM as well
+    assert process.wait(60) in (0, -15)  # it ends by itself; the client sends SIGTERM as well
     assert '"event":"stopped"' in capfd.readouterr().err
 
 
@@ -115,7 +115,7 @@ async def exchange(url: str, request: bytes) -> tuple[bytes, bytes]:
     """Send a request and read until the gateway closes: (head, body)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(request)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()

@@ -9,6 +9,7 @@ import pytest
 import rcp
 
 from tests.support.listening_gateway import listening
+from tests.support.running_gateway import LEISURE_MS
 from tests.support.sdk_engine import Json, SdkEngine
 
 Asks = Callable[[rcp.Client], Any]
@@ -50,7 +51,9 @@ async def federation(**engines: SdkEngine) -> AsyncIterator[Callable[[Asks], Any
     with ExitStack() as servers:
         for engine in engines.values():
             servers.enter_context(engine.serving())
-        async with listening([{"id": name, "url": engine.url} for name, engine in engines.items()]) as (_, port):
+        async with listening(
+            [{"id": name, "url": engine.url, "timeoutMs": LEISURE_MS} for name, engine in engines.items()]
+        ) as (_, port):
 
             async def ask(asks: Asks) -> Any:
                 return await asyncio.to_thread(lambda: asks(rcp.connect_http(f"http://127.0.0.1:{port}/rcp")))

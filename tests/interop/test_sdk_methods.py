@@ -9,6 +9,7 @@ import pytest
 import rcp
 
 from tests.support.listening_gateway import listening
+from tests.support.running_gateway import LEISURE_MS
 from tests.support.sdk_engine import Json, SdkEngine
 
 Asks = Callable[[rcp.Client], Any]
@@ -69,7 +70,7 @@ async def federation(*engines: tuple[str, SdkEngine, Json]) -> AsyncIterator[Cal
     with ExitStack() as servers:
         for _, engine, _ in engines:
             servers.enter_context(engine.serving())
-        registry = [{"id": name, "url": engine.url, **more} for name, engine, more in engines]
+        registry = [{"id": name, "url": engine.url, "timeoutMs": LEISURE_MS, **more} for name, engine, more in engines]
         async with listening(registry, {"index": {"enabled": True}}) as (_, port):
 
             async def ask(asks: Asks) -> Any:

@@ -9,6 +9,9 @@ from typing import Any
 from playwright.async_api import Page
 
 VERSION = "4.14.1"
+ATTEMPTS = 3
+"""A registry that cannot be reached for a moment may be there for the next."""
+
 FOLDER = Path(__file__).parents[2] / ".tools"
 
 
@@ -22,7 +25,10 @@ def _script() -> str:
         if not script.exists():
             options = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
             command = ["npm", "install", "--prefix", str(folder), *options, f"axe-core@{VERSION}"]
-            subprocess.run(command, check=True, timeout=240)
+            for attempt in reversed(range(ATTEMPTS)):
+                fetched = subprocess.run(command, check=attempt == 0, timeout=240)
+                if fetched.returncode == 0:
+                    break
     return script.read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from playwright.async_api import ConsoleMessage, Page, Request, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds before a page is called stuck; never waited for when all is well."""
 
 expect.set_options(timeout=PATIENCE)
@@ -59,7 +59,7 @@ async def browsing(
             complaints.append(f"{request.url}: {request.failure}")
 
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS, timeout=PATIENCE)
         try:
             context = await browser.new_context(
                 viewport={"width": width, "height": height},

@@ -35,8 +35,8 @@ class FakeDispatcher:
     async def batch(self, messages: list[Any], caller: Caller, path_method: str | None) -> bytes | None:
         return await self._asked("batch", messages, caller.request_id, path_method)
 
-    def refused(self, fault: RcpError, request_id: str, status: int) -> bytes:
-        return envelope.failure(None, fault)
+    def refused(self, fault: RcpError, request_id: str, status: int, message_id: Any = None) -> bytes:
+        return envelope.failure(message_id, fault)
 
     async def _asked(self, kind: str, message: Any, request_id: str, path_method: str | None) -> bytes | None:
         self.asked.append((kind, message, request_id, path_method))

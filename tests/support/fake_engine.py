@@ -108,6 +108,10 @@ class FakeTransport:
     def begin(self, method: str, params: Mapping[str, Any]) -> None:
         """Never without waiting."""
 
+    @property
+    def stderr_tail(self) -> str | None:
+        return None
+
     def renew(self) -> None:
         self.renewed += 1
 

@@ -7,16 +7,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any
 
 import httpx2
 
-from tests.support.running_gateway import Json, until
+from tests.support.running_gateway import PATIENCE, Json, until
 
 PROJECT = Path(__file__).parents[2]
-PATIENCE = 30.0
-"""Seconds before a test is called hung; never waited for when all is well."""
 
 
 class GatewayProcess:
@@ -47,7 +47,7 @@ class GatewayProcess:
 
     async def until_told(self, event: str, times: int = 1) -> Json:
         """The log line of this event, once it has come so often."""
-        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None, PATIENCE)
+        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None)
         assert len(self.told(event)) >= times, self.text
         return self.told(event)[times - 1]
 
@@ -101,11 +101,17 @@ def write_files(folder: Path, entries: list[Json], settings: Json) -> None:
 
 @asynccontextmanager
 async def gateway_process(
-    folder: Path, entries: list[Json], settings: Json | None = None, *more: str, reach: bool = True, write: bool = True
+    folder: Path,
+    entries: list[Json],
+    settings: Json | None = None,
+    *more: str,
+    reach: bool = True,
+    write: bool = True,
+    descriptors: int | None = None,
 ) -> AsyncIterator[GatewayProcess]:
     """A gateway process in a session of its own, ready unless it is not to `reach` anybody; ended by force at last.
 
-    Without `write` the files are there already.
+    Without `write` the files are there already. `descriptors`: how many it may open, where that is to be few.
     """
     if write:
         write_files(folder, entries, settings or {})
@@ -116,11 +122,12 @@ async def gateway_process(
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=None if descriptors is None else partial(setrlimit, RLIMIT_NOFILE, (descriptors, descriptors)),
     )
     async with httpx2.AsyncClient(timeout=PATIENCE) as client:
         gateway = GatewayProcess(folder, process, client)
         try:
-            await until(lambda: gateway.port != 0 or process.returncode is not None, PATIENCE)
+            await until(lambda: gateway.port != 0 or process.returncode is not None)
             async with asyncio.timeout(PATIENCE):
                 while reach and await gateway.ready() != 200:
                     assert process.returncode is None, gateway.text

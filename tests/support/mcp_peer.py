@@ -10,7 +10,7 @@ import httpx2
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.running_gateway import Json, RunningGateway
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway
 
 MODERN = "2026-07-28"
 EXTENSION = "io.github.rcp-gateway/retrieval"
@@ -91,17 +91,23 @@ def events(text: str) -> list[Any]:
 
 
 class RoundRobin(httpx2.AsyncBaseTransport):
-    """Sends each request to the next of several replicas, over a connection of its own choosing."""
+    """Sends each message to the next of several replicas, over a connection of its own choosing.
+
+    What a client sends beside its messages, and when it likes (a stream to listen at, a farewell), goes to the first.
+    """
 
     def __init__(self, ports: list[int]) -> None:
         self.sent: list[int] = []
+        self._first = ports[0]
         self._next: Callable[[], int] = itertools.cycle(ports).__next__
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The request at the next replica; the Host header stays as it was."""
-        port = self._next()
-        self.sent.append(port)
+        port = self._first
+        if request.method == "POST":
+            port = self._next()
+            self.sent.append(port)
         request.url = request.url.copy_with(host="127.0.0.1", port=port)
         return await self._inner.handle_async_request(request)
 
@@ -116,7 +122,7 @@ async def sdk_client(
 ) -> AsyncIterator[tuple[Client, RoundRobin]]:
     """The official SDK's client, whose requests go round the replicas."""
     transport = RoundRobin(ports)
-    async with httpx2.AsyncClient(transport=transport, headers=dict(headers or {}), timeout=30.0) as http:
+    async with httpx2.AsyncClient(transport=transport, headers=dict(headers or {}), timeout=PATIENCE) as http:
         connection = streamable_http_client("http://localhost/mcp", http_client=http)
         async with Client(connection, mode=mode, **more) as client:
             yield client, transport

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 PROGRAM = Path(__file__).with_name("model_server.py")
 OVER_STDIO = (sys.executable, str(PROGRAM), "--stdio")
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @contextmanager
 def model_over_http() -> Iterator[str]:
     """Its URL; the process ends with the block."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, str(PROGRAM), "--http", str(port)])
     try:
         _await_listener(process, port)

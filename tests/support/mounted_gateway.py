@@ -10,8 +10,7 @@ import uvicorn
 from app.api.doorkeeper import Doorkeeper
 from app.api.wire import DoorProtocol
 from app.main import build_app
-from tests.support.listening_gateway import PATIENCE
-from tests.support.running_gateway import Json, RunningGateway, http_client, made_state, until
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway, http_client, made_state, until
 
 
 @asynccontextmanager

@@ -8,10 +8,7 @@ from typing import Any
 
 from app.api.state import GatewayState
 from app.api.stdio import StdioDoor
-from tests.support.running_gateway import Json, made_state, until
-
-PATIENCE = 20.0
-"""Seconds before a test is called hung; never waited for when all is well."""
+from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 HELLO: Json = {"protocolVersion": 1, "client": {"name": "test", "version": "1"}}
 

@@ -16,8 +16,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from tests.support.ports import free_port
+
 SERVER = shutil.which("redis-server") or shutil.which("redis-server", path="/usr/sbin:/usr/local/bin:/usr/local/sbin")
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 REMEDY = "needs Redis: apt-get install redis-server, or set REDIS_URL=redis://host:port/0 (it will be written to)"
 
 
@@ -32,7 +34,7 @@ def redis_server() -> Iterator[str]:
     if SERVER is None:
         pytest.fail(REMEDY, pytrace=False)
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-redis-") as place:
-        port = _free_port()
+        port = free_port()
         command = [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         process = subprocess.Popen(
             [*command, "--dir", place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
@@ -55,11 +57,6 @@ def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
         time.sleep(0.02)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 class Relay:
     """Passes bytes on, both ways, unless it is frozen or cut; `url` is where Redis is behind it."""
 
@@ -72,7 +69,7 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self.port = 0
+        self.port = free_port()
         self.connections = 0
         """How many were ever accepted."""
 
@@ -90,7 +87,6 @@ class Relay:
     async def start(self) -> "Relay":
         """Accept from now on."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def freeze(self) -> None:

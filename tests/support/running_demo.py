@@ -42,13 +42,13 @@ class RunningDemo:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
         finally:
             for listener in self.listeners:
-                listener.join(10)
+                listener.join(60)
             for stream in (self.process.stdout, self.process.stderr):
                 if stream is not None:
                     stream.close()

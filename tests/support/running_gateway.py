@@ -5,7 +5,7 @@ Engines are real sockets; only the gateway's own front socket is left out, which
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,12 @@ from app.settings.tenants import tenants_in
 from tests.support.scripted_engine import ScriptedEngine
 
 Json = dict[str, Any]
+
+PATIENCE = 40.0
+"""Seconds before a test is called hung; never waited for when all is well."""
+
+LEISURE_MS = 20_000
+"""What an engine gets to answer unless its test is about lateness: a machine that stands still is no fault of it."""
 
 
 class RunningGateway:
@@ -75,12 +81,13 @@ class RunningGateway:
 
 def http_client(url: str) -> httpx2.AsyncClient:
     """A client of a gateway that listens."""
-    return httpx2.AsyncClient(base_url=url, trust_env=False)
+    return httpx2.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE)
 
 
 def entry(id: str, engine: ScriptedEngine | str, **more: Any) -> Json:
     """A registry entry for a scripted engine or a URL."""
-    return {"id": id, "transport": "http", "url": engine if isinstance(engine, str) else engine.url, **more}
+    url = engine if isinstance(engine, str) else engine.url
+    return {"id": id, "transport": "http", "url": url, "timeoutMs": LEISURE_MS, **more}
 
 
 def made_state(
@@ -136,7 +143,16 @@ async def lifespan(app: Callable[..., Any]) -> AsyncIterator[None]:
         await task
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def given_up(call: Coroutine[Any, Any, Any], once: Callable[[], bool]) -> None:
+    """Begin a call, and give it up once `once` holds, as a caller does whose time is over."""
+    task = asyncio.create_task(call)
+    await until(once)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until `condition` holds; fail when it does not within `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():

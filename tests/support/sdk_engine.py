@@ -46,7 +46,7 @@ class SdkEngine:
             # A listener that is only closed may leave the thread in accept(); shut down, it returns.
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
-            thread.join(10)
+            thread.join(60)
 
     def _serve(self) -> None:
         while True:

@@ -8,11 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.running_gateway import Json
+from tests.support.running_gateway import PATIENCE, Json
 
 PROJECT = Path(__file__).parents[2]
-PATIENCE = 40.0
-"""Seconds before a test is called hung; never waited for when all is well."""
 
 
 def command(directory: Path, entries: list[Json], settings: str = "{}") -> list[str]:

@@ -12,11 +12,9 @@ import uvloop
 
 from app.engines.stdio import StdioTransport
 from app.settings.schema import EngineEntry, EnginesSettings
+from tests.support.running_gateway import PATIENCE
 
 PEER = str(Path(__file__).with_name("stdio_peer.py"))
-PATIENCE = 10.0
-"""Seconds before a test is called hung; never waited for when all is well."""
-
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -40,7 +38,7 @@ async def opened(
 ) -> AsyncIterator[StdioTransport]:
     """A transport to `command`, closed at the end; no task may be left then."""
     entry = EngineEntry(id="peer", command=command or peer())
-    transport = StdioTransport(entry, EnginesSettings(max_response_bytes=limit), **{"grace": 2.0, **options})
+    transport = StdioTransport(entry, EnginesSettings(max_response_bytes=limit), **{"grace": PATIENCE / 4, **options})
     tasks = asyncio.all_tasks()
     try:
         yield transport

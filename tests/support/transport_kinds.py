@@ -43,7 +43,7 @@ class HttpKind:
 
     @asynccontextmanager
     async def meet(self, behaviour: Behaviour, **settings: Any) -> AsyncIterator[Transport]:
-        async with RawPeer(_script(behaviour)) as peer:
+        async with RawPeer(script_of(behaviour)) as peer:
             transport = self.to(peer.url, settings)
             try:
                 yield transport
@@ -51,7 +51,9 @@ class HttpKind:
                 await transport.close()
 
 
-def _script(behaviour: Behaviour) -> Script:
+def script_of(behaviour: Behaviour) -> Script:
+    """What a peer with that behaviour does on each connection."""
+
     async def script(line: Line) -> None:
         while request := await line.request():
             first = len(line.peer.requests) == 1

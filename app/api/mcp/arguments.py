@@ -58,12 +58,20 @@ Read = TypeVar("Read", bound=_Arguments)
 
 def read(model: type[Read], arguments: Mapping[str, Any] | None) -> Read:
     """The arguments as `model`. Raises BadArguments."""
-    said = {name: value for name, value in (arguments or {}).items() if value is not None}
+    said = {name: value for name, value in (arguments or {}).items() if not _says_nothing(model, name, value)}
     try:
         return model.model_validate(said)
     except ValidationError as fault:
         lines = [_line(model, each["type"], each["loc"], each["msg"]) for each in fault.errors(include_url=False)[:5]]
         raise BadArguments("; ".join(lines)) from None
+
+
+def _says_nothing(model: type[BaseModel], name: str, value: Any) -> bool:
+    """Whether it is null, or an optional argument left empty, as models do with what they have no use for."""
+    if value is None:
+        return True
+    field = model.model_fields.get(name)
+    return field is not None and not field.is_required() and value in ("", [], {})
 
 
 def _line(model: type[BaseModel], kind: str, place: tuple[int | str, ...], message: str) -> str:

@@ -53,6 +53,15 @@ _HIT = _object(
     "score",
 )
 
+_PASSAGES: Json = {
+    "type": "object",
+    "required": ["hits"],
+    "anyOf": [
+        {"properties": {"hits": _list(_HIT), "engines": _list(_object({"id": _TEXT}))}},
+        {"required": ["usage"]},  # a raw result: its hits have whatever fields their engines gave them
+    ],
+}
+
 TOOLS: tuple[Json, ...] = (
     {
         "name": "retrieve",
@@ -81,7 +90,7 @@ TOOLS: tuple[Json, ...] = (
             "query",
             closed=True,
         ),
-        "outputSchema": _object({"hits": _list(_HIT), "engines": _list(_object({"id": _TEXT}))}, "hits"),
+        "outputSchema": _PASSAGES,
     },
     {
         "name": "list_engines",

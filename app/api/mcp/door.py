@@ -21,9 +21,9 @@ from app.api.hang_up import part
 from app.api.mcp.exchange import Exchange
 from app.api.mcp.hosts import Hosts
 from app.api.mcp.resource import METADATA, PATH, ProtectedResource
-from app.api.mcp.server import CALLER, PLACE, McpServer, Place
+from app.api.mcp.server import CALLER, EXCHANGE, PLACE, McpServer, Place
 from app.api.mcp.toolbox import Toolbox
-from app.api.rpc import ENDING, LAST_WORDS_SECONDS, REVOKED
+from app.api.rpc import COMPRESSED, ENDING, LAST_WORDS_SECONDS, REVOKED
 from app.api.sending import CLOSE, RETRY_AFTER, Asgi, Receive, Scope
 from app.api.state import GatewayState
 from app.api.stream import Send
@@ -38,6 +38,9 @@ READING = {"id": 0, "method": "retrieve"}
 NO_STREAM = envelope.failure(
     None, InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 )
+CODINGS = {b"content-encoding": (b"", b"identity"), b"transfer-encoding": (b"chunked",)}
+"""Headers that say how a body is coded, and what they may say of one that is as it was written."""
+
 SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
 
 # A stream ends with its request, which has a deadline; without this sse-starlette breaks all off at SIGTERM.
@@ -67,12 +70,13 @@ class McpDoor:
     def _renew(self, settings: GatewaySettings) -> None:
         """What the door does itself, and has the SDK do, is as these settings say from now on."""
         self._settings = settings
-        self._hosts = Hosts(settings.mcp, settings.server.public_url, settings.server.allowed_hosts)
+        server = settings.server
+        self._hosts = Hosts(settings.mcp, server.public_url, server.allowed_hosts, server.cors_origins)
         self._resource = ProtectedResource(settings)
         self._manager.security_settings = TransportSecuritySettings(
             allowed_hosts=list(self._hosts.hosts), allowed_origins=list(self._hosts.origins)
         )
-        self._manager.asgi_app.max_body_size = settings.server.max_body_bytes
+        self._manager.asgi_app.max_body_size = server.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path") if scope["type"] == "http" else None
@@ -85,8 +89,11 @@ class McpDoor:
         if path == METADATA:
             await (self._tell_resource(exchange) if self._resource.advertised else self._app(scope, receive, send))
             return
-        with exchange:
-            await self._serve(exchange, receive)
+        try:
+            with exchange:
+                await self._serve(exchange, receive)
+        finally:
+            exchange.tell()
         if exchange.broken_off:
             await part(scope, receive)
 
@@ -100,6 +107,8 @@ class McpDoor:
             refusal = self._hosts.refusal(scope["headers"])
             if refusal is not None:
                 raise TurnedAway(*refusal)
+            if any(name in CODINGS and value.lower() not in CODINGS[name] for name, value in scope["headers"]):
+                raise TurnedAway(415, COMPRESSED)
             if self._guard is None:
                 await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
             else:
@@ -142,15 +151,15 @@ class McpDoor:
                 raise TurnedAway(503, fault, RETRY_AFTER) from None
         place = Place(admission.leave)
         headers = self._hosts.lowered(exchange.scope["headers"])
-        scope = {**exchange.scope, "headers": headers, CALLER: caller, PLACE: place}
+        scope = {**exchange.scope, "headers": headers, CALLER: caller, PLACE: place, EXCHANGE: exchange}
         try:
             await self._manager.handle_request(scope, receive, exchange.send)
         finally:
             place.leave()
 
     async def _turn_away(self, away: TurnedAway, exchange: Exchange) -> None:
-        """Answer somebody who gets no further; nothing can be said to one whose answer has begun."""
-        body = self._dispatcher.turned_away(away, exchange.request_id, None)
+        """Answer somebody who gets no further; one whose stream has begun is told in its last message."""
+        body = self._dispatcher.turned_away(away, exchange.request_id, exchange.message_id)
         headers = [*away.headers]
         if away.status == 403 and away.visit is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))

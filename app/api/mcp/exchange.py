@@ -24,12 +24,17 @@ class Exchange:
 
     __slots__ = (
         "_ended",
+        "_events",
         "_handed_out",
+        "_line",
+        "_over",
         "_send",
+        "_size",
         "_task",
         "_timeout",
         "begun",
         "given_up",
+        "message_id",
         "request_id",
         "scope",
         "session",
@@ -40,7 +45,13 @@ class Exchange:
         self.scope = scope
         self.begun = False
         self._ended = False
+        self._events = False
+        self._size = 0
+        self._line: dict[str, Any] | None = None
+        self._over = False
         self.given_up = False
+        self.message_id: str | int | None = None
+        """Of the message that is being answered; noted by whoever reads it."""
         self.request_id = sane_request_id(scope["headers"]) or new_id()
         self._handed_out = False
         self.session = self._session_of(scope["headers"])
@@ -52,12 +63,14 @@ class Exchange:
         """ASGI's send. A caller that makes no room in time is given up: its task is cancelled."""
         if event["type"] == "http.response.start":
             self.begun = True
+            self._events = dict(event.get("headers", ())).get(b"content-type", b"").startswith(b"text/event-stream")
             told = [*event.get("headers", ()), (b"x-request-id", self.request_id.encode())]
             if self._handed_out and self.session is not None and event["status"] == 200:
                 told.append((SESSION, self.session.encode("latin-1")))
             event = {**event, "headers": told}
         else:
             self._ended = not event.get("more_body", False)
+            self._size += len(event.get("body", b""))
         try:
             async with asyncio.timeout(self._timeout):
                 await self._send(event)
@@ -71,8 +84,11 @@ class Exchange:
         return self.begun and not self._ended
 
     async def answer(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-        """A whole answer of JSON, unless another has begun."""
+        """A whole answer of JSON; the last message of a stream of events that has begun; else nothing."""
         if self.begun:
+            if self._events and not self._ended:
+                last = b"event: message\r\ndata: %b\r\n\r\n" % body
+                await self.send({"type": "http.response.body", "body": last, "more_body": False})
             return
         told = [*headers, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self.send({"type": "http.response.start", "status": status, "headers": told})
@@ -89,6 +105,19 @@ class Exchange:
             session = token_hex(16).encode()
             self._handed_out = True
         return None if session is None else session.decode("latin-1")
+
+    def note(self, line: dict[str, Any]) -> None:
+        """What the log is to be told of the message: once its answer is sent, if that has not ended before."""
+        self._line = line
+        if self._over:
+            self.tell()
+
+    def tell(self) -> None:
+        """The exchange is over; leave the line of its message, if one was read, with the bytes of the answer."""
+        self._over = True
+        if self._line is not None:
+            logger().info("mcp", **self._line, bytes=self._size)
+            self._line = None
 
     def _give_up(self) -> None:
         if not self.given_up:

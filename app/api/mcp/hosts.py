@@ -21,12 +21,19 @@ class Hosts:
 
     __slots__ = ("_hosts", "_origins", "hosts", "origins")
 
-    def __init__(self, settings: McpSettings, public_url: str | None = None, everywhere: Sequence[str] = ()) -> None:
-        """Served is also where callers reach this gateway (`public_url`), and names that it has `everywhere`."""
+    def __init__(
+        self,
+        settings: McpSettings,
+        public_url: str | None = None,
+        everywhere: Sequence[str] = (),
+        pages: Sequence[str] = (),
+    ) -> None:
+        """Served is also where callers reach this gateway (`public_url`), names that it has `everywhere`, and web
+        `pages` whose scripts may ask it at every door."""
         public = () if public_url is None else (urlsplit(public_url).netloc,)
         named = [name for host in everywhere for name in _with_ports(host)]
         self.hosts = tuple(name.lower() for name in (*settings.allowed_hosts, *public, *named))
-        self.origins = tuple(name.lower() for name in settings.allowed_origins)
+        self.origins = tuple(name.lower() for name in (*settings.allowed_origins, *pages))
         self._hosts = _Names(self.hosts)
         self._origins = _Names(self.origins)
 

@@ -28,13 +28,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from app.api.caller import Caller
 from app.api.cancel import InFlight
 from app.api.mcp import catalogue
+from app.api.mcp.exchange import Exchange
 from app.api.mcp.progress import Telling
 from app.api.mcp.toolbox import ExtensionNeeded, Toolbox, UnknownTool
-from app.telemetry.logs import logger
 from app.telemetry.tools import McpMetrics
 
-CALLER, PLACE = "rcp.caller", "rcp.place"
-"""The keys of the ASGI scope under which the door puts the Caller, and the Place that was taken for it."""
+CALLER, PLACE, EXCHANGE = "rcp.caller", "rcp.place", "rcp.exchange"
+"""The keys of the ASGI scope under which the door puts the Caller, the Place taken for it, and the Exchange."""
 
 TOOLS_FRESH = CacheHint(ttl_ms=3_600_000, scope="public")
 """The tools are the same for everybody and change with releases only."""
@@ -101,6 +101,8 @@ class McpServer:
         self.sdk.middleware[:] = [self._witness]
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        if params is not None and params.cursor is not None:
+            raise MCPError(code=INVALID_PARAMS, message="this cursor leads nowhere: the list of tools has one page")
         return self._tools
 
     async def _discover(self, ctx: Context, params: RequestParams) -> DiscoverResult:
@@ -140,10 +142,11 @@ class McpServer:
         return result
 
     async def _witness(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Log and count one message, whatever becomes of it; a call may be called off meanwhile."""
+        """Count one message and say what the log is told of it; a call may be called off meanwhile."""
         started = perf_counter()
         outcome, code = "error", None
         session = caller_of(ctx).cancel_scope
+        _exchange_of(ctx).message_id = ctx.request_id
         if ctx.method == CANCELLED and session is not None:
             named = (ctx.params or {}).get("requestId")
             if isinstance(named, str | int):
@@ -180,7 +183,7 @@ class McpServer:
             name = (ctx.params or {}).get("name")
             line["tool"] = name if name in catalogue.NAMES else "other"
             self._metrics.call(line["tool"], outcome)
-        logger().info("mcp", **line, code=code, ms=round(took * 1000, 2))
+        _exchange_of(ctx).note({**line, "code": code, "ms": round(took * 1000, 2)})
 
     def __repr__(self) -> str:
         return f"<McpServer {self.sdk.name} {self.sdk.version}, {self._toolbox!r}, {self._in_flight!r}>"
@@ -197,6 +200,12 @@ def _place_of(ctx: Context) -> Place:
     assert ctx.request is not None, "it came over HTTP"
     place: Place = ctx.request.scope[PLACE]
     return place
+
+
+def _exchange_of(ctx: Context) -> Exchange:
+    assert ctx.request is not None, "it came over HTTP"
+    exchange: Exchange = ctx.request.scope[EXCHANGE]
+    return exchange
 
 
 def _wants_progress(ctx: Context) -> bool:

@@ -51,6 +51,16 @@ def test_an_answer() -> None:
     assert repr(audit) == "<Audit degraded, 3 engines, 2 hits>"
 
 
+def test_no_hits_are_a_number_of_hits() -> None:
+    """An answer that holds a list of none says 0, one without a list nothing; nor is an unknown size said."""
+    audit = Audit()
+    audit.answered({"hits": []})
+    assert line(audit, Caller("r"))["hits"] == 0
+    audit.answered({"accepted": 1})
+    assert "hits" not in line(audit, Caller("r"))
+    assert "bytes" not in audit.line(Request("retrieve", {}), Caller("r"), 0.1, None, bodies=False)
+
+
 def test_an_error_knows_whom_it_was_about() -> None:
     """Engines that were asked in vain stand in the line as well."""
     error = BackendUnavailable("nobody")

@@ -22,3 +22,11 @@ def test_a_visit_tells_no_secret() -> None:
     assert repr(visit) == "<Visit of red with k, 0 limited requests>"
     assert "SECRET" not in repr(visit.holder)
     assert repr(TurnedAway(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
+
+
+def test_a_caller_without_session_is_known_by_itself() -> None:
+    """By key and address, apart from every session; who has neither is nobody."""
+    assert Caller("r").stream_scope is None
+    assert Caller("r", address="1.2.3.4").stream_scope == "\n1.2.3.4"
+    assert Caller("r", tenant=Tenant("red"), key_id="k").stream_scope == "\nred/k/"
+    assert Caller("r", tenant=Tenant("red"), key_id="l").stream_scope != "\nred/k/"

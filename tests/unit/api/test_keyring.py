@@ -1,5 +1,10 @@
 """Whose key it is."""
 
+from hmac import compare_digest
+
+import pytest
+
+from app.api import keyring
 from app.api.keyring import Keyring
 from app.settings.tenants import TenantEntry, moment_of, tenants_in
 from tests.support.tenancy import digest, tenant
@@ -13,41 +18,43 @@ def entries(**tenants: object) -> dict[str, TenantEntry]:
 def test_a_key_is_its_tenants() -> None:
     """Each key is found, no other is, and none is shown."""
     names = [f"key-number-{number}" for number in range(300)]
-    keyring = Keyring(entries(**{f"t{number}": tenant(keys=(name,)) for number, name in enumerate(names)}))
+    ring = Keyring(entries(**{f"t{number}": tenant(keys=(name,)) for number, name in enumerate(names)}))
     for number, name in enumerate(names):
-        key = keyring.owner(name.encode(), 0.0)
+        key = ring.owner(name.encode(), 0.0)
         assert key is not None
         assert key.tenant == f"t{number}"
         assert repr(key) == f"<Key t{number}/k0>"
-    assert keyring.owner(b"another", 0.0) is None
-    assert keyring.owner(digest(names[0]).encode(), 0.0) is None
-    assert repr(keyring) == "<Keyring of 300 keys>"
+    assert ring.owner(b"another", 0.0) is None
+    assert ring.owner(digest(names[0]).encode(), 0.0) is None
+    assert repr(ring) == "<Keyring of 300 keys>"
 
 
-def test_digests_that_begin_alike_are_told_apart() -> None:
-    """Two keys whose digests share what they are looked up by are two keys."""
-    first: dict[str, str] = {}
-    pair: tuple[str, str] | None = None
-    for number in range(5000):
-        name = f"key-{number}"
-        start = digest(name)[:4]
-        if start in first:
-            pair = first[start], name
-            break
-        first[start] = name
-    assert pair is not None
-    keyring = Keyring(entries(a=tenant(keys=(pair[0],)), b=tenant(keys=(pair[1],))))
-    assert [keyring.owner(name.encode(), 0.0).tenant for name in pair] == ["a", "b"]  # type: ignore[union-attr]
+def test_every_digest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the key is the first, the last or none: each digest there is is compared once, in constant time."""
+    compared: list[bytes] = []
+
+    def counting(known: bytes, digest: bytes) -> bool:
+        compared.append(known)
+        return compare_digest(known, digest)
+
+    monkeypatch.setattr(keyring, "compare_digest", counting)
+    names = ("first", "middle", "last")
+    ring = Keyring(entries(**{name: tenant(keys=(name,)) for name in names}))
+    for name in (*names, "nobody"):
+        compared.clear()
+        found = ring.owner(name.encode(), 0.0)
+        assert (found.tenant if found else "nobody") == name
+        assert [known.hex() for known in compared] == [digest(each) for each in names]
 
 
 def test_a_key_ends_when_it_expires() -> None:
     """Up to its moment it opens, from then on not."""
     declared = tenant(keys=("some-key",))
     declared["keys"][0]["expires"] = "2027-01-31T12:00:00+02:00"
-    keyring = Keyring(entries(a=declared))
+    ring = Keyring(entries(a=declared))
     moment = moment_of("2027-01-31T10:00:00Z")
-    assert keyring.owner(b"some-key", moment - 0.1) is not None
-    assert keyring.owner(b"some-key", moment) is None
+    assert ring.owner(b"some-key", moment - 0.1) is not None
+    assert ring.owner(b"some-key", moment) is None
 
 
 def test_what_is_still_declared() -> None:

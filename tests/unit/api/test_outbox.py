@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.api.outbox import FULL_BYTES, LineEar, Outbox
+from tests.support.running_gateway import PATIENCE
 
 
 class Sink:
@@ -41,7 +42,7 @@ async def test_lines_leave_in_order_and_then_it_ends() -> None:
     box.put(b"3")
     assert repr(box).startswith("<Outbox ")
     box.close()
-    await asyncio.wait_for(writing, 10)
+    await asyncio.wait_for(writing, PATIENCE)
     assert sink.data == b"0\n1\n2\n3\n"
     assert (box.unsent, sink.room > 0, repr(box)) == (0, True, "<Outbox 0 bytes unread, closing>")
 
@@ -57,7 +58,7 @@ async def test_what_nobody_takes_is_unread() -> None:
     assert box.full
     sink.open.set()
     box.close()
-    await asyncio.wait_for(writing, 10)
+    await asyncio.wait_for(writing, PATIENCE)
     assert not box.full
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.api.pipe import CHUNK_BYTES, Pipe
+from tests.support.running_gateway import PATIENCE
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def test_a_call_that_is_given_up_is_left_to_itself(ends: tuple[int, int]) 
     os.write(writing, b"lost")
     following = asyncio.create_task(source.read())
     os.close(writing)
-    assert await asyncio.wait_for(following, 10) in (b"", b"lost")
+    assert await asyncio.wait_for(following, PATIENCE) in (b"", b"lost")
     os.close(reading)
 
 
@@ -69,9 +70,9 @@ async def test_a_descriptor_that_does_not_block(ends: tuple[int, int]) -> None:
     await asyncio.sleep(0.02)
     assert not first.done()
     written = asyncio.create_task(sink.write(b"y" * 1_000_000))
-    count = len(await asyncio.wait_for(first, 10))
+    count = len(await asyncio.wait_for(first, PATIENCE))
     while count < 1_000_000:
-        count += len(await asyncio.wait_for(source.read(), 10))
+        count += len(await asyncio.wait_for(source.read(), PATIENCE))
     await written
     os.close(reading)
     os.close(writing)

@@ -7,7 +7,8 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api import wire
-from app.api.wire import DoorProtocol, Doorway, Exchange
+from app.api.doorway import Doorway
+from app.api.wire import DoorProtocol, Exchange
 from app.settings.schema import ServerSettings
 from tests.support.fake_transport import FakeTransport
 
@@ -107,16 +108,6 @@ def test_who_has_just_connected_is_given_time_to_ask() -> None:
     assert behind.closing
 
 
-def test_room_for_connections_is_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more connections than three quarters of the descriptors, whatever the settings wish."""
-    monkeypatch.setattr(wire, "getrlimit", lambda which: (100, 200))
-    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
-    assert doorway.most == 75
-    assert repr(doorway) == "<Doorway 0/75 connections, 0 requests>"
-    monkeypatch.setattr(wire, "getrlimit", lambda which: (wire.RLIM_INFINITY, wire.RLIM_INFINITY))
-    assert Doorway(ServerSettings, print, lambda app: app, lambda target: None).most == 4096
-
-
 def exchange_of(*, kept: bool = True, paused: bool = False) -> tuple[Exchange, Any]:
     """An exchange whose request was read, and the transport it is answered through."""
     doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
@@ -166,12 +157,3 @@ async def test_who_does_not_read_or_is_gone_is_answered_by_events() -> None:
     exchange.disconnected = True
     assert not exchange.answer_at_once(b"", b"{}")
     assert transport.written == []
-
-
-def test_the_first_lines_follow_the_servers_headers() -> None:
-    """The date is another one every second."""
-    doorway = Doorway(ServerSettings, print, lambda app: app, lambda target: None)
-    doorway.default_headers = [(b"date", b"one")]
-    assert doorway.first_lines() == b"HTTP/1.1 200 OK\r\ndate: one\r\n"
-    doorway.default_headers = [(b"date", b"two")]
-    assert doorway.first_lines() == b"HTTP/1.1 200 OK\r\ndate: two\r\n"

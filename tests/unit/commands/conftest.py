@@ -42,7 +42,7 @@ def _door(gateway: FakeGateway) -> type[BaseHTTPRequestHandler]:
             gateway.credentials.append(self.headers.get("Authorization"))
             gateway.asked.append((self.command, self.path, json.loads(self.rfile.read(length) or b"null")))
             if gateway.mute:
-                gateway.released.wait(10)
+                gateway.released.wait(60)
                 return
             self.send_response(gateway.status)
             self.send_header("Content-Length", str(len(gateway.body)))

@@ -17,6 +17,7 @@ from typer.testing import Result
 from app.commands.conformance import _header, _url, conformance
 from app.conformance.examination import CHECKS
 from tests.support.model_process import OVER_STDIO, PROGRAM, model_over_http
+from tests.support.running_gateway import PATIENCE
 
 Run = Callable[..., Result]
 
@@ -146,11 +147,11 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     server.write_text(f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     command = [sys.executable, "-m", "app", "conformance", "--timeout", "30", "--", sys.executable, str(server)]
     run = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + PATIENCE
     while not (mark.exists() and mark.read_text()):
         assert time.monotonic() < ends
         time.sleep(0.02)
     run.send_signal(signal.SIGINT)
-    assert run.wait(20) == 130
+    assert run.wait(PATIENCE) == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)

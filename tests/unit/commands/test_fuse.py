@@ -213,4 +213,4 @@ def test_each_answer_is_written_at_once_and_a_reader_may_leave() -> None:
         process.stdin.close()
         process.stdin = None
         assert process.stderr.read() == b""
-        process.wait(timeout=20)
+        process.wait(timeout=60)

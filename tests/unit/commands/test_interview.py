@@ -11,6 +11,7 @@ from app.commands.failure import Failure
 from app.commands.interview import Asking, engines_of, fetch_runs, params_for
 from app.commands.judged import Query
 from tests.support.judged_gateway import JudgedGateway, hits, listening
+from tests.support.ports import free_port
 
 QUERIES = [Query(f"q{number}", f"text {number}", {}) for number in range(12)]
 
@@ -67,8 +68,7 @@ def test_answers_that_lack_an_engine_are_counted(gateway: JudgedGateway) -> None
 def test_a_gateway_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After some requests without any answer the rest is not tried."""
     monkeypatch.setattr(interview, "GIVE_UP", 3)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Failure, match=r"not one query was answered\n  a: 3 queries failed, first: no answer from"):
         fetch_runs(QUERIES, ["a"], asking(url, concurrency=1))
 

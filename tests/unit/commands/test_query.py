@@ -1,7 +1,6 @@
 """Asking a running gateway from the command line."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from typing import Any
 
 import pytest
 from typer.testing import Result
+
+from tests.support.ports import free_port
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[3]
@@ -102,8 +103,7 @@ def test_a_refusal_of_the_door_is_read_as_an_error(gateway: Any, run: Run) -> No
 
 def test_no_gateway_is_told_with_the_remedy(run: Run) -> None:
     """Where nothing listens, one line says how to start a gateway."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     result = run("query", "what", "--url", url)
     assert result.exit_code == 1
     assert result.stderr == (

@@ -11,6 +11,7 @@ import pytest
 
 from app.demo.processes import DemoProcesses
 from app.demo.staging import PROJECT
+from tests.support.running_gateway import PATIENCE
 
 SAYS = "print('ready', flush=True); "
 SLEEPS = SAYS + "import time; time.sleep(600)"
@@ -31,7 +32,7 @@ class Ears:
 
     def wait_for(self, *words: tuple[str, str]) -> None:
         with self.news:
-            assert self.news.wait_for(lambda: set(words) <= set(self.heard), 10), self.heard
+            assert self.news.wait_for(lambda: set(words) <= set(self.heard), PATIENCE), self.heard
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_process_leads_a_group_of_its_own(processes: DemoProcesses, ears: Ears
 def test_last_words_tell_why_it_ended(processes: DemoProcesses) -> None:
     """Both streams are heard and the last lines kept, with the exit code."""
     process = processes.start("talker", python("import sys; [print(n) for n in range(99)]; sys.exit('no more')"))
-    assert process.wait(10)
+    assert process.wait(PATIENCE)
     process.release()
     assert process.ended == 1
     assert process.last_words.splitlines()[-2:] == ["98", "no more"]
@@ -81,7 +82,7 @@ def test_an_incident_can_be_read(processes: DemoProcesses) -> None:
     """The state of every process is in the text of all."""
     assert repr(processes) == "DemoProcesses(none)"
     process = processes.start("short", python("raise SystemExit(3)"))
-    assert process.wait(10)
+    assert process.wait(PATIENCE)
     assert "DemoProcess(short, pid " in repr(processes)
     assert "ended with 3" in repr(processes)
 

@@ -11,6 +11,7 @@ import rcp
 
 from app.demo import staging
 from app.settings.source import load_registry, load_settings
+from tests.support.ports import free_port
 
 
 def test_the_files_are_those_of_any_gateway(tmp_path: Path) -> None:
@@ -65,8 +66,8 @@ def test_a_held_port_is_given_to_nobody_else() -> None:
 
 def test_a_taken_port_is_noticed() -> None:
     """Somebody listening takes a port, a listener that left does not, and port 0 is never taken."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         assert staging.is_taken(port)
     assert not staging.is_taken(port)
     assert not staging.is_taken(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engines.blame import Secrets, counts, marks_down, worth_repeating
+from app.engines.blame import Secrets, counts, marks_down, strays, worth_repeating
 from app.engines.transport import Severed
 from app.protocol.errors import (
     BadStatus,
@@ -19,6 +19,7 @@ from app.protocol.errors import (
     ResponseTooLarge,
     TlsFailed,
 )
+from app.settings.schema import EngineEntry
 from tests.support.fake_engine import entry_of
 
 
@@ -67,6 +68,28 @@ def test_table(fault: LegError, counted: bool, down: bool, again: bool) -> None:
     assert (counts(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
 
 
+STRAYING = {"no JSON", "expired", "closed", "-32603 boom", "-32700"} | {
+    f"HTTP {status}" for status in (302, 401, 404, 500, 501, 503)
+}
+
+
+@pytest.mark.parametrize(("fault", "_", "__", "again"), TABLE, ids=lambda value: str(value)[:40])
+def test_who_strays_from_its_siblings(fault: LegError, _: bool, __: bool, again: bool) -> None:
+    """What tells of one address only is asked of another replica; a request that is refused is refused by all."""
+    assert strays(fault) == (fault.message in STRAYING)
+    assert worth_repeating(fault, True, 0, elsewhere=True) == (again or strays(fault))
+    assert not strays(fault) or worth_repeating(fault, True, 1, elsewhere=True)
+
+
+@pytest.mark.parametrize("code", [-32001, -32003, -32004])
+def test_a_replica_that_cannot_what_its_engine_advertises_strays(code: int) -> None:
+    """It never heard of the method, or of the handshake that was just made: its siblings have."""
+    fault = Refused("no", code=code)
+    assert (counts(fault), strays(fault), worth_repeating(fault, True, 0)) == (False, True, False)
+    assert worth_repeating(fault, True, 0, elsewhere=True)
+    assert not worth_repeating(fault, False, 0, elsewhere=True)
+
+
 @pytest.mark.parametrize(("fault", "_", "__", "___"), TABLE, ids=lambda value: str(value)[:40])
 def test_what_is_not_idempotent_is_asked_again_only_unsent(fault: LegError, _: bool, __: bool, ___: bool) -> None:
     """Unless no connection came about, a question that changes something is asked once."""
@@ -93,3 +116,27 @@ def test_secrets_are_masked() -> None:
     assert fault.message == "HTTP 500: no *** *** *** ***"
     assert str(fault) == fault.message
     assert repr(secrets) == "<Secrets: 5 words>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "told"),
+    [
+        (("--token", "abcd"), "token abcd is expired", "token *** is expired"),
+        (("--api-key=abcd", "--lang=english"), "key abcd, english", "key ***, english"),
+        (("-p", "s3cr3t-arg-value"), "['-p', 's3cr3t-arg-value']", "['-p', '***']"),
+        (("serve", "s3cr3tvalue"), "no s3cr3tvalue", "no ***"),
+        (("db://me:pa55@h/x?key=k3yk3y",), "me:pa55 may not, nor k3yk3y; pa55", "*** may not, nor ***; ***"),
+        (("serve", "/srv/index-2024/documents", "documents"), "serve documents", "serve documents"),
+        (("--keywords", "none", "http://[x"), "none of http://[x", "none of http://[x"),
+    ],
+)
+def test_arguments_that_look_like_secrets_are_masked(arguments: tuple[str, ...], said: str, told: str) -> None:
+    """Of what a program is told, its own words keep what is no secret."""
+    secrets = Secrets(EngineEntry(id="e", command=["engine", *arguments]))
+    assert secrets.without(said) == told
+
+
+def test_a_query_is_masked_as_it_is_read() -> None:
+    """An engine that quotes a value without its percent signs tells it all the same."""
+    secrets = Secrets(entry_of("e", url="http://a.invalid/rcp?key=a%20b%2Fc&bare&empty="))
+    assert secrets.without("a%20b%2Fc, a b/c, bare, empty") == "***, ***, ***, empty"

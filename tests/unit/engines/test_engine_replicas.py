@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.errors import BadStatus, ConnectFailed, LegRateLimited, Refused
+from app.protocol.errors import BadStatus, ConnectFailed, LegRateLimited, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeTransport, QuickTransport, described, never
 from tests.support.lone_engine import LoneEngine
 from tests.support.virtual_time import jumping_loop, turns, virtually
@@ -109,6 +109,58 @@ def test_a_sick_replica_is_left_out() -> None:
             await asyncio.sleep(1.0)
         assert subject.witness.count("replica 0 back") == 1
         assert sick.asked("retrieve") > 3
+
+    virtually(story())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Refused("-32003 what is retrieve?", code=-32003),
+        Refused("-32001 shake hands first", code=-32001),
+        BadStatus("HTTP 302", status=302),
+        BadStatus("HTTP 404", status=404),
+        BadStatus("HTTP 503", status=503),
+        ProtocolViolation("the body is not JSON"),
+        {"hits": None},
+        {},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [FakeTransport, QuickTransport])
+def test_a_replica_that_is_not_what_it_should_be_costs_nobody_an_answer(fault: Any, kind: type[FakeTransport]) -> None:
+    """Of two addresses one leads to something else: the other one answers every call, and soon it alone is asked."""
+
+    async def story() -> None:
+        stray, well = wires(fault, GOOD, kind=kind)
+        subject = await shaken(stray, well)
+        for _ in range(60):
+            asked = subject.engine.begin("retrieve", {})
+            await turns()
+            reply = None if asked is None else asked.take()
+            if reply is None:
+                deadline = asyncio.get_running_loop().time() + 1
+                begun = None if asked is None else asked.fault
+                reply = await subject.engine.call("retrieve", {}, deadline, after=begun)
+            assert reply.replica == "1"
+        assert [replica.up for replica in subject.engine.state().replicas] == [False, True]
+        assert subject.engine.state().breaker == "closed"
+        assert stray.asked("retrieve") <= 9, "three calls, each once more after the handshake that it asks for"
+
+    virtually(story())
+
+
+def test_what_all_refuse_ejects_nobody() -> None:
+    """A question that is bad is refused once, and no replica is left out for it (B41)."""
+
+    async def story() -> None:
+        transports = wires(*[Refused("-32602 k", code=-32602)] * 2)
+        subject = await shaken(*transports)
+        for _ in range(20):
+            with pytest.raises(Refused, match="-32602"):
+                await subject.ask()
+        assert sum(transport.asked("retrieve") for transport in transports) == 20
+        assert all(replica.up for replica in subject.engine.state().replicas)
 
     virtually(story())
 

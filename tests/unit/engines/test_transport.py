@@ -116,9 +116,12 @@ def test_code_decides_the_class(code: int, kind: str) -> None:
     assert (fault.kind, fault.code, fault.message) == (kind, code, f"{code} because")
 
 
-@pytest.mark.parametrize(("sent", "kept"), [(250, 250), (0, 0), (-1, None), ("250", None), (True, None), (2.5, None)])
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(250, 250), (0, 0), (700.0, 700), (-1, None), ("250", None), (True, None), (2.5, None), (None, None)],
+)
 def test_wait_is_kept_if_it_is_one(sent: Any, kept: int | None) -> None:
-    """`retryAfterMs` is kept if it is a non-negative integer (RCP §12)."""
+    """`retryAfterMs` is kept if it is a non-negative integer (RCP §12), which 700.0 is (§4.6)."""
     fault = leg_error_of({"code": -32011, "message": "later", "data": {"retryAfterMs": sent}})
     assert isinstance(fault, LegRateLimited)
     assert fault.retry_after_ms == kept

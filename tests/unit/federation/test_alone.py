@@ -35,9 +35,9 @@ async def ask(
 async def test_params_and_result_are_handed_through() -> None:
     """All but `_meta` goes through as it is, in both directions; ours stands beside what is there."""
     sent = {"query": None, "k": "many", "x-gateway": {"engines": ["theirs"]}, "_meta": {"traceId": "t"}}
-    engine = FakeEngine("docs", {"hits": "anything", "_meta": {"own": 1, "degraded": ["x"]}})
+    engine = FakeEngine("docs", {"hits": [], "other": "anything", "_meta": {"own": 1, "degraded": ["x"]}})
     result = await ask(engine, sent)
-    assert result["hits"] == "anything"
+    assert (result["hits"], result["other"]) == ([], "anything")
     assert result["_meta"]["own"] == 1
     assert result["_meta"]["x-gateway"]["engines"][0]["id"] == "docs"
     (asked,) = engine.asked
@@ -76,3 +76,31 @@ async def test_it_is_not_asked_in_a_circle_or_too_late() -> None:
         assert (error.code, error.data["retryable"]) == (-32010, False)
     assert (await ask(engine, seconds=0.001)).code == -32014
     assert engine.asked == []
+
+
+@pytest.mark.parametrize("hits", ["anything", None, {}])
+async def test_a_retrieve_result_without_hits_is_none(hits: Any) -> None:
+    """It is no answer to `retrieve`, whoever asks: -32010, and the class of the failure is told."""
+    error = await ask(FakeEngine("docs", {"hits": hits}))
+    assert error.code == -32010
+    assert "no 'hits' array" in error.data["detail"]
+    assert (await ask(FakeEngine("docs", {"hits": hits}), method="x-acme/rank"))["hits"] == hits
+
+
+async def test_what_is_unreadable_of_hits_is_left_out() -> None:
+    """The other hits and fields stay, in the engine's order, and its own notes are kept beside ours."""
+    low, high = {"id": "low", "score": 1, "x": None}, {"id": 7, "score": 9.5, "meta": {"a": None}, "confidence": 1}
+    odd = {"id": "odd", "score": 3, "text": 5, "confidence": 7, "meta": "m", "vector": ["a"], "citation": {"uri": "u"}}
+    sent = [low, {"id": True, "score": 1}, "hit", high, odd, {"id": "no score"}]
+    engine = FakeEngine("docs", {"hits": sent, "usage": {"candidates": 6, "notes": ["theirs", 5]}})
+    result = await ask(engine)
+    assert result["hits"] == [low, high, {"id": "odd", "score": 3, "citation": {"uri": "u"}}]
+    assert result["usage"] == {
+        "candidates": 6,
+        "notes": [
+            "theirs",
+            "docs: 3 malformed hit(s) dropped (a hit needs an id and a numeric score)",
+            "docs: of 1 hit(s) left out what has another shape than RCP's: confidence, meta, text, vector",
+        ],
+    }
+    assert (await ask(FakeEngine("docs", {"hits": [{}], "usage": 7}), method="graph"))["usage"]["notes"]

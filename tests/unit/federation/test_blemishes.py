@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.blemishes import mended
+from app.federation.blemishes import LEAST_PARTS, PARTS_OF_A_HIT, _Room, mended, relayed
 
 
 def served(engine: str = "e", **more: Any) -> dict[str, Any]:
@@ -77,3 +77,41 @@ def test_one_line_for_each_engine() -> None:
         "b: of 2 hit(s) left out what has another shape than RCP's: text, unit",
     ]
     assert "text" not in hits[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "many"),
+    [
+        ("content", [WELL_TEXT], lambda parts: [WELL_TEXT] * parts),
+        ("scores", {"s": 1}, lambda parts: {str(number): 1 for number in range(parts)}),
+        ("provenance", {"nodes": ["n"]}, lambda parts: {"nodes": ["n"] * (parts - 1)}),
+    ],
+)
+def test_of_too_many_parts_the_last_are_not_looked_at(name: str, part: Any, many: Any) -> None:
+    """An engine cannot make everybody wait while its hits are judged; what was not is left out, and that is said."""
+    half = LEAST_PARTS // 2
+    answer = [served(**{name: many(parts)}) for parts in (half, half - 2, 3)] + [served(**{name: part})]
+    assert mended(answer) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
+    assert [name in hit for hit in answer] == [True, True, False, True]
+    own = {"hits": [{"id": 1, "score": 1, name: many(LEAST_PARTS + 1)}]}
+    result, _ = relayed("e", own)
+    assert result["hits"] == [{"id": 1, "score": 1}]
+
+
+def test_a_vector_may_be_long() -> None:
+    """Numbers are looked at so quickly that nobody waits."""
+    hit = served(vector=[0.5] * (LEAST_PARTS + 1))
+    assert mended([hit]) == []
+    assert "vector" in hit
+
+
+def test_more_hits_may_have_more_parts() -> None:
+    """Room grows with the answer, and says how much of it is left."""
+    hits = 2 * LEAST_PARTS // PARTS_OF_A_HIT
+    room = _Room(hits)
+    assert room.holds([None] * LEAST_PARTS)
+    assert repr(room) == f"<_Room for {LEAST_PARTS} parts>"
+    assert room.holds("text")
+    assert not room.holds([None] * (LEAST_PARTS + 1))
+    assert not room.holds(dict.fromkeys(range(LEAST_PARTS + 1)))
+    assert not room.holds({"a": [None] * LEAST_PARTS})

@@ -1,6 +1,6 @@
 """Clues and followups of several engines: which say the same."""
 
-from app.federation.clues import join_clues, join_followups
+from app.federation.clues import MOST_COMPARED, join_clues, join_followups
 from app.federation.voice import Voice
 
 
@@ -16,6 +16,14 @@ def test_seeds_that_name_nothing() -> None:
     """They are left out, and a `seedIds` that is no array with them."""
     voice = Voice("a", {"clues": [{"query": "q", "seedIds": [True, None, "x"]}, {"query": "r", "seedIds": "x"}]})
     assert [clue.get("seedIds") for clue in join_clues([voice])] == [["x"], None]
+
+
+def test_long_questions_are_compared_by_their_beginning() -> None:
+    """Case and spaces make no other question of the first thousand characters; behind them every letter counts."""
+    head = "Why so? " * 125
+    asked = [head + "Tail", head.upper() + "Tail", head.lower() + "tail"]
+    assert len(head) == MOST_COMPARED
+    assert join_followups([Voice("a", {"followups": asked})]) == [asked[0], asked[2]]
 
 
 def test_followups_take_turns() -> None:

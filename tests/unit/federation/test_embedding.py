@@ -158,6 +158,7 @@ async def test_a_batch_in_too_many_parts_is_refused() -> None:
     assert isinstance(error, InvalidParams)
     assert error.data["field"] == "texts"
     assert "128" in error.message
+    assert "256" in (await error_of("embed", {"texts": ["x"] * 257}, small, large)).message
     assert len((await asked("embed", {"texts": ["x"] * 128}, small))["vectors"]) == 128
     assert told(await asked("embed", {"texts": ["x"] * 129}, small, large)) == {"a": "limit", "b": "ok"}
 
@@ -202,6 +203,17 @@ async def test_an_encoding_goes_to_who_offers_it() -> None:
     result = await asked("embed", {"inputs": ["x"], "encoding": "f32-base64"}, engine)
     assert engine.asked[0]["encoding"] == "f32-base64"
     assert (result["vectors"], result["encoding"], result["dimension"]) == ([packed(1, 2)], "f32-base64", 2)
+
+
+async def test_binary_vectors_that_nobody_asked_for() -> None:
+    """Who wants numbers cannot read them: the engine has failed, and another of the space is asked."""
+    binary = {"vectors": [packed(1, 2)], "encoding": "f32-base64", "dimension": 2}
+    offer = {"encodings": ["f32-base64", "f16-base64"]}
+    for wish in ({}, {"encoding": "json"}, {"encoding": "f16-base64"}):
+        error = await error_of("embed", {"inputs": ["x"], **wish}, embedder("a", answer=binary, offer=offer))
+        assert "an encoding that nobody asked for" in error.data["detail"]
+    result = await asked("embed", {"inputs": ["x"]}, embedder("a", answer=binary, offer=offer), embedder("b"))
+    assert result["vectors"] == [vector("x")]
 
 
 @pytest.mark.parametrize("encodings", [None, [], ["json"], "f32-base64"])

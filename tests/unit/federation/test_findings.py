@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.findings import found
+from app.federation.findings import MAX_SEEDS, found
 from app.federation.outcome import MAX_HITS, Outcome
 from app.protocol.errors import ProtocolViolation
 from tests.support.fake_engine import hit
@@ -46,6 +46,14 @@ def test_malformed_members_are_dropped(field: str, good: list[Any], bad: list[An
     outcome = read({field: [*bad, *good]}, field)
     assert outcome.result == {field: good}
     assert outcome.malformed == len(bad)
+
+
+def test_of_a_clue_s_seeds_the_first_count() -> None:
+    """Whoever sends very many cannot make everybody wait while they are read; that some are missing is noted."""
+    many = list(range(MAX_SEEDS + 1))
+    outcome = read({"clues": [{"seedIds": many}, {"seedIds": [None] * MAX_SEEDS + [1]}]}, "clues")
+    assert outcome.result == {"clues": [{"seedIds": many[:MAX_SEEDS]}]}
+    assert outcome.malformed == 2
 
 
 def test_fields_of_another_type() -> None:

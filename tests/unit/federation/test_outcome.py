@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.federation.outcome import (
     MAX_HITS,
+    MAX_NOTES,
     Outcome,
     answered,
     cancelled,
@@ -23,6 +24,7 @@ from app.federation.outcome import (
 )
 from app.protocol.errors import (
     LEG_KINDS,
+    MAX_MESSAGE,
     BackendUnavailable,
     BadStatus,
     ConnectFailed,
@@ -111,6 +113,28 @@ def test_confidence_is_not_judged_here(confidence: Any) -> None:
     assert outcome.hits == [sent]
     assert outcome.hits[0] is sent
     assert outcome.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (["asked without mmr"], ("docs: asked without mmr",)),
+        (["a\nb", 7, " ", None, "c" * 900], ("docs: a b", f"docs: {'c' * (MAX_MESSAGE - 1)}…")),
+        ([], ()),
+        ("text", ()),
+        (None, ()),
+        (["n"] * 12, ("docs: n",) * MAX_NOTES + ("docs: 2 more note(s)",)),
+    ],
+)
+def test_what_an_engine_notes_is_passed_on(said: Any, told: tuple[str, ...]) -> None:
+    """Behind its id, each in one line of bounded length, and no more than ten; what is no text is none."""
+    assert heard(usage={"notes": said}).notes == told
+
+
+def test_its_notes_come_after_ours() -> None:
+    """What was left out of its answer is said first."""
+    first, second = heard({}, usage={"notes": ["n"]}).notes
+    assert (first.startswith("docs: 1 malformed"), second) == (True, "docs: n")
 
 
 def test_excess_is_cut_off_with_a_note() -> None:

@@ -95,6 +95,12 @@ def test_list_of_filter_fields_has_no_types() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", ["string", "integer", "Keyword", "", "uuid"])
+def test_a_type_that_rcp_does_not_know_is_none(kind: str) -> None:
+    """Such a field is one without a type, as in a list of names: what is no type takes the field from nobody."""
+    assert advertised({"filter": {"fields": {"lang": kind}}}).filter_fields == {"lang": None}
+
+
 def test_malformed_values_count_as_not_stated() -> None:
     """A value of the wrong type inside `retrieve` is as good as absent, and hurts nothing else."""
     read = advertised(

@@ -292,6 +292,20 @@ def test_malformed_gateway_option_names_its_field(options: dict[str, Any], field
     assert caught.value.data == {"field": field}
 
 
+@pytest.mark.parametrize(
+    ("engines", "what"),
+    [
+        ([], "not an empty array"),
+        ({}, "not an empty object"),
+        ([1] * (MAX_ENGINES + 1), f"not one of {MAX_ENGINES + 1}"),
+    ],
+)
+def test_what_was_sent_is_told(engines: Any, what: str) -> None:
+    """An array that is refused for its length is not told that it is one."""
+    with pytest.raises(InvalidParams, match=f"{what}$"):
+        read_gateway({"engines": engines})
+
+
 def test_meta_is_read() -> None:
     """`_meta` gives the deadline, the way through the federation and the progress token."""
     sent = {

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.protocol.shapes import (
+    MAX_MEMBERS,
     anything,
     either,
     flag,
@@ -78,5 +79,7 @@ def test_malformed_parts_are_left_out() -> None:
     assert sent == {"name": "x", "age": "old", "other": [1]}
     assert several(text)(["a", 1, None, "b"]) == ["a", "b"]
     assert mapping(number)({"a": 1, "b": "2", "c": None}) == {"a": 1}
+    assert several(text)(["a"] * (MAX_MEMBERS + 1)) == ["a"] * MAX_MEMBERS
+    assert len(mapping(number)({str(name): 1 for name in range(MAX_MEMBERS + 1)})) == MAX_MEMBERS
     assert whole()(2.0) == 2
     assert type(whole()(2.0)) is int

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from app.settings.auth import AuthSettings, exposure, is_loopback
 from app.settings.faults import SettingsError
+from app.settings.schema import GatewaySettings
 from app.settings.source import load_settings
 
 JWT: dict[str, Any] = {
@@ -114,3 +116,10 @@ def test_proxies_are_addresses_or_networks() -> None:
     with pytest.raises(SettingsError) as error:
         load_settings(None, {"RCP_GATEWAY__SERVER__TRUSTED_PROXIES": "[proxy.example]"})
     assert "server.trusted_proxies[0]: must be an address or a network" in str(error.value)
+
+
+def test_who_reads_the_numbers_may_be_written_as_auth() -> None:
+    """`metrics.auth` is `metrics.access`."""
+    assert GatewaySettings.model_validate({"metrics": {"auth": "open"}}).metrics.access == "open"
+    with pytest.raises(ValidationError, match="stands there twice, as 'auth' as well"):
+        GatewaySettings.model_validate({"metrics": {"auth": "open", "access": "open"}})

@@ -41,3 +41,11 @@ def test_tls_needs_a_certificate() -> None:
     for files in ({}, {"key_file": "k"}, {"client_ca_file": "c"}, {"cert_file": ""}):
         with pytest.raises(ValidationError, match="cert_file"):
             DoorTls.model_validate(files)
+
+
+def test_tls_may_be_written_as_towards_engines() -> None:
+    """The registry says `certFile`, and so may this file; a key under both names is a fault that says so."""
+    written = {"certFile": "c", "keyFile": "k", "clientCaFile": "a"}
+    assert DoorTls.model_validate(written) == DoorTls(cert_file="c", key_file="k", client_ca_file="a")
+    with pytest.raises(ValidationError, match="stands there twice, as 'keyFile' as well"):
+        DoorTls.model_validate({**written, "key_file": "k"})

@@ -1,6 +1,7 @@
 """What may be shown of settings."""
 
 import pytest
+from pydantic import ValidationError
 
 from app.settings.masking import masked, masked_url
 from app.settings.schema import EngineEntry, GatewaySettings, Registry
@@ -52,6 +53,14 @@ def test_settings_are_shown_with_defaults() -> None:
 def test_url_queries(url: str, shown: str) -> None:
     """A part of a query without a name counts as a value."""
     assert masked_url(url) == shown
+
+
+def test_the_address_of_a_collector_is_masked() -> None:
+    """Some collectors are told who sends by a key in their URL."""
+    settings = GatewaySettings.model_validate({"traces": {"endpoint": "https://h/v1/traces?api-key=SECRET"}})
+    assert masked(settings)["traces"]["endpoint"] == "https://h/v1/traces?api-key=***"
+    with pytest.raises(ValidationError, match="OTEL_EXPORTER_OTLP_HEADERS"):
+        GatewaySettings.model_validate({"traces": {"endpoint": "https://me:SECRET@h/v1/traces"}})
 
 
 def test_the_address_of_an_issuers_keys_is_masked() -> None:

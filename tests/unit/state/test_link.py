@@ -181,7 +181,7 @@ async def test_an_outage_leaves_no_connection_behind(relay: Relay) -> None:
             await asyncio.gather(*(link.ask(lambda redis: redis.ping()) for _ in range(20)), return_exceptions=True)
             relay.thaw()
         await back(link)
-        link._patience = 5.0
+        link._patience = 10.0
         assert all(await asyncio.gather(*(link.ask(lambda redis: redis.ping()) for _ in range(20))))
         assert relay.open <= 4 + 1  # one that is being given up may still be there
 

@@ -130,6 +130,21 @@ def test_urls_of_engines_stay_out(level: str) -> None:
     assert len(log.lines) == 1
 
 
+def test_queries_of_urls_are_left_out_of_what_libraries_say() -> None:
+    """A library that cannot reach an address tells it, key and all; of a query only the names come through."""
+    log = configured()
+    said = "Max retries exceeded with url: /v1/traces?api-key=SECRET&x=SECRET (Caused by 'http://h/?k=SECRET')"
+    try:
+        raise OSError(said)
+    except OSError:
+        logging.getLogger("opentelemetry.exporter").exception("cannot export: %s", said)
+    assert "SECRET" not in log.text
+    (line,) = log.lines
+    told = "Max retries exceeded with url: /v1/traces?api-key=***&x=*** (Caused by 'http://h/?k=***')"
+    assert line["event"] == f"cannot export: {told}"
+    assert line["exception"].endswith(f"OSError: {told}")
+
+
 def test_console_style_is_readable() -> None:
     """The console style writes lines for people, with plain tracebacks and no colours where there is no terminal."""
     log = configured("console")

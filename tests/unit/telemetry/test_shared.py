@@ -89,3 +89,20 @@ def test_engines_that_left_are_left_out(folder: Path) -> None:
     assert scraped(one, "rcp_gateway_legs_total", engine="docs", outcome="ok") is None
     assert scraped(one, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
     assert scraped(one, "rcp_gateway_legs_total", engine="notes", outcome="timeout") == 0
+
+
+def test_traces_are_those_of_the_worker_that_is_scraped(folder: Path) -> None:
+    """Of a request that belongs to a trace its worker leaves the id at the bucket, the latest of each."""
+    one, two = worker(0), worker(1)
+    for trace in ("aa" * 16, "bb" * 16):
+        one.request("retrieve", "ok", 0.3, trace)
+    one.request("retrieve", "ok", 0.3)
+    one.leg("docs", "ok", 0.3)
+    found = [
+        (sample.labels["le"], sample.exemplar.labels, sample.value)
+        for metric in one.scraped().collect()
+        for sample in metric.samples
+        if sample.exemplar is not None
+    ]
+    assert found == [("0.5", {"trace_id": "bb" * 16}, 3.0)]
+    assert not [sample for metric in two.scraped().collect() for sample in metric.samples if sample.exemplar]

@@ -14,9 +14,11 @@ def test_defaults_are_those_that_are_listed() -> None:
 
 
 def test_harmless_habits_are_forgiven() -> None:
-    """Numbers in quotes, nulls, one engine without a list, an id that is a number."""
+    """Numbers in quotes, nulls, optional ones left empty, one engine without a list, an id that is a number."""
     wish = read(RetrieveArguments, {"query": "q", "k": "3", "mode": None, "engines": "docs", "token_budget": 9.0})
     assert (wish.k, wish.engines, wish.token_budget) == (3, ["docs"], 9)
+    empty = read(RetrieveArguments, {"query": "q", "mode": "", "engines": [], "filter": {}, "k": ""})
+    assert empty == read(RetrieveArguments, {"query": "q"})
     assert read(FetchArguments, {"id": 7}).id == "7"
     assert read(ListEnginesArguments, None) == ListEnginesArguments()
 
@@ -24,6 +26,8 @@ def test_harmless_habits_are_forgiven() -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
+        ({"query": ""}, "'query': string should have at least 1 character"),
+        ({"query": "q", "unknown": ""}, "'unknown' is no argument of this tool"),
         ({"query": ["q"]}, "'query': input should be a valid string"),
         ({"query": "q", "engines": [1]}, "'engines.0': input should be a valid string"),
         ({"query": "q", "raw": "perhaps"}, "'raw': input should be a valid boolean"),

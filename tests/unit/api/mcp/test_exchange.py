@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from app.api.mcp.exchange import Exchange
+from tests.support.log_lines import own_log
+from tests.support.running_gateway import PATIENCE
 
 Event = dict[str, Any]
 
@@ -77,10 +79,39 @@ async def test_a_caller_that_makes_no_room_is_given_up() -> None:
             await asyncio.Event().wait()
         return made
 
-    made = await asyncio.wait_for(serve(0.01), 10)
+    made = await asyncio.wait_for(serve(0.01), PATIENCE)
     assert repr(made) == "<Exchange made-1 given up>"
     waiting = asyncio.create_task(serve(60.0))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
+
+
+async def test_a_stream_that_is_cut_short_has_a_last_message() -> None:
+    """Who reads events is told in one why there are no more; an answer of JSON that broke off stays as it is."""
+    for kind, told in (
+        (b"text/event-stream; charset=utf-8", b"event: message\r\ndata: {}\r\n\r\n"),
+        (b"text/plain", b""),
+    ):
+        sent: list[Event] = []
+        made = exchange(sent)
+        await made.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await made.send({"type": "http.response.body", "body": b"", "more_body": True})
+        await made.answer(401, b"{}")
+        assert b"".join(event.get("body", b"") for event in sent) == told
+        assert made.broken_off == (not told)
+
+
+async def test_the_line_has_the_bytes_of_the_answer() -> None:
+    """The log is told when the answer is sent, if there was a message, or at once if that is known only afterwards."""
+    with own_log() as log:
+        for line in (None, {"method": "ping"}):
+            made = exchange([])
+            if line is not None:
+                made.note(line)
+            await made.answer(200, b"{...}")
+            made.tell()
+        made.note({"method": "late"})
+    told = [(line["event"], line["method"], line["bytes"]) for line in log.lines]
+    assert told == [("mcp", "ping", 5), ("mcp", "late", 5)]

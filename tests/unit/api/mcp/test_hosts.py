@@ -58,3 +58,10 @@ def test_names_of_the_whole_gateway_are_served(host: str, served: bool) -> None:
     """`server.allowed_hosts` need not be listed again: there a name without a port means any."""
     hosts = Hosts(McpSettings(), None, ["rcp.test", "other:80", "2001:db8::1"])
     assert (hosts.refusal([(b"host", host.encode())]) is None) == served
+
+
+def test_pages_that_may_ask_everywhere_may_ask_here() -> None:
+    """`server.cors_origins` need not be listed again."""
+    hosts = Hosts(McpSettings(allowed_origins=[]), pages=["https://app.example"])
+    assert hosts.refusal([(b"host", b"localhost"), (b"origin", b"https://app.example")]) is None
+    assert hosts.refusal([(b"host", b"localhost"), (b"origin", b"https://app.example:444")]) is not None

@@ -42,7 +42,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     Door.said = []
 
     def load(name: str) -> Any:
-        assert loaded.wait(10)
+        assert loaded.wait(60)
         return SimpleNamespace(McpDoor=Door)
 
     monkeypatch.setattr(porch, "import_module", load)
