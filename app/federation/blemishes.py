@@ -89,7 +89,7 @@ _OWN_FIELDS: Final[Mapping[str, Shape]] = MappingProxyType({**_FIELDS, "confiden
 """The same of a hit that is passed on as its engine gave it."""
 
 _OF_MANY: Final = frozenset({"content", "provenance"})
-"""Fields that may have any number of parts, each of which takes a while to look at. Those of others are quickly seen."""
+"""Fields that may have any number of parts, each of which takes a while to look at."""
 _NONE: Final[set[str]] = set()
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
