@@ -14,8 +14,8 @@ from app.protocol.shapes import Shape, flag, mapping, number, numbers, one_of, r
 
 MISTRUST: Final = "untrusted"
 
-LEAST_PARTS: Final = 20_000
-PARTS_OF_A_HIT: Final = 40
+LEAST_PARTS: Final = 10_000
+PARTS_OF_A_HIT: Final = 20
 """Members of arrays and objects in the odd fields of one answer that are looked at: so many for each hit, at least so
 many for the answer."""
 
@@ -88,6 +88,10 @@ _FIELDS: Final[Mapping[str, Shape]] = MappingProxyType(
 _OWN_FIELDS: Final[Mapping[str, Shape]] = MappingProxyType({**_FIELDS, "confidence": share, "meta": _object})
 """The same of a hit that is passed on as its engine gave it."""
 
+_OF_MANY: Final = frozenset({"content", "provenance"})
+"""Fields that may have any number of parts, each of which takes a while to look at."""
+_NONE: Final[set[str]] = set()
+
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CITED: Final = {"source": str, "uri": str, "title": str, "start": int, "end": int, "page": int}
 _UNITS: Final = frozenset(UNITS)
@@ -156,8 +160,11 @@ class _Room:
     def __init__(self, hits: int) -> None:
         self.parts = max(LEAST_PARTS, hits * PARTS_OF_A_HIT)
 
-    def holds(self, value: Any) -> bool:
-        """Whether there is room for this field, which then takes it."""
+    def too_many(self, hit: Hit) -> list[str]:
+        """The fields of this hit for which there is no room; the others take theirs."""
+        return [name for name in _OF_MANY if name in hit and not self._holds(hit[name])]
+
+    def _holds(self, value: Any) -> bool:
         kind = type(value)
         if kind is not dict and kind is not list:
             return True
@@ -175,14 +182,12 @@ class _Room:
 
 def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Room) -> set[str]:
     """Put right what is odd among these fields and drop the null ones; which ones were not null."""
-    odd = []
-    for name, value in hit.items():
-        shape = fields.get(name)
-        if shape is not None:
-            made = shape(value) if shape is numbers or room.holds(value) else None
-            if made is not value:
-                odd.append((name, made))
-    for name, made in odd:
+    unread = () if _OF_MANY.isdisjoint(hit) else room.too_many(hit)
+    for name in unread:
+        del hit[name]
+    odd = [(name, value) for name, value in hit.items() if name in fields and fields[name](value) is not value]
+    for name, value in odd:
+        made = fields[name](value)
         if made is None:
             del hit[name]
         else:
@@ -190,4 +195,4 @@ def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Room) -> set[str]:
     if None in hit.values():
         for name in [name for name, value in hit.items() if value is None and name in fields]:
             del hit[name]
-    return {name for name, _ in odd}
+    return {*unread, *(name for name, _ in odd)} if unread or odd else _NONE

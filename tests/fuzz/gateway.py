@@ -172,7 +172,8 @@ class FuzzedGateway:
     async def ask(self, method: str, params: Json) -> Json:
         """The response to one well-formed request of `red`. Raises Broken."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        head = b"POST /rcp HTTP/1.1\r\nX-API-Key: %b\r\nContent-Length: %d\r\n\r\n" % (KEY.encode(), len(body))
+        lines = b"Host: g\r\nX-API-Key: %b\r\nContent-Length: %d" % (KEY.encode(), len(body))
+        head = b"POST /rcp HTTP/1.1\r\n%b\r\n\r\n" % lines
         answers = await self.converse([head + body])
         if [status for status, _ in answers] != [200]:
             raise Broken(f"a well-formed request is answered {answers}")

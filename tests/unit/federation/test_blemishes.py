@@ -83,7 +83,6 @@ def test_one_line_for_each_engine() -> None:
     ("name", "part", "many"),
     [
         ("content", [WELL_TEXT], lambda parts: [WELL_TEXT] * parts),
-        ("scores", {"s": 1}, lambda parts: {str(number): 1 for number in range(parts)}),
         ("provenance", {"nodes": ["n"]}, lambda parts: {"nodes": ["n"] * (parts - 1)}),
     ],
 )
@@ -109,9 +108,12 @@ def test_more_hits_may_have_more_parts() -> None:
     """Room grows with the answer, and says how much of it is left."""
     hits = 2 * LEAST_PARTS // PARTS_OF_A_HIT
     room = _Room(hits)
-    assert room.holds([None] * LEAST_PARTS)
+    assert (
+        room.too_many({"content": [None] * LEAST_PARTS, "provenance": "none", "vector": [0] * 10 * LEAST_PARTS}) == []
+    )
     assert repr(room) == f"<_Room for {LEAST_PARTS} parts>"
-    assert room.holds("text")
-    assert not room.holds([None] * (LEAST_PARTS + 1))
-    assert not room.holds(dict.fromkeys(range(LEAST_PARTS + 1)))
-    assert not room.holds({"a": [None] * LEAST_PARTS})
+    for name, much in (
+        ("content", [None] * (LEAST_PARTS + 1)),
+        ("provenance", {"nodes": [None] * LEAST_PARTS}),
+    ):
+        assert room.too_many({name: much}) == [name]
