@@ -5,8 +5,7 @@ boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know h
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
-from math import inf, nan, sqrt
+from math import inf, sqrt
 from typing import Any
 
 NEARLY_NOTHING = 1e-12
@@ -17,17 +16,11 @@ LEAST_SAY = 1e-6
 LEAST_SHARE = 1e-300
 """A smaller product of weight and say would be lost, and the mean divided by nothing."""
 
-_NUMBERS = frozenset({float, int})
-_ABSENT = {type(None)}
-
-
-Testimony = tuple[Sequence[float], float, float, int]
+Testimony = tuple[list[float], float, float, int]
 """What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
 The curve is empty for an engine that gave no confidence."""
 
-SILENCE: Testimony = ((), 1.0, 0.0, 0)
-
-_OUT_OF_RANGE = [inf]
+SILENCE: Testimony = ([], 1.0, 0.0, 0)
 
 
 def valid_confidence(value: Any) -> float | None:
@@ -43,22 +36,35 @@ def hear(hits: Sequence[dict[str, Any]], asked: int, independent: bool) -> Testi
     from a judge that does not follow the engine's ranking: no projection, full coherence.
     """
     values: list[Any] = [hit.get("confidence") for hit in hits]
-    kinds = set(map(type, values))
-    if kinds <= _ABSENT:
-        return SILENCE
     faults = 0
-    total = sum(values) if kinds <= _NUMBERS else nan
-    # Without NaN, which a sum betrays, sorting is sound and shows the bounds as well.
-    ordered = sorted(values, reverse=True) if total == total else _OUT_OF_RANGE
-    if ordered[0] > 1 or ordered[-1] < 0:
+    sound, falling, total = _measured(values)
+    if not sound:
         values, faults = _filled(values)
         if not values:
-            return (), 1.0, 0.0, faults
-        total, ordered = sum(values), sorted(values, reverse=True)
-    if independent or values == ordered:
+            return [], 1.0, 0.0, faults
+        sound, falling, total = _measured(values)
+    elif not values:
+        return SILENCE
+    if independent or falling:
         return values, 1.0, _resolution(values[0], total, asked), faults
     curve, coherence = project(values, total / len(values))
     return curve, coherence, coherence * _resolution(curve[0], total, asked), faults
+
+
+def _measured(values: list[Any]) -> tuple[bool, bool, float]:
+    """Whether all are numbers in [0,1], and if so whether they never rise, and their sum."""
+    falling, last, total = True, 1.0, 0.0
+    for value in values:
+        if type(value) is not float and (type(value) is not int or not 0 <= value <= 1):
+            return False, False, 0.0
+        number: float = value
+        if not 0.0 <= number <= last:
+            if not 0.0 <= number <= 1.0:
+                return False, False, 0.0
+            falling = False
+        last = number
+        total += number
+    return True, falling, total
 
 
 def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
@@ -71,7 +77,7 @@ def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
     return [last := value if value is not None else last for value in valid], faults
 
 
-def project(values: Sequence[float], mean: float) -> tuple[list[float], float]:
+def project(values: list[float], mean: float) -> tuple[list[float], float]:
     """p and ρ of values with that mean.
 
     p is the non-increasing least-squares projection: neighbours that rise are pooled into their mean. ρ² = 1 − SSE/SST
@@ -89,7 +95,7 @@ def project(values: Sequence[float], mean: float) -> tuple[list[float], float]:
         sizes.append(size)
     curve: list[float] = []
     between = 0.0
-    for level, size in zip(levels, sizes, strict=True):
+    for level, size in zip(levels, sizes):
         if size:
             curve += [level] * size
             between += size * (level - mean) ** 2
@@ -107,15 +113,23 @@ def _resolution(first: float, total: float, asked: int) -> float:
 
 def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
     """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
-    voices = [
+    voices: list[tuple[float, list[float]]] = [
         (max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE), curve)
         for weight, (curve, _, say, _) in heard
     ]
     levels: list[float] = []
+    lowest = inf
     for depth in sorted({len(curve) for _, curve in voices}):
         reached = len(levels)
-        reaching = [voice for voice in voices if len(voice[1]) >= depth]
-        shares = sum([share for share, _ in reaching])
-        scaled = [[share * value for value in curve[reached:depth]] for share, curve in reaching]
-        levels += [sum(column) / shares for column in zip(*scaled, strict=True)]
-    return list(accumulate(levels, min))
+        totals = [0.0] * (depth - reached)
+        shares = 0.0
+        for share, curve in voices:
+            if len(curve) >= depth:
+                shares += share
+                totals = [total + share * value for total, value in zip(totals, curve[reached:depth])]
+        for total in totals:
+            level = total / shares
+            if level < lowest:
+                lowest = level
+            levels.append(lowest)
+    return levels

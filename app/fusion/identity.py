@@ -20,7 +20,7 @@ def identify(hits: Sequence[dict[str, Any]], identity: Identity, namespace: str 
     """One key per hit (RCP §16.3). Under `id` the key is the stringified id itself, with its namespace."""
     if identity == "id":
         if namespace is None:
-            return [f"{hit['id']}" for hit in hits]
+            return [own if type(own := hit["id"]) is str else f"{own}" for hit in hits]
         return [f"{namespace}:{hit['id']}" for hit in hits]
     mark = _uri_mark if identity == "uri" else _content_mark
     return [mark(hit) or f"id:{public_id(hit, namespace)}" for hit in hits]

@@ -1,0 +1,90 @@
+"""The documents of several ranked lists, numbered as they are met: who named which, and at what rank.
+
+Decides what a list is once duplicates inside it are gone: the best rank is kept, later ranks close up.
+It refuses to know points, and what hits hold beyond their identity.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from app.fusion.copies import Copy
+from app.fusion.identity import Identity, identify
+from app.fusion.ranked import RankedList
+
+Ballot = tuple[RankedList, Sequence[dict[str, Any]], list[int]]
+"""A ranked list without inner duplicates: its source, its hits, and the number of each one's document, best first. A
+plain tuple, because eight of them are unpacked again and again."""
+
+
+@final
+class Roll:
+    """Every document has a number, so that what is known of it stands in lists; it is hashed once per copy."""
+
+    __slots__ = ("_places", "_shared", "_turns", "ballots", "identity", "keys", "numbers")
+
+    def __init__(self, lists: Sequence[RankedList], identity: Identity) -> None:
+        self.identity: Identity = identity
+        self.ballots: list[Ballot] = []
+        self.numbers: dict[str, int] = {}
+        """Identity key -> number."""
+        self._turns: list[int] = []
+        """By number, the ballot that named the document last."""
+        self._places: list[int] = []
+        """By number, the document's place on the first ballot that named it."""
+        self._shared: dict[int, list[tuple[int, int]]] = {}
+        """Number of a document that several ballots name -> those ballots, with its place on them."""
+        for source in lists:
+            self.ballots.append(self._cast(source))
+        self.keys = list(self.numbers)
+        """By number, the identity key."""
+
+    def copies(self, number: int) -> list[Copy]:
+        """Every engine's copy of a document, in the order of the ballots."""
+        copies: list[Copy] = []
+        for turn, place in self._named(number):
+            source, hits, _ = self.ballots[turn]
+            copies.append((source, place + 1, hits[place]))
+        return copies
+
+    def places(self, key: str) -> list[tuple[int, int]]:
+        """The index of each ballot that names the document `key`, and its place on it."""
+        return self._named(self.numbers[key]) if key in self.numbers else []
+
+    def _named(self, number: int) -> list[tuple[int, int]]:
+        shared = self._shared.get(number)
+        return [(self._turns[number], self._places[number])] if shared is None else shared
+
+    def _cast(self, source: RankedList) -> Ballot:
+        """The ballot of one engine: every document once, at its best rank."""
+        known, turns = self.numbers, self._turns
+        turn = len(self.ballots)
+        named: list[int] = []
+        again: set[int] = set()
+        for key in identify(source.hits, self.identity, source.namespace):
+            number = known.get(key)
+            if number is None:
+                number = len(turns)
+                known[key] = number
+                turns.append(turn)
+                self._places.append(len(named))
+            elif turns[number] == turn:
+                again.add(len(named) + len(again))
+                continue
+            else:
+                self._share(number, turn, len(named))
+            named.append(number)
+        hits = source.hits
+        if again:
+            hits = [hit for place, hit in enumerate(hits) if place not in again]
+        return source, hits, named
+
+    def _share(self, number: int, turn: int, place: int) -> None:
+        """A document that an earlier ballot has named is named once more."""
+        given = self._shared.get(number)
+        if given is None:
+            given = self._shared[number] = [(self._turns[number], self._places[number])]
+        given.append((turn, place))
+        self._turns[number] = turn
+
+    def __repr__(self) -> str:
+        return f"<Roll of {len(self.keys)} documents on {len(self.ballots)} ballots, {len(self._shared)} on several>"
