@@ -6,21 +6,21 @@ boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know h
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import Any
+from typing import Any, Final
 
-NEARLY_NOTHING = 1e-12
+NEARLY_NOTHING: Final = 1e-12
 """A first confidence below this says nothing about how the rest falls."""
-LEAST_SAY = 1e-6
+LEAST_SAY: Final = 1e-6
 """What an engine that claims everything still counts in the consensus."""
 
-LEAST_SHARE = 1e-300
+LEAST_SHARE: Final = 1e-300
 """A smaller product of weight and say would be lost, and the mean divided by nothing."""
 
 Testimony = tuple[list[float], float, float, int]
 """What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
 The curve is empty for an engine that gave no confidence."""
 
-SILENCE: Testimony = ([], 1.0, 0.0, 0)
+SILENCE: Final[Testimony] = ([], 1.0, 0.0, 0)
 
 
 def valid_confidence(value: Any) -> float | None:
@@ -29,7 +29,7 @@ def valid_confidence(value: Any) -> float | None:
     return value if (kind is float or kind is int) and 0 <= value <= 1 else None
 
 
-def hear(hits: Sequence[dict[str, Any]], asked: int, independent: bool) -> Testimony:
+def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Testimony:
     """The testimony of one deduplicated list; `asked` is K, not less than its length.
 
     The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
@@ -113,23 +113,23 @@ def _resolution(first: float, total: float, asked: int) -> float:
 
 def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
     """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
-    voices: list[tuple[float, list[float]]] = [
-        (max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE), curve)
-        for weight, (curve, _, say, _) in heard
-    ]
+    shares: list[float] = []
+    curves: list[list[float]] = []
+    for weight, (curve, _, say, _) in heard:
+        shares.append(max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE))
+        curves.append(curve)
     levels: list[float] = []
     lowest = inf
-    for depth in sorted({len(curve) for _, curve in voices}):
-        reached = len(levels)
-        totals = [0.0] * (depth - reached)
-        shares = 0.0
-        for share, curve in voices:
-            if len(curve) >= depth:
-                shares += share
-                totals = [total + share * value for total, value in zip(totals, curve[reached:depth])]
-        for total in totals:
-            level = total / shares
-            if level < lowest:
-                lowest = level
+    for depth in sorted({len(curve) for curve in curves}):
+        reaching = [place for place, curve in enumerate(curves) if len(curve) >= depth]
+        shares, curves = [shares[place] for place in reaching], [curves[place] for place in reaching]
+        whole = 0.0
+        for share in shares:
+            whole += share
+        for rank in range(len(levels), depth):
+            total = 0.0
+            for share, curve in zip(shares, curves):
+                total += share * curve[rank]
+            lowest = min(lowest, total / whole)
             levels.append(lowest)
     return levels

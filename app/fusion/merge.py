@@ -124,7 +124,7 @@ class Fusion:
         for number in self._numbers(start, stop):
             copies = self._copies_of(number)
             if len(copies) > 1:
-                found.append(sorted([source.engine for source, _, _ in copies]))
+                found.append([source.engine for source, _, _ in copies])
         return found
 
     def _numbers(self, start: int, stop: int | None) -> list[int]:

@@ -5,14 +5,14 @@ It decides what fusion may rely on. It refuses to know where a list came from an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from app.fusion.identity import Identity
 
 Method = Literal["rrf", "weighted", "convex"]
 Reading = Literal["ranked", "independent", "ignore"]
 
-MAX_WEIGHT = 1e6
+MAX_WEIGHT: Final = 1e6
 """Largest weight of a list: sums of them stay far from the end of what a double can hold."""
 
 

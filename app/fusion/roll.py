@@ -11,7 +11,7 @@ from app.fusion.copies import Copy
 from app.fusion.identity import Identity, identify
 from app.fusion.ranked import RankedList
 
-Ballot = tuple[RankedList, Sequence[dict[str, Any]], list[int]]
+Ballot = tuple[RankedList, list[dict[str, Any]], list[int]]
 """A ranked list without inner duplicates: its source, its hits, and the number of each one's document, best first. A
 plain tuple, because eight of them are unpacked again and again."""
 
@@ -40,27 +40,37 @@ class Roll:
 
     def copies(self, number: int) -> list[Copy]:
         """Every engine's copy of a document, in the order of the ballots."""
-        copies: list[Copy] = []
-        for turn, place in self._named(number):
-            source, hits, _ = self.ballots[turn]
-            copies.append((source, place + 1, hits[place]))
-        return copies
+        shared = self._shared.get(number)
+        if shared is None:
+            return [self._copy(self._turns[number], self._places[number])]
+        return [self._copy(turn, place) for turn, place in shared]
+
+    def weights(self, number: int) -> list[float]:
+        """The weight of every engine that gave a document."""
+        shared = self._shared.get(number)
+        if shared is None:
+            return [self.ballots[self._turns[number]][0].weight]
+        return [self.ballots[turn][0].weight for turn, _ in shared]
 
     def places(self, key: str) -> list[tuple[int, int]]:
         """The index of each ballot that names the document `key`, and its place on it."""
-        return self._named(self.numbers[key]) if key in self.numbers else []
+        number = self.numbers.get(key)
+        if number is None:
+            return []
+        return self._shared.get(number) or [(self._turns[number], self._places[number])]
 
-    def _named(self, number: int) -> list[tuple[int, int]]:
-        shared = self._shared.get(number)
-        return [(self._turns[number], self._places[number])] if shared is None else shared
+    def _copy(self, turn: int, place: int) -> Copy:
+        source, hits, _ = self.ballots[turn]
+        return source, place + 1, hits[place]
 
     def _cast(self, source: RankedList) -> Ballot:
         """The ballot of one engine: every document once, at its best rank."""
         known, turns = self.numbers, self._turns
         turn = len(self.ballots)
         named: list[int] = []
-        again: set[int] = set()
-        for key in identify(source.hits, self.identity, source.namespace):
+        again: list[int] = []
+        hits = source.hits if type(source.hits) is list else list(source.hits)
+        for key in identify(hits, self.identity, source.namespace):
             number = known.get(key)
             if number is None:
                 number = len(turns)
@@ -68,14 +78,14 @@ class Roll:
                 turns.append(turn)
                 self._places.append(len(named))
             elif turns[number] == turn:
-                again.add(len(named) + len(again))
+                again.append(len(named) + len(again))
                 continue
             else:
                 self._share(number, turn, len(named))
             named.append(number)
-        hits = source.hits
         if again:
-            hits = [hit for place, hit in enumerate(hits) if place not in again]
+            left_out = set(again)
+            hits = [hit for place, hit in enumerate(hits) if place not in left_out]
         return source, hits, named
 
     def _share(self, number: int, turn: int, place: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, isfinite
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.fusion.confidence import SILENCE, Testimony, consensus, hear
 from app.fusion.merge import Fusion
@@ -16,7 +16,7 @@ from app.fusion.ranked import FusionOptions, Method, RankedList
 from app.fusion.roll import Ballot, Roll
 from app.fusion.tally import count, grid_for
 
-_engine_of = attrgetter("engine")
+_engine_of: Final = attrgetter("engine")
 
 
 class Blend(NamedTuple):

@@ -5,18 +5,18 @@ and compared in units of 1e-12, so that equal documents stay equal whoever retur
 """
 
 from math import frexp, fsum
-from typing import final
+from typing import Final, final
 
 from app.fusion.copies import richest
 from app.fusion.identity import public_id
 from app.fusion.roll import Roll
 
-UNIT = 1e12
+UNIT: Final = 1e12
 """Units of 1: sums are compared after rounding to 1/UNIT."""
 
-_ROUNDING = 1.5 * 2.0**52
-"""Added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no fraction to
-speak of."""
+_ROUNDING: Final = 6755399441055744.0
+"""1.5 · 2^52: added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no
+fraction to speak of."""
 
 
 @final
@@ -65,11 +65,10 @@ class Tally:
     def _standing(self, number: int) -> tuple[float, str, str]:
         """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
         roll = self.roll
-        copies, key = roll.copies(number), roll.keys[number]
-        weight = fsum([source.weight for source, _, _ in copies])
+        weight, key = fsum(roll.weights(number)), roll.keys[number]
         if roll.identity == "id":
             return -weight, key, key
-        source, _, hit = richest(copies)
+        source, _, hit = richest(roll.copies(number))
         return -weight, str(public_id(hit, source.namespace)), key
 
     def __repr__(self) -> str:
@@ -96,6 +95,6 @@ def count(roll: Roll, points: list[list[float]], ceiling: float) -> Tally:
     sums = [0.0] * len(roll.keys)
     for (_, _, named), given in zip(roll.ballots, points):
         for number, point in zip(named, given):
-            sums[number] += point
+            sums[number] = sums[number] + point  # compiled, `+=` would go through the objects
     units = [(value * UNIT + _ROUNDING) - _ROUNDING for value in sums]
     return Tally(roll, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)
