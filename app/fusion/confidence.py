@@ -25,8 +25,9 @@ SILENCE: Final[Testimony] = ([], 1.0, 0.0, 0)
 
 def valid_confidence(value: Any) -> float | None:
     """`value` if it is a number in [0,1], else None: booleans, NaN and other types count as missing."""
-    kind = type(value)
-    return value if (kind is float or kind is int) and 0 <= value <= 1 else None
+    if type(value) is float:
+        return value if 0.0 <= value <= 1.0 else None
+    return value if type(value) is int and 0 <= value <= 1 else None
 
 
 def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Testimony:

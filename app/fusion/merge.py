@@ -5,7 +5,7 @@ know how points were given.
 """
 
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
 from app.fusion.collision import clashing
 from app.fusion.confidence import valid_confidence
@@ -14,6 +14,8 @@ from app.fusion.identity import body_text, public_id
 from app.fusion.reranking import Reranked, stamped
 from app.fusion.tally import UNIT, Tally
 from app.fusion.trust import capped, merged_trust
+
+_NO_COPIES: Final[list[Copy]] = []
 
 
 @final
@@ -28,7 +30,7 @@ class Fusion:
         self.notes = notes
         self.reranking = reranking
         self._tally = tally
-        self._copies: dict[int, list[Copy]] = {}
+        self._copies: list[list[Copy]] = [_NO_COPIES] * len(tally.units)
         self.duplicates = sum([len(source.hits) for source, _, _ in tally.roll.ballots]) - len(tally.units)
         """Copies merged away, across engines and within lists."""
 
@@ -136,8 +138,8 @@ class Fusion:
 
     def _copies_of(self, number: int) -> list[Copy]:
         """The copies of one document, looked for once."""
-        copies = self._copies.get(number)
-        if copies is None:
+        copies = self._copies[number]
+        if not copies:
             copies = self._copies[number] = self._tally.roll.copies(number)
         return copies
 
@@ -211,13 +213,13 @@ def _cap_trust(fused: dict[str, Any], highest: str) -> None:
 def _merged_meta(kept: dict[str, Any], copies: list[Copy]) -> dict[str, Any]:
     """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
     meta: dict[str, Any] = {}
-    hit = kept
-    for copy in copies[::-1]:
-        hit = copy[2]
-        own = hit.get("meta")
+    place = len(copies)
+    while place:
+        place -= 1
+        own = copies[place][2].get("meta")
         if type(own) is dict:
             meta.update(own)
-    if hit is not kept:
+    if kept is not copies[0][2]:
         own = kept.get("meta")
         if type(own) is dict:
             meta.update(own)
@@ -230,20 +232,16 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
     claimed = weighed = weights = 0.0
     voices = 0
     for source, rank, hit in copies:
-        mark: dict[str, Any] = {"id": source.engine, "rank": rank, "score": hit["score"]}
-        marks.append(mark)
-        confidence = hit.get("confidence")
-        if type(confidence) is not float or not 0.0 <= confidence <= 1.0:
-            confidence = valid_confidence(confidence)
-            if confidence is None:
-                continue
-        if source.confidence == "ignore":
+        given = hit.get("confidence")
+        said = None if source.confidence == "ignore" else valid_confidence(given)
+        if said is None:
+            marks.append({"id": source.engine, "rank": rank, "score": hit["score"]})
             continue
-        mark["confidence"] = confidence
+        marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": given})
         weight = source.weight
         voices += 1
-        claimed += confidence
-        weighed += weight * confidence
+        claimed += said
+        weighed += weight * said
         weights += weight
     if not voices:
         return marks, None
