@@ -195,11 +195,11 @@ class Fusion:
         if source.max_trust is not None:
             _cap_trust(fused, source.max_trust)
         if "confidence" in hit:
-            confidence = valid_confidence(hit["confidence"])
-            if confidence is None or source.confidence == "ignore":
+            given = hit["confidence"]
+            if valid_confidence(given) is None or source.confidence == "ignore":
                 del fused["confidence"]
             else:
-                mark["confidence"] = confidence
+                mark["confidence"] = given  # as it was sent: compiled, a float is made of what is valid
         return fused
 
 
