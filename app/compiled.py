@@ -15,7 +15,7 @@ from typing import Any, Final
 
 MODULES: Final = (
     *("fusion.collision", "fusion.confidence", "fusion.copies", "fusion.identity", "fusion.merge", "fusion.ranked"),
-    *("fusion.strategies", "fusion.tally", "fusion.trust"),
+    *("fusion.roll", "fusion.strategies", "fusion.tally", "fusion.trust"),
     *("federation.answer", "federation.fanout", "federation.outcome", "federation.pinned", "federation.plan"),
     *("federation.portion", "federation.stock", "federation.witness"),
     *("engines.connection", "engines.engine", "engines.http", "engines.pool", "engines.transport"),

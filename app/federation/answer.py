@@ -5,7 +5,7 @@ It refuses to know how the hits were come by, and what is kept for the next page
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.federation.blemishes import mended
 from app.federation.explain import answer_told
@@ -17,7 +17,7 @@ from app.federation.snapshot import token_of, versions_in
 from app.federation.stock import Stock
 from app.protocol.params import RetrieveParams
 
-ON_ITS_OWN = (
+ON_ITS_OWN: Final = (
     "state: the shared state is not at hand and this gateway goes on alone: nextCursor leads on only here, and the "
     "session knows only what was answered here"
 )
@@ -114,7 +114,7 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: Stock | None) -> list
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
     entries = report([*outcomes, *plan.skipped])
-    legs: Mapping[str, Leg] = {leg.engine.id: leg for leg in plan.legs}
+    legs: dict[str, Leg] = {leg.engine.id: leg for leg in plan.legs}
     for entry in entries:
         leg = legs.get(entry["id"])
         if leg is not None:

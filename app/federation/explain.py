@@ -13,7 +13,8 @@ from app.federation.portion import Portion
 from app.federation.stock import Stock
 from app.fusion.confidence import valid_confidence
 from app.fusion.identity import body_text, public_id
-from app.fusion.ranked import FusionOptions, RankedList, cast
+from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.roll import Roll
 from app.fusion.shares import Shares, Standing, shares_of
 
 MAX_TITLE = 200
@@ -102,7 +103,8 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 
 def _list(ranked: RankedList, options: FusionOptions) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused once more."""
-    source, hits, places = cast(ranked, options.identity)
+    roll = Roll([ranked], options.identity)
+    ((source, hits, _),) = roll.ballots
     return {
         "engine": source.engine,
         "weight": source.weight,
@@ -110,7 +112,7 @@ def _list(ranked: RankedList, options: FusionOptions) -> dict[str, Any]:
         "asked": source.fetch_k,
         "scoreFloor": source.score_floor,
         "confidence": source.confidence,
-        "hits": [_listed(key, hit, source.namespace) for key, hit in zip(places, hits, strict=True)],
+        "hits": [_listed(key, hit, source.namespace) for key, hit in zip(roll.keys, hits, strict=True)],
     }
 
 

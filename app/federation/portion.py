@@ -5,7 +5,7 @@ Scores belong to our scale here, so `minScore`, `tokenBudget` and a diversified 
 """
 
 from collections.abc import Container, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.federation.outcome import Hit
 from app.fusion.diversity import diversify
@@ -14,13 +14,13 @@ from app.fusion.merge import Fusion
 from app.fusion.screen import Screen
 from app.protocol.params import RetrieveOptions
 
-BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN: Final = 4
 """The documented estimate of `usage.tokens`: UTF-8 bytes of a hit's text, divided by this, rounded up."""
 
-DEFAULT_LAMBDA = 0.5
+DEFAULT_LAMBDA: Final = 0.5
 """`mmr.lambda` where the caller does not say."""
 
-MAX_POOL = 100
+MAX_POOL: Final = 100
 """Largest number of documents that are compared with each other for variety."""
 
 
@@ -48,7 +48,7 @@ class Portion(NamedTuple):
     tokens: int | None
 
 
-NOTHING = Portion([], (), 0, True, False, False, None)
+NOTHING: Final = Portion([], (), 0, True, False, False, None)
 """What is served where nobody was asked."""
 
 

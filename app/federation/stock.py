@@ -5,7 +5,7 @@ comes back. It refuses to know where a stock is kept and how much of it one answ
 """
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.federation.outcome import MAX_HITS, Outcome, degraded
 from app.federation.pinned import versions_of
@@ -18,7 +18,7 @@ from app.fusion.reranking import Reranked
 from app.fusion.strategies import fuse
 from app.protocol.params import RetrieveParams
 
-_NOBODY: frozenset[str] = frozenset()
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class Stock(NamedTuple):
@@ -143,17 +143,20 @@ def lists_of(legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> list[Ranke
 
 def _list_of(leg: Leg, outcome: Outcome) -> RankedList:
     entry = leg.engine.entry
-    return RankedList(  # by position, which is cheaper: weight, priority, fetch_k and so on
-        outcome.engine,
-        outcome.hits,
-        leg.weight,
-        entry.priority,
-        leg.asked,
-        leg.score_floor,
-        entry.confidence,
-        entry.id_namespace,
-        outcome.size,
-        entry.max_trust,
+    return tuple.__new__(  # a third of what RankedList(…) costs: weight, priority, fetch_k and so on
+        RankedList,
+        (
+            outcome.engine,
+            outcome.hits,
+            leg.weight,
+            entry.priority,
+            leg.asked,
+            leg.score_floor,
+            entry.confidence,
+            entry.id_namespace,
+            outcome.size,
+            entry.max_trust,
+        ),
     )
 
 

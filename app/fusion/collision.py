@@ -5,12 +5,13 @@ Decides only whether two texts look unrelated, cheaply and on the safe side. It 
 
 from collections.abc import Container, Iterable, Sequence
 from itertools import combinations
+from typing import Final
 
 from app.fusion.copies import Copy
 
-FIRST_WORDS = 60
+FIRST_WORDS: Final = 60
 """Words of each text that are compared."""
-LEAST_OVERLAP = 0.1
+LEAST_OVERLAP: Final = 0.1
 """Two texts that share less of their words (Jaccard) are clearly different."""
 
 

@@ -5,60 +5,67 @@ boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know h
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
-from math import inf, nan, sqrt
-from typing import Any
+from math import inf, sqrt
+from typing import Any, Final
 
-NEARLY_NOTHING = 1e-12
+NEARLY_NOTHING: Final = 1e-12
 """A first confidence below this says nothing about how the rest falls."""
-LEAST_SAY = 1e-6
+LEAST_SAY: Final = 1e-6
 """What an engine that claims everything still counts in the consensus."""
 
-LEAST_SHARE = 1e-300
+LEAST_SHARE: Final = 1e-300
 """A smaller product of weight and say would be lost, and the mean divided by nothing."""
 
-_NUMBERS = frozenset({float, int})
-_ABSENT = {type(None)}
-
-
-Testimony = tuple[Sequence[float], float, float, int]
+Testimony = tuple[list[float], float, float, int]
 """What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
 The curve is empty for an engine that gave no confidence."""
 
-SILENCE: Testimony = ((), 1.0, 0.0, 0)
-
-_OUT_OF_RANGE = [inf]
+SILENCE: Final[Testimony] = ([], 1.0, 0.0, 0)
 
 
 def valid_confidence(value: Any) -> float | None:
     """`value` if it is a number in [0,1], else None: booleans, NaN and other types count as missing."""
-    kind = type(value)
-    return value if (kind is float or kind is int) and 0 <= value <= 1 else None
+    if type(value) is float:
+        return value if 0.0 <= value <= 1.0 else None
+    return value if type(value) is int and 0 <= value <= 1 else None
 
 
-def hear(hits: Sequence[dict[str, Any]], asked: int, independent: bool) -> Testimony:
+def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Testimony:
     """The testimony of one deduplicated list; `asked` is K, not less than its length.
 
     The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
     from a judge that does not follow the engine's ranking: no projection, full coherence.
     """
     values: list[Any] = [hit.get("confidence") for hit in hits]
-    kinds = set(map(type, values))
-    if kinds <= _ABSENT:
-        return SILENCE
     faults = 0
-    total = sum(values) if kinds <= _NUMBERS else nan
-    # Without NaN, which a sum betrays, sorting is sound and shows the bounds as well.
-    ordered = sorted(values, reverse=True) if total == total else _OUT_OF_RANGE
-    if ordered[0] > 1 or ordered[-1] < 0:
+    sound, falling, total = _measured(values)
+    if not sound:
         values, faults = _filled(values)
         if not values:
-            return (), 1.0, 0.0, faults
-        total, ordered = sum(values), sorted(values, reverse=True)
-    if independent or values == ordered:
+            return [], 1.0, 0.0, faults
+        sound, falling, total = _measured(values)
+    elif not values:
+        return SILENCE
+    if independent or falling:
         return values, 1.0, _resolution(values[0], total, asked), faults
     curve, coherence = project(values, total / len(values))
     return curve, coherence, coherence * _resolution(curve[0], total, asked), faults
+
+
+def _measured(values: list[Any]) -> tuple[bool, bool, float]:
+    """Whether all are numbers in [0,1], and if so whether they never rise, and their sum."""
+    falling, last, total = True, 1.0, 0.0
+    for value in values:
+        if type(value) is not float and (type(value) is not int or not 0 <= value <= 1):
+            return False, False, 0.0
+        number: float = value
+        if not 0.0 <= number <= last:
+            if not 0.0 <= number <= 1.0:
+                return False, False, 0.0
+            falling = False
+        last = number
+        total += number
+    return True, falling, total
 
 
 def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
@@ -71,7 +78,7 @@ def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
     return [last := value if value is not None else last for value in valid], faults
 
 
-def project(values: Sequence[float], mean: float) -> tuple[list[float], float]:
+def project(values: list[float], mean: float) -> tuple[list[float], float]:
     """p and ρ of values with that mean.
 
     p is the non-increasing least-squares projection: neighbours that rise are pooled into their mean. ρ² = 1 − SSE/SST
@@ -89,7 +96,7 @@ def project(values: Sequence[float], mean: float) -> tuple[list[float], float]:
         sizes.append(size)
     curve: list[float] = []
     between = 0.0
-    for level, size in zip(levels, sizes, strict=True):
+    for level, size in zip(levels, sizes):
         if size:
             curve += [level] * size
             between += size * (level - mean) ** 2
@@ -107,15 +114,23 @@ def _resolution(first: float, total: float, asked: int) -> float:
 
 def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
     """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
-    voices = [
-        (max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE), curve)
-        for weight, (curve, _, say, _) in heard
-    ]
+    shares: list[float] = []
+    curves: list[list[float]] = []
+    for weight, (curve, _, say, _) in heard:
+        shares.append(max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE))
+        curves.append(curve)
     levels: list[float] = []
-    for depth in sorted({len(curve) for _, curve in voices}):
-        reached = len(levels)
-        reaching = [voice for voice in voices if len(voice[1]) >= depth]
-        shares = sum([share for share, _ in reaching])
-        scaled = [[share * value for value in curve[reached:depth]] for share, curve in reaching]
-        levels += [sum(column) / shares for column in zip(*scaled, strict=True)]
-    return list(accumulate(levels, min))
+    lowest = inf
+    for depth in sorted({len(curve) for curve in curves}):
+        reaching = [place for place, curve in enumerate(curves) if len(curve) >= depth]
+        shares, curves = [shares[place] for place in reaching], [curves[place] for place in reaching]
+        whole = 0.0
+        for share in shares:
+            whole += share
+        for rank in range(len(levels), depth):
+            total = 0.0
+            for share, curve in zip(shares, curves):
+                total += share * curve[rank]
+            lowest = min(lowest, total / whole)
+            levels.append(lowest)
+    return levels

@@ -1,29 +1,19 @@
-"""The copies of one document, in engine-id order, and which of them lends its body to the fused hit.
+"""A copy of a document, and which of several lends its body to the fused hit.
 
 Decides richness alone: longer text, then more content blocks, then better rank, higher priority, smaller engine id.
 It refuses to know fused scores.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from app.fusion.ranked import Ballot, RankedList
+from app.fusion.ranked import RankedList
 
 Copy = tuple[RankedList, int, dict[str, Any]]
 """Whose it is, its rank there (1 is best, duplicates closed up), and the hit as the engine sent it."""
 
 
-def copies_of(key: str, ballots: Sequence[Ballot]) -> list[Copy]:
-    """Every engine's copy of the document `key`, in the order of the ballots."""
-    return [
-        (source, places[key] + 1, hits[places[key]])  # tested first: most engines do not have it
-        for source, hits, places in ballots
-        if key in places
-    ]
-
-
-def richest(copies: Sequence[Copy]) -> Copy:
-    """The copy whose body is kept. Of equals the first, so the smaller engine id."""
+def richest(copies: list[Copy]) -> Copy:
+    """The copy whose body is kept, of copies in engine-id order. Of equals the first, so the smaller id."""
     best, longest = copies[0], -1
     for copy in copies:
         text = copy[2].get("text")

@@ -4,23 +4,22 @@ A hit without the wished-for mark falls back to its id. Keys of different kinds 
 It refuses to know ranks and scores.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from unicodedata import normalize
 from urllib.parse import SplitResult, urlsplit
 
 Identity = Literal["id", "uri", "content"]
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-def identify(hits: Sequence[dict[str, Any]], identity: Identity, namespace: str | None) -> list[str]:
+def identify(hits: list[dict[str, Any]], identity: Identity, namespace: str | None) -> list[str]:
     """One key per hit (RCP §16.3). Under `id` the key is the stringified id itself, with its namespace."""
     if identity == "id":
         if namespace is None:
-            return [f"{hit['id']}" for hit in hits]
+            return [own if type(own := hit["id"]) is str else f"{own}" for hit in hits]
         return [f"{namespace}:{hit['id']}" for hit in hits]
     mark = _uri_mark if identity == "uri" else _content_mark
     return [mark(hit) or f"id:{public_id(hit, namespace)}" for hit in hits]

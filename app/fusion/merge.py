@@ -4,39 +4,34 @@ Hits are built on demand, only those asked for, as fresh objects; what the engin
 know how points were given.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final, final
 
 from app.fusion.collision import clashing
 from app.fusion.confidence import valid_confidence
-from app.fusion.copies import Copy, copies_of, richest
-from app.fusion.identity import Identity, body_text, public_id
+from app.fusion.copies import Copy, richest
+from app.fusion.identity import body_text, public_id
 from app.fusion.reranking import Reranked, stamped
 from app.fusion.tally import UNIT, Tally
 from app.fusion.trust import capped, merged_trust
 
+_NO_COPIES: Final[list[Copy]] = []
 
+
+@final
 class Fusion:
     """Documents of several engines in one total order."""
 
-    __slots__ = ("_copies", "_identity", "_tally", "duplicates", "method", "notes", "reranking")
+    __slots__ = ("_copies", "_tally", "duplicates", "method", "notes", "reranking")
 
-    def __init__(
-        self,
-        method: str,
-        notes: tuple[str, ...],
-        tally: Tally,
-        identity: Identity,
-        reranking: Reranked | None = None,
-    ) -> None:
+    def __init__(self, method: str, notes: tuple[str, ...], tally: Tally, reranking: Reranked | None = None) -> None:
         """`reranking`: what a reranker made of the order, if one was asked."""
         self.method = method
         self.notes = notes
         self.reranking = reranking
         self._tally = tally
-        self._identity = identity
-        self._copies: dict[str, list[Copy]] = {}
-        self.duplicates = sum([len(source.hits) for source, _, _ in tally.ballots]) - len(tally.units)
+        self._copies: list[list[Copy]] = [_NO_COPIES] * len(tally.units)
+        self.duplicates = sum([len(source.hits) for source, _, _ in tally.roll.ballots]) - len(tally.units)
         """Copies merged away, across engines and within lists."""
 
     def __len__(self) -> int:
@@ -44,45 +39,47 @@ class Fusion:
         return len(self._tally.order(0))
 
     def __repr__(self) -> str:
-        engines = ", ".join(f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.ballots)
+        engines = ", ".join([f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.roll.ballots])
         return f"<Fusion {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
 
     def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The identity keys, best first, from `start` up to `stop`."""
-        return self._tally.order(stop)[start:stop]
+        keys = self._tally.roll.keys
+        return [keys[number] for number in self._numbers(start, stop)]
 
     def scores(self) -> list[float]:
         """The reported `score` of every document, best first, without building hits."""
         units = self._tally.units
-        scores = [self._score(units[key]) for key in self._tally.order(0)]
+        numbers = self._tally.order(0)
+        scores = [self._score(units[number]) for number in numbers]
         if self.reranking is None:
             return scores
-        given = self.reranking.scores
-        return [given.get(key, score) for key, score in zip(self._tally.order(0), scores, strict=True)]
+        given, keys = self.reranking.scores, self._tally.roll.keys
+        return [given.get(keys[number], score) for number, score in zip(numbers, scores)]
 
     def hits(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """The fused hits from `start` up to `stop` (RCP §16.3)."""
-        keys = self._tally.order(stop)[start:stop]
-        hits = [self._fused(key) for key in keys]
-        return hits if self.reranking is None else stamped(keys, hits, self.reranking)
+        hits = [self._fused(number) for number in self._numbers(start, stop)]
+        return hits if self.reranking is None else stamped(self.keys(start, stop), hits, self.reranking)
 
     def origins(self, keys: Iterable[str]) -> dict[str, dict[str, str | int | float]]:
         """Id as callers see it -> engine id -> the id that this engine gave it, of the documents with these keys."""
         found = {}
+        numbers = self._tally.roll.numbers
         for key in keys:
-            copies = self._copies_of(key)
+            copies = self._copies_of(numbers[key])
             source, _, hit = richest(copies)
             found[f"{public_id(hit, source.namespace)}"] = {copy[0].engine: copy[2]["id"] for copy in copies}
         return found
 
     def text(self, index: int) -> str:
         """The text of the document at `index`: of its kept copy, or empty."""
-        return body_text(richest(copies_of(self._tally.order()[index], self._tally.ballots))[2])
+        return body_text(richest(self._tally.roll.copies(self._tally.order()[index]))[2])
 
     def pick(self, order: Iterable[int]) -> "Fusion":
         """The same fusion with only the documents at these indexes, in this order."""
-        chosen = [self._tally.order()[index] for index in order]
-        return Fusion(self.method, self.notes, self._tally.picked(chosen), self._identity, self.reranking)
+        numbers = self._tally.order()
+        return self._picked([numbers[index] for index in order], self.reranking)
 
     def reranked(self, top: int, values: Mapping[int, float]) -> "Fusion":
         """The same documents, with the first `top` of them in the order of a reranker's `values` (index -> value).
@@ -101,7 +98,8 @@ class Fusion:
 
     def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "Fusion":
         """The same fusion in an order of `keys` that it was once served in."""
-        return Fusion(self.method, self.notes, self._tally.picked(list(keys)), self._identity, reranking)
+        numbers = self._tally.roll.numbers
+        return self._picked([numbers[key] for key in keys], reranking)
 
     def collisions(
         self, start: int = 0, stop: int | None = None, known: Container[tuple[str, str]] = ()
@@ -110,40 +108,48 @@ class Fusion:
 
         Looks only at the asked slice, and not at pairs that are `known`.
         """
-        if self._identity != "id":
+        roll = self._tally.roll
+        if roll.identity != "id":
             return []
         found: list[tuple[str, str, str]] = []
-        for key in self._tally.order(stop)[start:stop]:
-            copies = self._copies_of(key)
+        for number in self._numbers(start, stop):
+            copies = self._copies_of(number)
             if len(copies) > 1:
                 text = copies[0][2].get("text")
                 if [None for copy in copies if copy[2].get("text") != text]:
-                    found += [(a, b, key) for a, b in clashing(copies, known)]
+                    found += [(a, b, roll.keys[number]) for a, b in clashing(copies, known)]
         return found
 
     def shared(self, start: int = 0, stop: int | None = None) -> list[list[str]]:
         """Of each document of the slice that several engines gave, which did, by id."""
         found = []
-        for key in self._tally.order(stop)[start:stop]:
-            copies = self._copies_of(key)
+        for number in self._numbers(start, stop):
+            copies = self._copies_of(number)
             if len(copies) > 1:
-                found.append(sorted([copy[0].engine for copy in copies]))
+                found.append([source.engine for source, _, _ in copies])
         return found
 
-    def _copies_of(self, key: str) -> list[Copy]:
+    def _numbers(self, start: int, stop: int | None) -> list[int]:
+        """The documents from `start` up to `stop`."""
+        return self._tally.order(stop)[start:stop]
+
+    def _picked(self, numbers: list[int], reranking: Reranked | None) -> "Fusion":
+        return Fusion(self.method, self.notes, self._tally.picked(numbers), reranking)
+
+    def _copies_of(self, number: int) -> list[Copy]:
         """The copies of one document, looked for once."""
-        copies = self._copies.get(key)
-        if copies is None:
-            copies = self._copies[key] = copies_of(key, self._tally.ballots)
+        copies = self._copies[number]
+        if not copies:
+            copies = self._copies[number] = self._tally.roll.copies(number)
         return copies
 
     def _score(self, units: float) -> float:
         ceiling = self._tally.ceiling
         return min(1.0, units / ceiling) if ceiling > 0 else 0.0
 
-    def _fused(self, key: str) -> dict[str, Any]:
-        copies = self._copies_of(key)
-        units = self._tally.units[key]
+    def _fused(self, number: int) -> dict[str, Any]:
+        copies = self._copies_of(number)
+        units = self._tally.units[number]
         if len(copies) == 1:
             return self._lone(copies[0], units)
         source, rank, hit = richest(copies)
@@ -189,11 +195,11 @@ class Fusion:
         if source.max_trust is not None:
             _cap_trust(fused, source.max_trust)
         if "confidence" in hit:
-            confidence = valid_confidence(hit["confidence"])
-            if confidence is None or source.confidence == "ignore":
+            given = hit["confidence"]
+            if valid_confidence(given) is None or source.confidence == "ignore":
                 del fused["confidence"]
             else:
-                mark["confidence"] = confidence
+                mark["confidence"] = given  # as it was sent: compiled, a float is made of what is valid
         return fused
 
 
@@ -204,39 +210,38 @@ def _cap_trust(fused: dict[str, Any], highest: str) -> None:
         fused["trust"] = trust
 
 
-def _merged_meta(kept: dict[str, Any], copies: Sequence[Copy]) -> dict[str, Any]:
+def _merged_meta(kept: dict[str, Any], copies: list[Copy]) -> dict[str, Any]:
     """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
     meta: dict[str, Any] = {}
-    for _, _, hit in reversed(copies):
-        own = hit.get("meta")
-        if own and type(own) is dict:
+    place = len(copies)
+    while place:
+        place -= 1
+        own = copies[place][2].get("meta")
+        if type(own) is dict:
             meta.update(own)
-    own = kept.get("meta")
-    if own and type(own) is dict:
-        meta.update(own)
+    if kept is not copies[0][2]:
+        own = kept.get("meta")
+        if type(own) is dict:
+            meta.update(own)
     return meta
 
 
-def _contributors(copies: Sequence[Copy]) -> tuple[list[dict[str, Any]], float | None]:
+def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | None]:
     """`meta.engines`, and the mean of the raw confidences by weight: plain if nobody has a weight, None if none."""
     marks: list[dict[str, Any]] = []
     claimed = weighed = weights = 0.0
     voices = 0
     for source, rank, hit in copies:
-        mark: dict[str, Any] = {"id": source.engine, "rank": rank, "score": hit["score"]}
-        marks.append(mark)
-        confidence = hit.get("confidence")
-        if type(confidence) is not float or not 0.0 <= confidence <= 1.0:
-            confidence = valid_confidence(confidence)
-            if confidence is None:
-                continue
-        if source.confidence == "ignore":
+        given = hit.get("confidence")
+        said = None if source.confidence == "ignore" else valid_confidence(given)
+        if said is None:
+            marks.append({"id": source.engine, "rank": rank, "score": hit["score"]})
             continue
-        mark["confidence"] = confidence
+        marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": given})
         weight = source.weight
         voices += 1
-        claimed += confidence
-        weighed += weight * confidence
+        claimed += said
+        weighed += weight * said
         weights += weight
     if not voices:
         return marks, None
@@ -245,7 +250,7 @@ def _contributors(copies: Sequence[Copy]) -> tuple[list[dict[str, Any]], float |
     return marks, min(1.0, weighed / weights)
 
 
-def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: Sequence[Copy]) -> None:
+def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: list[Copy]) -> None:
     """A citation where only another copy has one, and the most cautious trust. The kept copy has the longest text."""
     cited = type(fused.get("citation")) is dict
     statements: list[Any] = []

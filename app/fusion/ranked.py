@@ -1,19 +1,18 @@
 """The blend's input: one engine's ranked list, and the wishes for fusing several of them.
 
-Decides what a list is once duplicates inside it are gone: the best rank is kept, later ranks close up.
-It refuses to know where a list came from and what the other lists hold.
+It decides what fusion may rely on. It refuses to know where a list came from and what is made of it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from app.fusion.identity import Identity, identify
+from app.fusion.identity import Identity
 
 Method = Literal["rrf", "weighted", "convex"]
 Reading = Literal["ranked", "independent", "ignore"]
 
-MAX_WEIGHT = 1e6
+MAX_WEIGHT: Final = 1e6
 """Largest weight of a list: sums of them stay far from the end of what a double can hold."""
 
 
@@ -50,26 +49,3 @@ class FusionOptions:
     rrf_k: int = 60
     confidence_weight: float = 0.8
     identity: Identity = "id"
-
-
-_STRINGS = frozenset({str})
-
-Ballot = tuple[RankedList, Sequence[dict[str, Any]], dict[str, int]]
-"""A ranked list without inner duplicates: its source, its hits, and the position of each document's key, best first.
-A plain tuple, because eight of them are unpacked for every fused hit."""
-
-
-def cast(source: RankedList, identity: Identity) -> Ballot:
-    """The ballot of one engine: every document once, at its best rank."""
-    hits = source.hits
-    if identity == "id" and source.namespace is None:
-        ids = [hit["id"] for hit in hits]
-        # A copy of a string must be hashed again; the ids themselves are hashed once for every table they go into.
-        keys = ids if _STRINGS.issuperset(map(type, ids)) else [f"{key}" for key in ids]
-        places = dict(zip(keys, range(len(keys)), strict=True))
-        if len(places) == len(hits):
-            return source, hits, places
-    first: dict[str, dict[str, Any]] = {}
-    for key, hit in zip(identify(hits, identity, source.namespace), hits, strict=True):
-        first.setdefault(key, hit)
-    return source, list(first.values()), {key: place for place, key in enumerate(first)}

@@ -49,11 +49,10 @@ def shares_of(lists: Sequence[RankedList], options: FusionOptions, keys: Sequenc
 
 def _standing(whole: Blend, key: str) -> Standing:
     found: list[tuple[str, int, float | None, float]] = []
-    for (source, hits, places), points in zip(whole.ballots, whole.points, strict=True):
-        place = places.get(key)
-        if place is not None:
-            believed = None if source.confidence == "ignore" else valid_confidence(hits[place].get("confidence"))
-            found.append((source.engine, place + 1, believed, points[place]))
+    for turn, place in whole.roll.places(key):
+        source, hits, _ = whole.roll.ballots[turn]
+        believed = None if source.confidence == "ignore" else valid_confidence(hits[place].get("confidence"))
+        found.append((source.engine, place + 1, believed, whole.points[turn][place]))
     total = sum(part[3] for part in found)
     parts = [Part(*part, share=part[3] / total if total > 0 else 0.0) for part in found]
     return Standing(key, total, sorted(parts, key=lambda part: (-part.points, part.engine)))

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, isfinite
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.fusion.confidence import SILENCE, Testimony, consensus, hear
 from app.fusion.merge import Fusion
-from app.fusion.ranked import Ballot, FusionOptions, Method, RankedList, cast
+from app.fusion.ranked import FusionOptions, Method, RankedList
+from app.fusion.roll import Ballot, Roll
 from app.fusion.tally import count, grid_for
 
-_engine_of = attrgetter("engine")
+_engine_of: Final = attrgetter("engine")
 
 
 class Blend(NamedTuple):
@@ -23,8 +24,8 @@ class Blend(NamedTuple):
 
     method: Method
     """The one that was applied."""
-    ballots: Sequence[Ballot]
-    points: Sequence[Sequence[float]]
+    roll: Roll
+    points: list[list[float]]
     """Of each ballot, by rank; may be longer than it."""
     ceiling: float
     """The most that one document could have."""
@@ -37,28 +38,29 @@ def fuse(lists: Sequence[RankedList], options: FusionOptions) -> Fusion:
     Convex falls back to rrf, with a note, unless every list states a `score_floor`. Raises nothing for lists that keep
     the promises of RankedList.
     """
-    method, ballots, points, ceiling, notes = blend(lists, options)
-    return Fusion(method, notes, count(ballots, points, ceiling, options.identity), options.identity)
+    method, roll, points, ceiling, notes = blend(lists, options)
+    return Fusion(method, notes, count(roll, points, ceiling))
 
 
 def blend(lists: Sequence[RankedList], options: FusionOptions) -> Blend:
     """The points of `fuse`."""
-    identity = options.identity
-    ballots = [cast(ranked, identity) for ranked in sorted(lists, key=_engine_of)]
+    roll = Roll(sorted(lists, key=_engine_of), options.identity)
+    ballots = roll.ballots
+    weights = [source.weight for source, _, _ in ballots]
     testimonies = [_testimony(ballot) for ballot in ballots]
     method, fallback = _allowed(options.method, ballots)
-    weights = [source.weight for source, _, _ in ballots]
     best = 1 / (options.rrf_k + 1) if method == "rrf" else 1.0
     grid = grid_for(fsum(weights) * best)
     if method == "rrf":
-        points = _tempered(ballots, testimonies, options, grid)
+        longest = max([len(named) for _, _, named in ballots], default=0)
+        points = _tempered(weights, testimonies, longest, options, grid)
     else:
         points = [_scaled(ballot, method, grid) for ballot in ballots]
     ceiling = sum([(weight * best + grid) - grid for weight in weights])
-    return Blend(method, ballots, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
+    return Blend(method, roll, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
 
 
-def _allowed(wished: Method, ballots: Sequence[Ballot]) -> tuple[Method, tuple[str, ...]]:
+def _allowed(wished: Method, ballots: list[Ballot]) -> tuple[Method, tuple[str, ...]]:
     if wished != "convex":
         return wished, ()
     without = [source.engine for source, _, _ in ballots if source.score_floor is None]
@@ -67,20 +69,21 @@ def _allowed(wished: Method, ballots: Sequence[Ballot]) -> tuple[Method, tuple[s
     return "rrf", (f"fusion: rrf in place of convex, which needs a scoreFloor from {', '.join(without)}",)
 
 
-def _faults(ballots: Sequence[Ballot], testimonies: Sequence[Testimony]) -> list[str]:
+def _faults(ballots: list[Ballot], testimonies: list[Testimony]) -> list[str]:
     return [
         f"{source.engine}: {faults} confidence value(s) not in [0,1] counted as missing"
-        for (source, _, _), (_, _, _, faults) in zip(ballots, testimonies, strict=True)
+        for (source, _, _), (_, _, _, faults) in zip(ballots, testimonies)
         if faults
     ]
 
 
 def _testimony(ballot: Ballot) -> Testimony:
-    source, hits, _ = ballot
-    if source.confidence == "ignore":
+    source, hits, named = ballot
+    reading = source.confidence
+    if reading == "ignore":
         return SILENCE
-    asked = source.fetch_k if source.fetch_k > len(hits) else len(hits)
-    return hear(hits, asked, source.confidence == "independent")
+    asked = source.fetch_k
+    return hear(hits, asked if asked > len(named) else len(named), reading == "independent")
 
 
 @lru_cache(maxsize=64)
@@ -90,47 +93,40 @@ def reciprocals(rrf_k: int, size: int) -> tuple[float, ...]:
 
 
 def _tempered(
-    ballots: Sequence[Ballot], testimonies: Sequence[Testimony], options: FusionOptions, grid: float
+    weights: list[float], testimonies: list[Testimony], longest: int, options: FusionOptions, grid: float
 ) -> list[list[float]]:
     """w·[(1 − β) + β·ĉ(r)]/(rrfK + r); plain points if β is 0 or no engine with a weight gives any confidence."""
     beta = options.confidence_weight
-    weights = [source.weight for source, _, _ in ballots]
-    longest = max([len(hits) for _, hits, _ in ballots], default=0)
     # Tables come in powers of two, so that few of them serve all lengths.
-    table = reciprocals(options.rrf_k, 1 << max(7, longest.bit_length()))[:longest]
-    heard = [(weight, said) for weight, said in zip(weights, testimonies, strict=True) if said[0] and weight > 0]
+    table = list(reciprocals(options.rrf_k, 1 << max(7, longest.bit_length()))[:longest])
+    heard = [(weight, said) for weight, said in zip(weights, testimonies) if said[0] and weight > 0]
     if beta == 0 or not heard:
         plain = {weight: _agreeing(weight, table, grid) for weight in set(weights)}
         return [plain[weight] for weight in weights]
     level = consensus(heard)
     level += level[-1:] * (longest - len(level))
     # Written as 1 − β(1 − c̄), so that full confidence gives exactly the plain point.
-    believed = [t * (1.0 - beta * (1.0 - c)) for t, c in zip(table, level, strict=True)]
+    believed = [t * (1.0 - beta * (1.0 - c)) for t, c in zip(table, level)]
     steps = [beta * t for t in table]
     return [
         _deviating(weight, believed, steps, level, said, grid) if said[0] else _agreeing(weight, believed, grid)
-        for weight, said in zip(weights, testimonies, strict=True)
+        for weight, said in zip(weights, testimonies)
     ]
 
 
-def _agreeing(weight: float, believed: Sequence[float], grid: float) -> list[float]:
+def _agreeing(weight: float, believed: list[float], grid: float) -> list[float]:
     """The points of one engine that says nothing of its own."""
     return [(weight * point + grid) - grid for point in believed]
 
 
 def _deviating(
-    weight: float,
-    believed: Sequence[float],
-    steps: Sequence[float],
-    level: Sequence[float],
-    said: Testimony,
-    grid: float,
+    weight: float, believed: list[float], steps: list[float], level: list[float], said: Testimony, grid: float
 ) -> list[float]:
     """The points of one engine: what the consensus believes, and the step from there to what the engine says."""
     curve, modesty, boast, _ = said
     return [
         (weight * (b + (boast if p > c else modesty) * (p - c) * step) + grid) - grid
-        for b, step, c, p in zip(believed, steps, level, curve, strict=False)
+        for b, step, c, p in zip(believed, steps, level, curve)
     ]
 
 

@@ -4,53 +4,49 @@ Decides who comes first: the higher sum, then the higher summed weight, then the
 and compared in units of 1e-12, so that equal documents stay equal whoever returned them.
 """
 
-from collections.abc import Iterable, Sequence
 from math import frexp, fsum
+from typing import Final, final
 
-from app.fusion.copies import copies_of, richest
-from app.fusion.identity import Identity, public_id
-from app.fusion.ranked import Ballot
+from app.fusion.copies import richest
+from app.fusion.identity import public_id
+from app.fusion.roll import Roll
 
-UNIT = 1e12
+UNIT: Final = 1e12
 """Units of 1: sums are compared after rounding to 1/UNIT."""
 
-_ROUNDING = 1.5 * 2.0**52
-"""Added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no fraction to
-speak of."""
-
-Points = Iterable[float]
-"""What one ballot adds to its documents, best rank first; may be longer than the ballot."""
+_ROUNDING: Final = 6755399441055744.0
+"""1.5 · 2^52: added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no
+fraction to speak of."""
 
 
+@final
 class Tally:
-    """The outcome of the count. `units` are S in whole units of 1/UNIT by document, `ceiling` the most S could be.
+    """The outcome of the count. `units` are S in whole units of 1/UNIT by the number of a document, `ceiling` the most
+    S could be.
 
     Ties are settled only as far down as somebody looks: of a hundred documents ten are asked for.
     """
 
-    __slots__ = ("_identity", "_order", "_settled", "ballots", "ceiling", "units")
+    __slots__ = ("_order", "_settled", "ceiling", "roll", "units")
 
-    def __init__(self, ballots: Sequence[Ballot], units: dict[str, float], ceiling: float, identity: Identity) -> None:
-        self.ballots = ballots
+    def __init__(self, roll: Roll, units: list[float], ceiling: float, order: list[int] | None = None) -> None:
+        """`order`: documents in an order that stands; by default all of them, by their sums."""
+        self.roll = roll
         self.units = units
         self.ceiling = ceiling
-        self._identity = identity
-        self._order = sorted(units, key=units.__getitem__, reverse=True)
-        self._settled = 0
+        self._settled = 0 if order is None else len(order)
+        self._order: list[int] = _by_sum(units) if order is None else order
 
-    def order(self, stop: int | None = None) -> list[str]:
-        """The documents' keys, best first; correct up to `stop` (all by default)."""
+    def order(self, stop: int | None = None) -> list[int]:
+        """The documents' numbers, best first; correct up to `stop` (all by default)."""
         wanted = len(self._order) if stop is None else min(stop, len(self._order))
         if self._settled < wanted:
             self._settle(wanted)
         return self._order
 
-    def picked(self, keys: Sequence[str]) -> "Tally":
+    def picked(self, numbers: list[int]) -> "Tally":
         """The same sums with only these documents, in this order."""
-        chosen = Tally(self.ballots, self.units, self.ceiling, self._identity)
-        chosen._order = list(keys)
-        chosen._settled = len(keys)
-        return chosen
+        return Tally(self.roll, self.units, self.ceiling, numbers)
 
     def _settle(self, wanted: int) -> None:
         """Put each run of equal sums that begins before `wanted` into its order."""
@@ -66,17 +62,22 @@ class Tally:
             start = stop
         self._settled = start
 
-    def _standing(self, key: str) -> tuple[float, str, str]:
+    def _standing(self, number: int) -> tuple[float, str, str]:
         """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
-        weight = fsum([source.weight for source, _, places in self.ballots if key in places])
-        return -weight, key if self._identity == "id" else self._kept_id(key), key
-
-    def _kept_id(self, key: str) -> str:
-        source, _, hit = richest(copies_of(key, self.ballots))
-        return str(public_id(hit, source.namespace))
+        roll = self.roll
+        weight, key = fsum(roll.weights(number)), roll.keys[number]
+        if roll.identity == "id":
+            return -weight, key, key
+        source, _, hit = richest(roll.copies(number))
+        return -weight, str(public_id(hit, source.namespace)), key
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self.units)} documents, settled to {self._settled}>"
+
+
+def _by_sum(units: list[float]) -> list[int]:
+    """The numbers of all documents, the highest sum first."""
+    return sorted(range(len(units)), key=units.__getitem__, reverse=True)
 
 
 def grid_for(ceiling: float) -> float:
@@ -88,14 +89,12 @@ def grid_for(ceiling: float) -> float:
     return 3.0 * 2.0 ** frexp(ceiling)[1]
 
 
-def count(ballots: Sequence[Ballot], points: Sequence[Points], ceiling: float, identity: Identity) -> Tally:
-    """Add up the points and order the documents. Points lie on the grid of `ceiling`, the most one can have."""
-    sums: dict[str, float] = {}
-    for (_, _, places), given in zip(ballots, points, strict=True):
-        if sums.keys().isdisjoint(places):
-            sums.update(zip(places, given, strict=False))
-            continue
-        for key, point in zip(places, given, strict=False):
-            sums[key] = sums[key] + point if key in sums else point
-    units = {key: (value * UNIT + _ROUNDING) - _ROUNDING for key, value in sums.items()}
-    return Tally(ballots, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING, identity)
+def count(roll: Roll, points: list[list[float]], ceiling: float) -> Tally:
+    """Add up the points and order the documents. `points` are what each ballot adds to its documents, best rank first;
+    there may be more of them than it has. They lie on the grid of `ceiling`, the most one document can have."""
+    sums = [0.0] * len(roll.keys)
+    for (_, _, named), given in zip(roll.ballots, points):
+        for number, point in zip(named, given):
+            sums[number] = sums[number] + point  # compiled, `+=` would go through the objects
+    units = [(value * UNIT + _ROUNDING) - _ROUNDING for value in sums]
+    return Tally(roll, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)

@@ -4,9 +4,9 @@ Decides between differing statements; the most cautious one wins. It refuses to 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-_CAUTION = {"untrusted": 0, "community": 1, "trusted": 2}
+_CAUTION: Final = {"untrusted": 0, "community": 1, "trusted": 2}
 
 
 def merged_trust(own: Any, others: Sequence[Any]) -> Any:

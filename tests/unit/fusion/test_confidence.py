@@ -25,7 +25,7 @@ def test_numbers_from_0_to_1_are_confidences(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, False, None, -0.001, 1.001, 2, -1, math.nan, math.inf, -math.inf, "0.5", [0.5], {"a": 1}]
+    "value", [True, False, None, -0.001, 1.001, 2, -1, 10**400, math.nan, math.inf, -math.inf, "0.5", [0.5], {"a": 1}]
 )
 def test_everything_else_is_missing(value: Any) -> None:
     """Booleans, NaN, numbers out of range and other types are holes, alone and among others."""

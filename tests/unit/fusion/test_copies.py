@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from app.fusion.copies import copies_of, richest
-from app.fusion.ranked import RankedList, cast
+from app.fusion.copies import richest
+from app.fusion.ranked import RankedList
 
 
 def _kept(*copies: tuple[str, int, int, dict[str, Any]]) -> str:
@@ -45,11 +45,3 @@ def test_a_body_of_another_type_is_no_body() -> None:
     """A text that is no string and a content that is no array count nothing."""
     assert _kept(("a", 1, 0, {"text": ["long"] * 9, "content": "long"}), ("b", 2, 0, {"text": "t"})) == "b"
     assert _kept(("a", 2, 0, {"content": "abc"}), ("b", 1, 0, {"content": None})) == "b"
-
-
-def test_copies_come_in_the_order_of_the_ballots_with_their_ranks() -> None:
-    """Ranks are counted after inner duplicates are gone."""
-    a = RankedList("a", [{"id": "y"}, {"id": "y"}, {"id": "x"}])
-    b = RankedList("b", [{"id": "x"}])
-    ballots = [cast(a, "id"), cast(b, "id"), cast(RankedList("c", []), "id")]
-    assert copies_of("x", ballots) == [(a, 2, {"id": "x"}), (b, 1, {"id": "x"})]

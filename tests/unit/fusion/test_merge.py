@@ -100,6 +100,15 @@ def test_confidence_is_absent_where_nobody_gave_a_valid_one(lie: Any) -> None:
     assert merged({"confidence": lie}, {"confidence": 0.25})["confidence"] == 0.25
 
 
+def test_contributors_keep_the_number_that_was_sent() -> None:
+    """An integer confidence stays one in `meta.engines`, of a document of one engine and of one of several."""
+    for copies in ([{"confidence": 1}], [{"confidence": 1}, {"confidence": 0}]):
+        marks = merged(*copies)["meta"]["engines"]
+        assert [(type(mark["confidence"]), mark["confidence"]) for mark in marks] == [
+            (int, copy["confidence"]) for copy in copies
+        ]
+
+
 def test_full_confidence_of_everyone_is_exactly_one() -> None:
     """No rounding on the way."""
     assert merged(*[{"confidence": 1.0}] * 6, weight=0.1)["confidence"] == 1.0
