@@ -48,7 +48,7 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 def loads_answer(body: bytes | bytearray) -> Any:
     """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
-    if is_heavy(body, MAX_ANSWER_WEIGHT):
+    if len(body) > MAX_ANSWER_WEIGHT and is_heavy(body, MAX_ANSWER_WEIGHT):  # most need not be weighed
         raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
     return loads(body)
 

@@ -4,15 +4,15 @@ Telemetry room. Of one process these are plain numbers, read at the scrape; of s
 prometheus_client's own, which add up. It refuses to know how answers are fused.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from app.telemetry.counts import Exposed
+from app.telemetry.scale import Scale
 from app.telemetry.shared import is_shared
 
 CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -30,15 +30,17 @@ Pair = tuple[str, str]
 """Two engines, the smaller id first."""
 
 
-class Pairs(Collector):
+class Pairs:
     """How often which two engines gave the same document."""
+
+    __slots__ = ("_counts", "_paired", "_shared")
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: dict[Pair, float] = {}
         self._shared = Counter(*SHARED, ["engine", "other"], registry=registry) if is_shared() else None
         self._paired: list[str] = []
         if self._shared is None:
-            registry.register(self)
+            registry.register(Exposed(self.families))
 
     def declare(self, engine: str) -> None:
         """Let every pair of this engine and those before it exist with 0."""
@@ -60,13 +62,15 @@ class Pairs(Collector):
 
     def count(self, givers: Sequence[str]) -> None:
         """One document was given by all of these, sorted by id."""
+        counts = self._counts
         for pair in combinations(givers, 2):
-            if pair in self._counts:
-                self._counts[pair] += 1
+            count = counts.get(pair)
+            if count is not None:
+                counts[pair] = count + 1.0
                 if self._shared is not None:
                     self._shared.labels(*pair).inc()
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
         """The counts as they are now."""
         family = CounterMetricFamily(*SHARED, labels=("engine", "other"))
         for pair, count in self._counts.items():
@@ -77,17 +81,20 @@ class Pairs(Collector):
         return f"<Pairs of {len(self._paired)} engines, {sum(self._counts.values()):g} documents shared>"
 
 
-class Confidences(Collector):
+class Confidences:
     """How sure each engine was of its first hit."""
 
+    __slots__ = ("_counts", "_scale", "_shared", "_sums")
+
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._scale = Scale(CONFIDENCE_BUCKETS)
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
         self._shared = (
             Histogram(*CONFIDENCE, ["engine"], buckets=CONFIDENCE_BUCKETS, registry=registry) if is_shared() else None
         )
         if self._shared is None:
-            registry.register(self)
+            registry.register(Exposed(self.families))
 
     def declare(self, engine: str) -> None:
         """Let the series of this engine exist with 0."""
@@ -106,12 +113,12 @@ class Confidences(Collector):
         counts = self._counts.get(engine)
         if counts is None:  # it has left since
             return
-        counts[bisect_left(CONFIDENCE_BUCKETS, confidence)] += 1
+        counts[self._scale.place(confidence)] += 1
         self._sums[engine] += confidence
         if self._shared is not None:
             self._shared.labels(engine).observe(confidence)
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
         """The histograms as they are now."""
         family = HistogramMetricFamily(*CONFIDENCE, labels=("engine",))
         edges = [*map(floatToGoString, CONFIDENCE_BUCKETS), "+Inf"]

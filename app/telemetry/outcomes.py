@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from app.telemetry.counts import Exposed
 from app.telemetry.shared import is_shared
-from app.telemetry.tallies import Exposed, Tallies
+from app.telemetry.tallies import Tallies
 
 
 class Outcomes:
@@ -54,5 +55,5 @@ def outcomes(
             Counter(*counted, labels, registry=registry), Histogram(*timed, labels, buckets=bounds, registry=registry)
         )
     tallies = Tallies(counted, timed, labels, bounds)
-    registry.register(Exposed(tallies))
+    registry.register(Exposed(tallies.families))
     return tallies

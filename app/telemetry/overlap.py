@@ -4,8 +4,8 @@ Telemetry room. It decides how many answers are looked at, and keeps counts alon
 clock is handed in, in seconds. It refuses to know how lists are fused.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 SPAN = 250
@@ -26,31 +26,33 @@ class Generation:
     def __init__(self) -> None:
         self.answers = 0
         self.hits = 0
-        self.answered: Counter[str] = Counter()
-        self.given: Counter[str] = Counter()
-        self.alone: Counter[str] = Counter()
-        self.earned: Counter[str] = Counter()
-        self.shared: Counter[tuple[str, str]] = Counter()
+        self.answered: dict[str, int] = {}
+        self.given: dict[str, int] = {}
+        self.alone: dict[str, int] = {}
+        self.earned: dict[str, float] = {}
+        self.shared: dict[tuple[str, str], int] = {}
 
-    def add(self, answered: Iterable[str], hits: Iterable[Sequence[str]]) -> None:
+    def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
         """One answer: who answered, and of each hit who gave it."""
         self.answers += 1
-        self.answered.update(answered)
+        self.hits += len(hits)
+        for engine in answered:
+            self.answered[engine] = self.answered.get(engine, 0) + 1
         for givers in hits:
-            self.hits += 1
             if len(givers) == 1:
-                self._lone(givers[0])
-                continue
-            for place, giver in enumerate(givers):
-                self.given[giver] += 1
-                self.earned[giver] += 1 / len(givers)  # type: ignore[assignment]  # a Counter adds fractions as well
-                for other in givers[place + 1 :]:
-                    self.shared[(giver, other) if giver < other else (other, giver)] += 1
+                self.alone[givers[0]] = self.alone.get(givers[0], 0) + 1
+            else:
+                self._pair(givers)
+            part = 1 / len(givers)
+            for giver in givers:
+                self.given[giver] = self.given.get(giver, 0) + 1
+                self.earned[giver] = self.earned.get(giver, 0.0) + part
 
-    def _lone(self, giver: str) -> None:
-        self.given[giver] += 1
-        self.alone[giver] += 1
-        self.earned[giver] += 1
+    def _pair(self, givers: Sequence[str]) -> None:
+        """One hit was given by all of these."""
+        for first, second in combinations(givers, 2):
+            pair = (first, second) if first < second else (second, first)
+            self.shared[pair] = self.shared.get(pair, 0) + 1
 
     def __repr__(self) -> str:
         return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.shared)} pairs>"
@@ -97,7 +99,7 @@ class Overlap:
         self._next_look = now + LOOK_SECONDS
         return True
 
-    def add(self, answered: Iterable[str], hits: Iterable[Sequence[str]]) -> None:
+    def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
         """One answer: ids of the engines that answered, and of each hit those that gave it."""
         if self._now.answers >= SPAN:
             self._before, self._now = self._now, Generation()
@@ -107,19 +109,18 @@ class Overlap:
         """What is known now."""
         now, before = self._now, self._before
         hits = now.hits + before.hits
-        answered = now.answered + before.answered
-        given = now.given + before.given
-        alone = now.alone + before.alone
         places = {
             engine: Place(
-                answered[engine],
-                given[engine],
-                alone[engine],
-                (now.earned[engine] + before.earned[engine]) / hits if hits else 0.0,
+                now.answered.get(engine, 0) + before.answered.get(engine, 0),
+                now.given.get(engine, 0) + before.given.get(engine, 0),
+                now.alone.get(engine, 0) + before.alone.get(engine, 0),
+                (now.earned.get(engine, 0.0) + before.earned.get(engine, 0.0)) / hits if hits else 0.0,
             )
-            for engine in sorted(answered | given)
+            for engine in sorted({*now.answered, *now.given, *before.answered, *before.given})
         }
-        return Agreement(now.answers + before.answers, hits, places, dict(now.shared + before.shared))
+        pairs = {**before.shared, **now.shared}
+        shared = {pair: now.shared.get(pair, 0) + before.shared.get(pair, 0) for pair in pairs}
+        return Agreement(now.answers + before.answers, hits, places, shared)
 
     def __repr__(self) -> str:
         return f"<Overlap {self._now!r} after {self._before!r}>"
