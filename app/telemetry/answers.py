@@ -20,6 +20,9 @@ CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MAX_PAIRED = 32
 """Engines whose pairs are counted, those that were declared first: pairs grow with the square of engines."""
 
+MAX_GIVERS = 1000
+"""Sets of engines that gave documents together; beyond so many their pairs are counted at once."""
+
 SHARED = ("rcp_gateway_hits_shared", "Documents of answers that both engines gave.")
 CONFIDENCE = ("rcp_gateway_top_confidence", "The confidence that an engine gave the first hit of its answer.")
 
@@ -33,10 +36,11 @@ Pair = tuple[str, str]
 class Pairs:
     """How often which two engines gave the same document."""
 
-    __slots__ = ("_counts", "_paired", "_shared")
+    __slots__ = ("_counts", "_givers", "_paired", "_shared")
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: dict[Pair, float] = {}
+        self._givers: dict[tuple[str, ...], int] = {}
         self._shared = Counter(*SHARED, ["engine", "other"], registry=registry) if is_shared() else None
         self._paired: list[str] = []
         if self._shared is None:
@@ -46,6 +50,7 @@ class Pairs:
         """Let every pair of this engine and those before it exist with 0."""
         if engine in self._paired or len(self._paired) >= MAX_PAIRED:
             return
+        self._add_up()
         for other in self._paired:
             pair = (engine, other) if engine < other else (other, engine)
             self._counts[pair] = 0.0
@@ -55,29 +60,39 @@ class Pairs:
 
     def forget(self, engine: str) -> None:
         """Let every pair with this engine vanish."""
+        self._add_up()
         if engine in self._paired:
             self._paired.remove(engine)
         for pair in [pair for pair in self._counts if engine in pair]:
             del self._counts[pair]
 
     def count(self, givers: Sequence[str]) -> None:
-        """One document was given by all of these, sorted by id."""
-        counts = self._counts
-        for pair in combinations(givers, 2):
-            count = counts.get(pair)
-            if count is not None:
-                counts[pair] = count + 1.0
-                if self._shared is not None:
-                    self._shared.labels(*pair).inc()
+        """One document was given by all of these, sorted by id. Pairs are made of them when somebody looks."""
+        together = tuple(givers)
+        self._givers[together] = self._givers.get(together, 0) + 1
+        if self._shared is not None or len(self._givers) > MAX_GIVERS:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Count the pairs of what was counted since it was last done."""
+        givers, self._givers = self._givers, {}
+        for together, documents in givers.items():
+            for pair in combinations(together, 2):
+                if pair in self._counts:
+                    self._counts[pair] += documents
+                    if self._shared is not None:
+                        self._shared.labels(*pair).inc(documents)
 
     def families(self) -> Iterator[Metric]:
         """The counts as they are now."""
+        self._add_up()
         family = CounterMetricFamily(*SHARED, labels=("engine", "other"))
         for pair, count in self._counts.items():
             family.add_metric(pair, count)
         yield family
 
     def __repr__(self) -> str:
+        self._add_up()
         return f"<Pairs of {len(self._paired)} engines, {sum(self._counts.values()):g} documents shared>"
 
 

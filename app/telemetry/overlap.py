@@ -4,6 +4,7 @@ Telemetry room. It decides how many answers are looked at, and keeps counts alon
 clock is handed in, in seconds. It refuses to know how lists are fused.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -19,43 +20,30 @@ MAX_HITS = 100
 
 
 class Generation:
-    """The counts of up to SPAN answers."""
+    """The counts of up to SPAN answers: of sets of engines, of which the rest is made when somebody asks."""
 
-    __slots__ = ("alone", "answered", "answers", "earned", "given", "hits", "shared")
+    __slots__ = ("answered", "answers", "givers", "hits")
 
     def __init__(self) -> None:
         self.answers = 0
         self.hits = 0
-        self.answered: dict[str, int] = {}
-        self.given: dict[str, int] = {}
-        self.alone: dict[str, int] = {}
-        self.earned: dict[str, float] = {}
-        self.shared: dict[tuple[str, str], int] = {}
+        self.answered: dict[tuple[str, ...], int] = {}
+        """Who answered together."""
+        self.givers: dict[tuple[str, ...], int] = {}
+        """Who gave a hit together."""
 
     def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
         """One answer: who answered, and of each hit who gave it."""
         self.answers += 1
         self.hits += len(hits)
-        for engine in answered:
-            self.answered[engine] = self.answered.get(engine, 0) + 1
+        together = tuple(answered)
+        self.answered[together] = self.answered.get(together, 0) + 1
         for givers in hits:
-            if len(givers) == 1:
-                self.alone[givers[0]] = self.alone.get(givers[0], 0) + 1
-            else:
-                self._pair(givers)
-            part = 1 / len(givers)
-            for giver in givers:
-                self.given[giver] = self.given.get(giver, 0) + 1
-                self.earned[giver] = self.earned.get(giver, 0.0) + part
-
-    def _pair(self, givers: Sequence[str]) -> None:
-        """One hit was given by all of these."""
-        for first, second in combinations(givers, 2):
-            pair = (first, second) if first < second else (second, first)
-            self.shared[pair] = self.shared.get(pair, 0) + 1
+            together = tuple(givers)
+            self.givers[together] = self.givers.get(together, 0) + 1
 
     def __repr__(self) -> str:
-        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.shared)} pairs>"
+        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.givers)} sets of givers>"
 
 
 class Place(NamedTuple):
@@ -107,20 +95,28 @@ class Overlap:
 
     def told(self) -> Agreement:
         """What is known now."""
-        now, before = self._now, self._before
-        hits = now.hits + before.hits
+        both = (self._before, self._now)
+        hits = sum(each.hits for each in both)
+        answered: Counter[str] = Counter()
+        given: Counter[str] = Counter()
+        alone: Counter[str] = Counter()
+        shared: Counter[tuple[str, str]] = Counter()
+        earned: defaultdict[str, float] = defaultdict(float)
+        for generation in both:
+            for engines, answers in generation.answered.items():
+                answered.update(dict.fromkeys(engines, answers))
+            for givers, count in generation.givers.items():
+                given.update(dict.fromkeys(givers, count))
+                if len(givers) == 1:
+                    alone[givers[0]] += count
+                for giver in givers:
+                    earned[giver] += count / len(givers)
+                shared.update(dict.fromkeys(combinations(sorted(givers), 2), count))
         places = {
-            engine: Place(
-                now.answered.get(engine, 0) + before.answered.get(engine, 0),
-                now.given.get(engine, 0) + before.given.get(engine, 0),
-                now.alone.get(engine, 0) + before.alone.get(engine, 0),
-                (now.earned.get(engine, 0.0) + before.earned.get(engine, 0.0)) / hits if hits else 0.0,
-            )
-            for engine in sorted({*now.answered, *now.given, *before.answered, *before.given})
+            engine: Place(answered[engine], given[engine], alone[engine], earned[engine] / hits if hits else 0.0)
+            for engine in sorted(answered | given)
         }
-        pairs = {**before.shared, **now.shared}
-        shared = {pair: now.shared.get(pair, 0) + before.shared.get(pair, 0) for pair in pairs}
-        return Agreement(now.answers + before.answers, hits, places, shared)
+        return Agreement(sum(each.answers for each in both), hits, places, dict(shared))
 
     def __repr__(self) -> str:
         return f"<Overlap {self._now!r} after {self._before!r}>"

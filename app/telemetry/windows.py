@@ -136,7 +136,8 @@ class Windows:
 
     def forget(self, keep: Sequence[str]) -> None:
         """Let go of the windows of engines that are not among these."""
-        for engine in self._by_engine.keys() - set(keep):
+        kept = set(keep)
+        for engine in [engine for engine in self._by_engine if engine not in kept]:
             del self._by_engine[engine]
 
     def __repr__(self) -> str:
