@@ -18,11 +18,14 @@ MODULES: Final = (
     *("fusion.roll", "fusion.strategies", "fusion.tally", "fusion.trust"),
     *("federation.answer", "federation.fanout", "federation.outcome", "federation.pinned", "federation.plan"),
     *("federation.portion", "federation.stock", "federation.witness"),
-    *("engines.connection", "engines.engine", "engines.http", "engines.pool", "engines.transport"),
+    *("federation.adjustment", "federation.outline", "federation.tail"),
+    *("engines.asked", "engines.connection", "engines.engine", "engines.familiar", "engines.http", "engines.pool"),
+    *("engines.replica", "engines.transport", "engines.waiter"),
     *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
     *("api.dispatch", "api.answers", "api.rpc", "api.sending", "api.audit", "api.hang_up"),
     *("federation.journey", "federation.retrieve", "federation.blemishes", "federation.pages"),
     *("resilience.pace", "telemetry.windows", "telemetry.answers", "state.memory"),
+    *("telemetry.counts", "telemetry.overlap", "telemetry.scale", "resilience.deadline"),
 )
 """Where a federated retrieve spends its time, by module of this package."""
 

@@ -3,7 +3,7 @@
 It decides nothing: the engine that began it reads the answer. It refuses to know what the question was.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from app.engines.replica import Replica
 from app.engines.transport import Exchange, Reply
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from app.engines.engine import RemoteEngine
 
 
+@final
 class Asked:
     """A call under way without a task of its own. Exactly one of `take`, `late` and `drop` must end it."""
 

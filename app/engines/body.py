@@ -11,7 +11,8 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from app.engines.transport import Content, leg_error_of, read_reply
+from app.engines.transport import leg_error_of, read_reply
+from app.engines.waiter import Content
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,

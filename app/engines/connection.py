@@ -7,21 +7,23 @@ refuses to know JSON-RPC, pools and how it was connected.
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.body import Body
 from app.engines.endpoint import reason_of
-from app.engines.transport import Content, Severed, Waiter
+from app.engines.familiar import Familiar
+from app.engines.transport import Severed
+from app.engines.waiter import Content, Waiter
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
-MAX_HEAD_BYTES = 65_536
+MAX_HEAD_BYTES: Final = 65_536
 """Longest head of an answer (all its interim responses and trailers included), and longest stretch without any body."""
 
-_READ_FIELDS = frozenset({b"content-encoding", b"content-length", b"retry-after", b"transfer-encoding"})
+_READ_FIELDS: Final = frozenset({b"content-encoding", b"content-length", b"retry-after", b"transfer-encoding"})
 
-_HEAD_READ = b""
+_HEAD_READ: Final = b""
 """A field name that no peer can send: noted once a head was read, gone when another message begins."""
 
 Fields = dict[bytes, bytes]
@@ -40,12 +42,12 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_complete",
+        "_familiar",
         "_fault",
         "_fields",
         "_heard",
         "_keep",
         "_limit",
-        "_loop",
         "_on_lost",
         "_parser",
         "_pieces",
@@ -66,7 +68,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         limit: int,
         on_lost: Callable[["Connection"], None],
         *,
@@ -74,7 +75,6 @@ class Connection(asyncio.Protocol):
         epoch: int = 0,
     ) -> None:
         """`limit`: most decoded bytes of one body. `on_lost` is called once, when the socket is gone."""
-        self._loop = loop
         self._limit = limit
         self._on_lost = on_lost
         self.born = born
@@ -93,16 +93,17 @@ class Connection(asyncio.Protocol):
         self.on_message_begin = self._fields.clear
         self.on_header = self._fields.__setitem__
         self.on_body = self._pieces.append
+        self._familiar = Familiar()
         self._body: Body | None = None
         self._silence = 0
         self._heard = self._complete = self._until_close = self._keep = False
 
     def ask(self, request: bytes) -> Waiter:
-        """Write one whole request; the future is the decoded body of its answer, or a LegError.
+        """Write one whole request; the waiter gets the decoded body of its answer, or a LegError.
 
-        Whoever stops waiting for the future must `abort` the connection.
+        Whoever stops waiting must `abort` the connection.
         """
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._waiter = Waiter()
         if self.closed or self._transport is None:
             self._conclude(self._fault or Severed("the connection was closed before the request was sent"))
             return waiter
@@ -135,13 +136,16 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self.abort()  # nobody asked: this peer cannot be trusted with another question
             return
+        whole = data if not self._heard and isinstance(data, bytes) else None
+        if whole is not None and self._recognize(whole):
+            return
         if not self._heard and len(data) > MAX_HEAD_BYTES:
             # The head may end anywhere in a large piece: its start is looked at first, so that its bound holds.
             view = memoryview(data)
             self._parse(view[:MAX_HEAD_BYTES])
             data = view[MAX_HEAD_BYTES:]
         if not self.closed:
-            self._parse(data)
+            self._parse(data, whole)
 
     def eof_received(self) -> None:
         self._end(None)
@@ -179,6 +183,19 @@ class Connection(asyncio.Protocol):
 
     # ── our own ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _recognize(self, data: bytes) -> bool:
+        """Whether this is an answer like the one before, which needs no parser; if so it is handed over."""
+        body = self._familiar.body(data)
+        if body is None or len(body) > self._limit:
+            return False
+        self._heard = self._complete = True
+        self.status = 200
+        self.retry_after = None
+        self._until_close = False
+        self._pieces.append(body)
+        self._deliver(keep=True)
+        return True
+
     def _expect(self, fields: Fields) -> None:
         """The head is there: what body will follow, and where does it end?"""
         length = fields.get(b"content-length")
@@ -199,7 +216,8 @@ class Connection(asyncio.Protocol):
         except LegError as fault:
             self._refuse(fault)
 
-    def _parse(self, data: bytes | memoryview) -> None:
+    def _parse(self, data: bytes | memoryview, whole: bytes | None = None) -> None:
+        """`whole`: what may be a whole answer, whose head is then remembered."""
         self._heard = True
         try:
             self._parser.feed_data(data)  # type: ignore[union-attr]
@@ -213,8 +231,10 @@ class Connection(asyncio.Protocol):
         elif not self._complete or self._body is not None or len(self._pieces) > 1:
             self._absorb()
         if self._complete:
-            # What follows a complete answer has cleared its fields.
-            self._deliver(self._keep and _HEAD_READ in self._fields)
+            keep = self._keep and _HEAD_READ in self._fields  # what follows a complete answer has cleared its fields
+            if whole is not None and keep and self._body is None and self.status == 200 and self._pieces:
+                self._familiar.learn(whole, len(self._pieces[0]))
+            self._deliver(keep)
         elif self._silence >= MAX_HEAD_BYTES:
             self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
 

@@ -8,20 +8,21 @@ import itertools
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from app.engines.body import read_answer
 from app.engines.connection import Connection
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
-from app.engines.transport import Content, Reply, Severed, Waiter, read_reply
+from app.engines.transport import Reply, Severed, plain_reply, read_reply
+from app.engines.waiter import Content, Waiter
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.traces import OUTGOING
 
-MAX_HEADS = 64
+MAX_HEADS: Final = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
 
 
@@ -78,7 +79,7 @@ class HttpTransport:
                 raise
             else:
                 self._pool.give(connection)
-                return Reply(result, attempts, len(answer))
+                return plain_reply(result, attempts, len(answer))
 
     def begin(self, method: str, params: Mapping[str, Any]) -> "HttpExchange | None":
         """Send an idempotent request at once over a connection that is open; None if there is none."""
@@ -99,7 +100,7 @@ class HttpTransport:
                 self._pool.clear()  # what was opened before is likely gone with it; asking again starts afresh
             raise
         self._pool.give(connection)
-        return Reply(result, size=len(answer))
+        return plain_reply(result, 1, len(answer))
 
     @property
     def stderr_tail(self) -> None:

@@ -189,7 +189,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         tls = self._tls()
         sock = await self._tcp(loop, address)
-        adopt = partial(Connection, loop, self._limit, self._lost, born=self._clock(), epoch=self._epoch)
+        adopt = partial(Connection, self._limit, self._lost, born=self._clock(), epoch=self._epoch)
         # From here on the socket belongs to the loop, which closes it on failure and on cancellation.
         try:
             if tls is None:

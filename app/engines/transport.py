@@ -4,10 +4,10 @@ Here, and nowhere else, an engine's JSON-RPC answer becomes a result or a LegErr
 It refuses to know sockets, pools and processes.
 """
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from app.engines.waiter import Content
 from app.protocol import envelope
 from app.protocol.errors import (
     InternalError,
@@ -25,12 +25,6 @@ from app.protocol.shapes import whole
 
 _MILLISECONDS = whole(0)
 
-Content = bytes | bytearray
-"""A whole, decoded body."""
-
-Waiter = asyncio.Future[Content]
-"""The body of an answer that is still to come."""
-
 
 class Reply(NamedTuple):
     """An engine's answer: the `result` object and how many requests it took to get it."""
@@ -47,11 +41,28 @@ class Reply(NamedTuple):
     """Whether a second replica was asked because the first was slow."""
 
 
+def plain_reply(result: dict[str, Any], attempts: int, size: int) -> Reply:
+    """A Reply that says no more. Made past its constructor, which costs several times as much."""
+    return tuple.__new__(Reply, (result, attempts, size, 0, None, False))
+
+
+class Waiting(Protocol):
+    """As much of a future as is asked of what an exchange waits for."""
+
+    def done(self) -> bool: ...
+
+    def cancelled(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
+
+    def add_done_callback(self, told: Callable[[Any], None], /) -> None: ...
+
+
 class Exchange(Protocol):
     """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
 
     @property
-    def waiter(self) -> asyncio.Future[Any]:
+    def waiter(self) -> Waiting:
         """Done once `take` has an answer or a fault to give."""
         ...
 

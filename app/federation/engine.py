@@ -3,8 +3,7 @@
 The journey is written against this protocol alone; sockets and processes stay in the `engines` room.
 """
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from app.protocol.capabilities import Advertisement
@@ -31,11 +30,25 @@ class EngineReply(Protocol):
     def hedged(self) -> bool: ...
 
 
+class Waiting(Protocol):
+    """As much of a future as is asked of what a question waits for."""
+
+    def done(self) -> bool: ...
+
+    def cancelled(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
+
+    def add_done_callback(self, told: Callable[[Any], None], /) -> None:
+        """`told` is called once it is done, in whatever context; never, perhaps, if nobody wants the answer."""
+        ...
+
+
 class Asked(Protocol):
     """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""
 
     @property
-    def waiter(self) -> asyncio.Future[Any]:
+    def waiter(self) -> Waiting:
         """Done once `take` may be called."""
         ...
 

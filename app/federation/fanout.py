@@ -5,10 +5,10 @@ waits until each is gone. It refuses to know what was asked and how the answers 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from time import perf_counter
-from typing import Any
+from typing import Any, Final, final
 
 from app.federation.engine import Asked, EngineReply
 from app.federation.outcome import Outcome, answered, cancelled, failed
@@ -16,26 +16,35 @@ from app.federation.plan import Leg
 from app.federation.tail import Tail, Tally, must_answer
 from app.protocol.errors import LegError, LegFault, LegLate
 
-DIGEST_SECONDS = 0.01
+DIGEST_SECONDS: Final = 0.01
 """Answers that arrived together are read one after the other for so long before the loop sees to something else."""
 
 
+@final
 class _Begun:
     """A leg that was asked without a task."""
 
-    __slots__ = ("asked", "leg", "started", "took")
+    __slots__ = ("_whole", "asked", "leg", "started", "took")
 
-    def __init__(self, leg: Leg, asked: Asked, started: float) -> None:
+    def __init__(self, whole: "FanOut", leg: Leg, asked: Asked, started: float) -> None:
+        self._whole = whole
         self.leg = leg
         self.asked = asked
         self.started = started
         self.took = 0.0
 
+    def answered(self, _: object) -> None:
+        """Its waiter is done."""
+        self._whole.answered(self)
+
+    def __repr__(self) -> str:
+        return f"<_Begun {self.asked!r}>"
+
 
 Heard = Callable[[Outcome], None]
 """Told of each outcome in the moment it is there."""
 
-Read = Callable[[str, Mapping[str, Any], float, int, int], Outcome]
+Read = Callable[[str, dict[str, Any], float, int, int], Outcome]
 """(engine, result, seconds, attempts, bytes) -> outcome. Raises ProtocolViolation for a result that is none."""
 
 
@@ -45,6 +54,7 @@ class FanOut:
     __slots__ = (
         "_begun",
         "_clock",
+        "_context",
         "_cut",
         "_ended",
         "_heard",
@@ -86,6 +96,7 @@ class FanOut:
         self._idempotent = idempotent
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(legs)
         self._begun: set[_Begun] = set()
@@ -122,19 +133,22 @@ class FanOut:
             if asked is None:
                 self._spawn(leg, started, None)
             else:
-                begun = _Begun(leg, asked, started)
+                begun = _Begun(self, leg, asked, started)
                 self._begun.add(begun)
-                asked.waiter.add_done_callback(partial(self._answered, begun))
+                asked.waiter.add_done_callback(begun.answered)
 
     def _spawn(self, leg: Leg, started: float, after: LegError | None) -> None:
         self._tasks[self._loop.create_task(self._leg(leg, started, after))] = (leg, started)
 
-    def _answered(self, begun: "_Begun", _: asyncio.Future[Any]) -> None:
-        """The waiter of a begun leg is done. What arrives together is read together, which is kinder to the caches."""
+    def answered(self, begun: _Begun) -> None:
+        """The waiter of a begun leg is done. What arrives together is read together, which is kinder to the caches.
+
+        It is read in the context of the request: this is called in that of a connection.
+        """
         begun.took = self._clock() - begun.started
         self._ready.append(begun)
         if len(self._ready) == 1:
-            self._loop.call_soon(self._digest)
+            self._loop.call_soon(self._digest, context=self._context)
 
     def _digest(self) -> None:
         """Read what is there, but not for so long that others on the loop would notice: some answers are megabytes."""
@@ -143,7 +157,7 @@ class FanOut:
         for place, begun in enumerate(ready):
             if place and self._clock() > until:
                 self._ready = ready[place:]
-                self._loop.call_soon(self._digest)
+                self._loop.call_soon(self._digest, context=self._context)
                 return
             if begun in self._begun:
                 self._begun.discard(begun)
@@ -151,7 +165,7 @@ class FanOut:
             elif not begun.asked.waiter.cancelled():  # ended meanwhile; a fault that nobody looks at would be logged
                 begun.asked.waiter.exception()
 
-    def _take(self, begun: "_Begun") -> None:
+    def _take(self, begun: _Begun) -> None:
         """Read what a begun leg has been answered, or ask once more the long way."""
         leg, started = begun.leg, begun.started
         try:

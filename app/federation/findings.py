@@ -18,7 +18,7 @@ MAX_SEEDS = 100
 
 
 def found(
-    needed: Sequence[str], engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0
+    needed: Sequence[str], engine: str, result: dict[str, Any], took: float, attempts: int, size: int = 0
 ) -> Outcome:
     """The outcome of a leg whose engine sent this result; `hits` are in `hits`, all else is cleaned in `result`.
 

@@ -6,7 +6,6 @@ result is written.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
@@ -14,12 +13,13 @@ from time import perf_counter
 from app.federation.answer import Answer
 from app.federation.blemishes import mended
 from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
+from app.federation.depth import SURFACE, Depth
 from app.federation.fanout import FanOut, Heard
 from app.federation.membership import Members
 from app.federation.outcome import Hit, Outcome, degraded, knowing, nobody_answered, required_failed
 from app.federation.pages import FIRST, Pages
 from app.federation.pinned import not_served
-from app.federation.plan import SURFACE, Depth, Plan, nobody_asked, plan_retrieve
+from app.federation.plan import Plan, nobody_asked, plan_retrieve
 from app.federation.portion import NOTHING, Portion, portion_of, seen_of
 from app.federation.progress import Listener, fused, reranked
 from app.federation.reranker import rerank_union
@@ -272,8 +272,7 @@ def _lost(plan: Plan, outcome: Outcome) -> RcpError:
 def _told_of_all(before: Answer, answer: Answer) -> Answer:
     """`answer` with the outcomes of engines that were asked before and not again."""
     told = {outcome.engine: outcome for outcome in (*before.outcomes, *answer.outcomes)}
-    plan = replace(
-        answer.plan,
+    plan = answer.plan._replace(
         legs=tuple({leg.engine.id: leg for leg in (*before.plan.legs, *answer.plan.legs)}.values()),
         skipped=tuple(outcome for outcome in answer.plan.skipped if outcome.engine not in told),
     )

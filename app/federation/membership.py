@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from app.federation.catalog import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
+from app.federation.outline import Outlines
 from app.federation.tenant import Tenant
 
 ROUTABLE = frozenset(
@@ -74,6 +75,8 @@ class Members:
     """Gateway -> its engines that are asked directly. Its name stands for them, also where it is not asked itself."""
     epoch: int = 1
     """How often this very advertisement was made anew."""
+    outlines: Outlines = field(default_factory=dict, compare=False, repr=False)
+    """What plans made of these members have in common."""
 
     def told(self) -> tuple[Any, ...]:
         """What callers are told of it; the epoch grows when that changes."""

@@ -5,12 +5,10 @@ It refuses to know what engines answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from app.federation.adjustment import (
     ALIKE,
-    INNER_LISTS,
     OWN_PARAMS,
     Shared,
     dedups,
@@ -20,13 +18,17 @@ from app.federation.adjustment import (
     write_inner_fusion,
 )
 from app.federation.call import RetrieveCall
+from app.federation.depth import SURFACE, Depth
 from app.federation.engine import Engine
 from app.federation.membership import Members
 from app.federation.options import demands_of
 from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
-from app.federation.refusal import Refusal, nobody_can
+from app.federation.outline import Outline, is_lasting, keep
+from app.federation.refusal import Refusal, nobody_can, only_cycles
 from app.federation.request import (
     asked_engines,
+    check_one_version,
+    check_weights,
     closes_cycle,
     engine_weights,
     fusion_options,
@@ -40,24 +42,12 @@ from app.federation.sessions import scoped
 from app.federation.union import Union, union_of, without_rerank
 from app.fusion.ranked import FusionOptions
 from app.protocol.capabilities import Advertisement, RetrieveOffer
-from app.protocol.errors import BackendUnavailable, InvalidParams, OptionUnsupported
+from app.protocol.envelope import SharedParams
+from app.protocol.errors import BackendUnavailable, OptionUnsupported
 from app.protocol.filters import FilterFault, fault_of
+from app.protocol.params import NO_OPTIONS
 from app.resilience.deadline import leg_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
-
-
-class Depth(NamedTuple):
-    """How much further down than `k` needs engines are asked, since what was answered before is left out."""
-
-    beyond: int = 0
-    """Documents that may have to be left out."""
-    least: int = 0
-    """The smallest window: deeper than the one before."""
-    whole: frozenset[str] = frozenset()
-    """Engines whose kept list is all they have."""
-
-
-SURFACE = Depth()
 
 
 class Leg(NamedTuple):
@@ -80,8 +70,7 @@ class Leg(NamedTuple):
     """Options of the request that it is asked without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Everything that is decided before anybody is asked."""
 
     legs: tuple[Leg, ...]
@@ -116,12 +105,47 @@ def plan_retrieve(
     retrieves, BackendUnavailable (-32010) while none has been reached or a pinned snapshot cannot be served.
     """
     stop = loop_reason(call, members)
+    if stop is None and depth is SURFACE and call.params.options is NO_OPTIONS and not call.meta.path:
+        return _plan_plain(call, members, now, wishes, blend)
     fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
         return nobody_asked(call, members, fusion, *stop)
     if wishes.rerank_union and call.params.options.rerank is not None:
         return _plan_reranked(call, members, now, wishes, depth, fusion)
     return _Planner(call, members, now, wishes, depth).plan(fusion)
+
+
+def _plan_plain(
+    call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, blend: FusionSettings
+) -> Plan:
+    """The plan of a request that says no more than what it looks for: by the outline of one before, if there is one."""
+    weights = (call.tenant.weights or None) if call.tenant is not None else None
+    outline = members.outlines.get(min(call.params.k, members.max_k))
+    if outline is not None and outline.holds(wishes, blend, weights):
+        return _filled(outline, call, members.identity, now, wishes.reserve_ms / 1000)
+    plan = _Planner(call, members, now, wishes, SURFACE).plan(fusion_options(call.params, wishes, blend))
+    if is_lasting(plan.legs, plan.skipped, plan.lost):
+        keep(members.outlines, Outline(plan, wishes, blend, weights))
+    return plan
+
+
+def _filled(line: Outline, call: RetrieveCall, identity: str, now: float, reserve: float) -> Plan:
+    """The plan of this outline for one question and the time that it has."""
+    meta = forwarded_meta(call, identity)
+    lots: list[tuple[SharedParams, float, float]] = []
+    cut_by_caller = False
+    for timeout_ms, asked in line.lots:
+        own = timeout_ms / 1000
+        seconds = leg_seconds(call.deadline - now, own, reserve)
+        cut_by_caller = cut_by_caller or seconds < own
+        meta = {**meta, "deadlineMs": max(1, int(seconds * 1000))}
+        lots.append((SharedParams(query=call.params.raw["query"], _meta=meta, k=asked), seconds, now + seconds))
+    legs: list[Leg] = []
+    for draft in line.drafts:
+        params, seconds, deadline = lots[draft.lot]
+        given = (draft.engine, params, draft.weight, seconds, deadline, draft.asked, draft.score_floor, None, ())
+        legs.append(tuple.__new__(Leg, given))  # past its constructor, which costs several times as much
+    return Plan(tuple(legs), line.skipped, line.k, line.fusion, line.notes, cut_by_caller, line.window)
 
 
 def _plan_reranked(
@@ -237,17 +261,17 @@ class _Planner:
         self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
         self._notes: list[str] = method_note(self._fusion)
         self._refusals: list[Refusal] = []
-        self._check_weights()
+        check_weights(self._weights, members)
         if call.tenant is not None and call.tenant.weights:
             self._weights = {**engine_weights({"weights": call.tenant.weights}, members), **self._weights}
 
     def plan(self, fusion: FusionOptions) -> Plan:
         for engine in self._members.engines:
             self._consider(engine)
-        if not self._legs and not self._only_cycles() and not self._depth.whole:
+        if not self._legs and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
             raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
-            self._check_plain_version()
+            check_one_version([leg.engine.id for leg in self._legs if leg.pinned is not None])
         return Plan(
             tuple(self._legs),
             tuple(self._skipped),
@@ -368,33 +392,9 @@ class _Planner:
         else:
             self._lost.append(never_reached(engine.id, why))
 
-    def _check_weights(self) -> None:
-        known = self._members.ids().union(INNER_LISTS, self._members.groups) if self._weights else frozenset()
-        for name in self._weights:
-            if name not in known:
-                raise InvalidParams(
-                    f"'fusion.weights' names '{name}', which is neither an engine nor dense or sparse",
-                    field=f"fusion.weights.{name}",
-                )
-
-    def _check_plain_version(self) -> None:
-        """An engine's own version means nothing to another engine."""
-        pinned = [leg.engine.id for leg in self._legs if leg.pinned is not None]
-        if len(pinned) > 1:
-            raise InvalidParams(
-                f"'indexVersion' is no snapshot of this gateway, and {len(pinned)} engines have their own; send one "
-                "that was answered, or name one engine in 'x-gateway.engines'",
-                field="indexVersion",
-            )
-
     def _varied(self) -> bool:
         """Whether variety is ours to make: it was asked of us, or of engines none of which can make it."""
         params = self._call.params
         if params.gateway.mmr is not None:
             return True
         return "mmr" in params.raw and all("mmr" in leg.without for leg in self._legs)
-
-    def _only_cycles(self) -> bool:
-        """Whether nobody is asked because whoever could be would close a cycle: an empty success (decision 3)."""
-        reasons = {outcome.kind for outcome in self._skipped}
-        return "loop" in reasons and not self._lost and not reasons & {"option", "filter", "unreached"}

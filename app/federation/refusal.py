@@ -57,3 +57,9 @@ def _filter_error(
     if operator is not None:
         return OptionUnsupported(operator.message, option="filter.operators", detail=detail)
     return OptionUnsupported("no single engine has all fields of the filter", option="filter", detail=detail)
+
+
+def only_cycles(skipped: Sequence[Outcome], lost: Sequence[Outcome]) -> bool:
+    """Whether nobody is asked because whoever could be would close a cycle: an empty success (decision 3)."""
+    reasons = {outcome.kind for outcome in skipped}
+    return "loop" in reasons and not lost and not reasons & {"option", "filter", "unreached"}

@@ -4,9 +4,10 @@ The blend, the engines it names, the snapshot it pins, and whether it may go on 
 of any single engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.federation.adjustment import INNER_LISTS
 from app.federation.call import Call
 from app.federation.membership import Members
 from app.federation.snapshot import versions_in
@@ -63,6 +64,17 @@ def engine_weights(fusion: Mapping[str, Any], members: Members) -> Mapping[str, 
     return {**spread, **weights}
 
 
+def check_weights(weights: Mapping[str, float], members: Members) -> None:
+    """Raises InvalidParams for a weight of nobody."""
+    known = members.ids().union(INNER_LISTS, members.groups) if weights else frozenset()
+    for name in weights:
+        if name not in known:
+            raise InvalidParams(
+                f"'fusion.weights' names '{name}', which is neither an engine nor dense or sparse",
+                field=f"fusion.weights.{name}",
+            )
+
+
 def closes_cycle(said: Advertisement, call: Call, members: Members) -> bool:
     """Whether whoever said this is a gateway that the request has come through, or ourselves (RCP §16)."""
     return said.gateway_id is not None and (said.gateway_id in call.meta.path or said.gateway_id == members.identity)
@@ -109,3 +121,13 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
 def window_of(k: int, wishes: RetrieveSettings) -> int:
     """How many hits each engine is asked for, but for its own bounds, where `k` are answered and none is left out."""
     return max(int(k * wishes.overfetch), wishes.window_min)
+
+
+def check_one_version(pinned: Sequence[str]) -> None:
+    """Raises InvalidParams if several engines are pinned to one version: an engine's own means nothing to another."""
+    if len(pinned) > 1:
+        raise InvalidParams(
+            f"'indexVersion' is no snapshot of this gateway, and {len(pinned)} engines have their own; send one "
+            "that was answered, or name one engine in 'x-gateway.engines'",
+            field="indexVersion",
+        )

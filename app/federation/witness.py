@@ -6,6 +6,7 @@ The only place where federation and telemetry meet; the journey itself knows thi
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
+from typing import Final
 
 from app.federation.outcome import Hit, Outcome
 from app.federation.plan import Plan
@@ -22,11 +23,11 @@ MAX_PAIRS = 1000
 """Pairs of engines whose id collisions are remembered as logged."""
 
 
-DROPPED_QUIET_SECONDS = 60.0
+DROPPED_QUIET_SECONDS: Final = 60.0
 """Of one engine's hits that were left out the log tells at most once in so long."""
 
 
-_UNTOLD = nullcontext()
+_UNTOLD: Final = nullcontext()
 
 
 class Witness:
@@ -64,28 +65,31 @@ class Witness:
 
     def leg(self, outcome: Outcome) -> None:
         """One leg ended."""
-        self._metrics.leg(outcome.engine, outcome.kind or "ok", outcome.took)
-        if outcome.status == "ok":
-            self.windows.ended(outcome.engine, outcome.took)
-        elif outcome.status == "failed":
-            self.windows.failed(outcome.engine, outcome.took, outcome.kind or "", outcome.detail or "")
-        if outcome.hits:
-            confidence = valid_confidence(outcome.hits[0].get("confidence"))
+        engine, status, took, kind = outcome.engine, outcome.status, outcome.took, outcome.kind
+        self._metrics.leg(engine, kind or "ok", took)
+        if status == "ok":
+            self.windows.ended(engine, took)
+        elif status == "failed":
+            self.windows.failed(engine, took, kind or "", outcome.detail or "")
+        hits = outcome.hits
+        if hits:
+            confidence = valid_confidence(hits[0].get("confidence"))
             if confidence is not None:
-                self._confidences.observe(outcome.engine, confidence)
+                self._confidences.observe(engine, confidence)
         if outcome.malformed or outcome.excess:
             self.dropped(outcome)
 
     def retrieved(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion | None, took: float) -> None:
         """One retrieve was answered after `took` seconds."""
         if outcomes:
-            self._metrics.overhead.observe(max(0.0, took - max(outcome.took for outcome in outcomes)))
+            self._metrics.overhead.observe(max(0.0, took - max([outcome.took for outcome in outcomes])))
         if fusion is None:
             return
         if fusion.duplicates:
             self._metrics.duplicates.inc(fusion.duplicates)
+            pairs = self._metrics.answers.pairs
             for givers in fusion.shared(0, plan.k):
-                self._metrics.answers.pairs.count(givers)
+                pairs.count(givers)
         for first, second, _ in fusion.collisions(0, plan.k):
             self._metrics.collisions.inc()
             self._report_collision(first, second)

@@ -7,7 +7,7 @@ method means.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, final
 
 import orjson
 
@@ -48,7 +48,7 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 def loads_answer(body: bytes | bytearray) -> Any:
     """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
-    if is_heavy(body, MAX_ANSWER_WEIGHT):
+    if len(body) > MAX_ANSWER_WEIGHT and is_heavy(body, MAX_ANSWER_WEIGHT):  # most need not be weighed
         raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
     return loads(body)
 
@@ -193,10 +193,31 @@ class SharedParams(dict[str, Any]):
         return f"SharedParams({super().__repr__()})"
 
 
+@final
+class _Written:
+    """What was written last of shared params: one request asks all its engines in one go."""
+
+    __slots__ = ("method", "params", "tail")
+
+    def __init__(self) -> None:
+        self.params: SharedParams | None = None
+        self.method = ""
+        self.tail = b""
+
+    def __repr__(self) -> str:
+        return f"<_Written {self.method}, {len(self.tail)} bytes>"
+
+
+_LAST: Final = _Written()
+
+
 def encode_call(call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
     """A request of ours to an engine."""
     if type(params) is SharedParams:
-        return b'{"jsonrpc":"2.0","id":%d,%b' % (call_id, params.tail(method))
+        last = _LAST
+        if last.params is not params or last.method != method:
+            last.params, last.method, last.tail = params, method, params.tail(method)
+        return b'{"jsonrpc":"2.0","id":%d,%b' % (call_id, last.tail)
     return orjson.dumps({"jsonrpc": "2.0", "id": call_id, "method": method, "params": params})
 
 

@@ -226,7 +226,8 @@ _NESTED = frozenset({"fusion", "rerank", "mmr", "recency"})
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 _OURS = frozenset({"_meta", "x-gateway"})
 _NO_GATEWAY_OPTIONS = GatewayOptions()
-_NO_OPTIONS = RetrieveOptions()
+NO_OPTIONS = RetrieveOptions()
+"""Those of a request that says what it looks for and how much of it, and nothing else."""
 _PLAIN = frozenset({"query", "k", "_meta"})
 _NO_META = CallMeta()
 
@@ -263,10 +264,10 @@ def _read_plain(query: Any, k: Any) -> RetrieveParams | None:
     if type(query) is not str or not query or query.isspace():
         return None
     if k is None:
-        return RetrieveParams({"query": query}, _NO_OPTIONS, _NO_GATEWAY_OPTIONS, DEFAULT_K, True, None, TEXT_ONLY)
+        return RetrieveParams({"query": query}, NO_OPTIONS, _NO_GATEWAY_OPTIONS, DEFAULT_K, True, None, TEXT_ONLY)
     if type(k) is not int or not 1 <= k <= MAX_INTEGER:
         return None
-    return RetrieveParams({"query": query, "k": k}, _NO_OPTIONS, _NO_GATEWAY_OPTIONS, k, True, None, TEXT_ONLY)
+    return RetrieveParams({"query": query, "k": k}, NO_OPTIONS, _NO_GATEWAY_OPTIONS, k, True, None, TEXT_ONLY)
 
 
 def read_gateway(options: Any) -> GatewayOptions:

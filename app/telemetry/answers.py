@@ -4,21 +4,24 @@ Telemetry room. Of one process these are plain numbers, read at the scrape; of s
 prometheus_client's own, which add up. It refuses to know how answers are fused.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from app.telemetry.counts import Exposed
+from app.telemetry.scale import Scale
 from app.telemetry.shared import is_shared
 
 CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 MAX_PAIRED = 32
 """Engines whose pairs are counted, those that were declared first: pairs grow with the square of engines."""
+
+MAX_GIVERS = 1000
+"""Sets of engines that gave documents together; beyond so many their pairs are counted at once."""
 
 SHARED = ("rcp_gateway_hits_shared", "Documents of answers that both engines gave.")
 CONFIDENCE = ("rcp_gateway_top_confidence", "The confidence that an engine gave the first hit of its answer.")
@@ -30,20 +33,24 @@ Pair = tuple[str, str]
 """Two engines, the smaller id first."""
 
 
-class Pairs(Collector):
+class Pairs:
     """How often which two engines gave the same document."""
+
+    __slots__ = ("_counts", "_givers", "_paired", "_shared")
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counts: dict[Pair, float] = {}
+        self._givers: dict[tuple[str, ...], int] = {}
         self._shared = Counter(*SHARED, ["engine", "other"], registry=registry) if is_shared() else None
         self._paired: list[str] = []
         if self._shared is None:
-            registry.register(self)
+            registry.register(Exposed(self.families))
 
     def declare(self, engine: str) -> None:
         """Let every pair of this engine and those before it exist with 0."""
         if engine in self._paired or len(self._paired) >= MAX_PAIRED:
             return
+        self._add_up()
         for other in self._paired:
             pair = (engine, other) if engine < other else (other, engine)
             self._counts[pair] = 0.0
@@ -53,41 +60,56 @@ class Pairs(Collector):
 
     def forget(self, engine: str) -> None:
         """Let every pair with this engine vanish."""
+        self._add_up()
         if engine in self._paired:
             self._paired.remove(engine)
         for pair in [pair for pair in self._counts if engine in pair]:
             del self._counts[pair]
 
     def count(self, givers: Sequence[str]) -> None:
-        """One document was given by all of these, sorted by id."""
-        for pair in combinations(givers, 2):
-            if pair in self._counts:
-                self._counts[pair] += 1
-                if self._shared is not None:
-                    self._shared.labels(*pair).inc()
+        """One document was given by all of these, sorted by id. Pairs are made of them when somebody looks."""
+        together = tuple(givers)
+        self._givers[together] = self._givers.get(together, 0) + 1
+        if self._shared is not None or len(self._givers) > MAX_GIVERS:
+            self._add_up()
 
-    def collect(self) -> Iterator[Metric]:
+    def _add_up(self) -> None:
+        """Count the pairs of what was counted since it was last done."""
+        givers, self._givers = self._givers, {}
+        for together, documents in givers.items():
+            for pair in combinations(together, 2):
+                if pair in self._counts:
+                    self._counts[pair] += documents
+                    if self._shared is not None:
+                        self._shared.labels(*pair).inc(documents)
+
+    def families(self) -> Iterator[Metric]:
         """The counts as they are now."""
+        self._add_up()
         family = CounterMetricFamily(*SHARED, labels=("engine", "other"))
         for pair, count in self._counts.items():
             family.add_metric(pair, count)
         yield family
 
     def __repr__(self) -> str:
+        self._add_up()
         return f"<Pairs of {len(self._paired)} engines, {sum(self._counts.values()):g} documents shared>"
 
 
-class Confidences(Collector):
+class Confidences:
     """How sure each engine was of its first hit."""
 
+    __slots__ = ("_counts", "_scale", "_shared", "_sums")
+
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._scale = Scale(CONFIDENCE_BUCKETS)
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
         self._shared = (
             Histogram(*CONFIDENCE, ["engine"], buckets=CONFIDENCE_BUCKETS, registry=registry) if is_shared() else None
         )
         if self._shared is None:
-            registry.register(self)
+            registry.register(Exposed(self.families))
 
     def declare(self, engine: str) -> None:
         """Let the series of this engine exist with 0."""
@@ -106,12 +128,12 @@ class Confidences(Collector):
         counts = self._counts.get(engine)
         if counts is None:  # it has left since
             return
-        counts[bisect_left(CONFIDENCE_BUCKETS, confidence)] += 1
+        counts[self._scale.place(confidence)] += 1
         self._sums[engine] += confidence
         if self._shared is not None:
             self._shared.labels(engine).observe(confidence)
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
         """The histograms as they are now."""
         family = HistogramMetricFamily(*CONFIDENCE, labels=("engine",))
         edges = [*map(floatToGoString, CONFIDENCE_BUCKETS), "+Inf"]

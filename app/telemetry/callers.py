@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 
+from app.telemetry.counts import counter
+
 NOBODY = "-"
 """The tenant of a caller that nobody knows; no tenant can be called that."""
 REFUSALS = ("unauthenticated", "forbidden", "requests", "concurrent", "hits")
@@ -21,8 +23,8 @@ class CallerMetrics:
     def __init__(self, registry: CollectorRegistry, outcomes: Sequence[str]) -> None:
         """`outcomes`: how a request can end."""
         self._outcomes = outcomes
-        self._requests = Counter(
-            "rcp_gateway_tenant_requests", "Requests answered to a tenant.", ["tenant", "outcome"], registry=registry
+        self._requests = counter(
+            "rcp_gateway_tenant_requests", "Requests answered to a tenant.", ["tenant", "outcome"], registry
         )
         self._refusals = Counter(
             "rcp_gateway_refusals", "Callers turned away, and why.", ["tenant", "reason"], registry=registry

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.answers import AnswerMetrics
 from app.telemetry.callers import CallerMetrics
+from app.telemetry.counts import Counts, counter, lone_counter, lone_gauge, lone_histogram
 from app.telemetry.door import DoorMetrics
 from app.telemetry.outcomes import Outcomes, outcomes
 from app.telemetry.shared import AllWorkers, is_shared
@@ -137,8 +138,8 @@ class _GuardCounters:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._replicas: dict[str, tuple[str, ...]] = {}
-        self.attempts = Counter(
-            "rcp_gateway_attempts", "Requests sent to engines, by why.", ["engine", "kind"], registry=registry
+        self.attempts = counter(
+            "rcp_gateway_attempts", "Requests sent to engines, by why.", ["engine", "kind"], registry
         )
         self.retries_forgone = Counter(
             "rcp_gateway_retries_forgone", "Retries not made, by why.", ["engine", "reason"], registry=registry
@@ -183,7 +184,7 @@ class _GuardCounters:
         self._replicas.pop(engine, None)
 
     @property
-    def metrics(self) -> tuple[Counter | Histogram, ...]:
+    def metrics(self) -> tuple[Counts | Counter | Histogram, ...]:
         return self.attempts, self.retries_forgone, self.breaker_transitions, self.ejections, self.gate_wait
 
 
@@ -227,20 +228,15 @@ class Metrics:
             ["engine", "reason"],
             registry=registry,
         )
-        self.overhead = Histogram(
-            "rcp_gateway_overhead_seconds",
-            "Time of a retrieve minus its longest leg.",
-            buckets=OVERHEAD_BUCKETS,
-            registry=registry,
+        self.overhead = lone_histogram(
+            "rcp_gateway_overhead_seconds", "Time of a retrieve minus its longest leg.", OVERHEAD_BUCKETS, registry
         )
-        self.requests_in_flight = Gauge(
-            "rcp_gateway_requests_in_flight", "Requests being answered.", registry=registry, multiprocess_mode="livesum"
+        self.requests_in_flight = lone_gauge("rcp_gateway_requests_in_flight", "Requests being answered.", registry)
+        self.collisions = lone_counter(
+            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry
         )
-        self.collisions = Counter(
-            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry=registry
-        )
-        self.duplicates = Counter(
-            "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry=registry
+        self.duplicates = lone_counter(
+            "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)

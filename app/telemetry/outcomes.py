@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import Exemplar
 from prometheus_client.utils import floatToGoString
 
+from app.telemetry.counts import Exposed
 from app.telemetry.shared import is_shared
-from app.telemetry.tallies import Exposed, Tallies
+from app.telemetry.tallies import Tallies
 
 
 class Outcomes:
@@ -88,5 +89,5 @@ def outcomes(
             bounds,
         )
     tallies = Tallies(counted, timed, labels, bounds)
-    registry.register(Exposed(tallies))
+    registry.register(Exposed(tallies.families))
     return tallies

@@ -4,8 +4,9 @@ Telemetry room. It decides how many answers are looked at, and keeps counts alon
 clock is handed in, in seconds. It refuses to know how lists are fused.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 SPAN = 250
@@ -19,41 +20,30 @@ MAX_HITS = 100
 
 
 class Generation:
-    """The counts of up to SPAN answers."""
+    """The counts of up to SPAN answers: of sets of engines, of which the rest is made when somebody asks."""
 
-    __slots__ = ("alone", "answered", "answers", "earned", "given", "hits", "shared")
+    __slots__ = ("answered", "answers", "givers", "hits")
 
     def __init__(self) -> None:
         self.answers = 0
         self.hits = 0
-        self.answered: Counter[str] = Counter()
-        self.given: Counter[str] = Counter()
-        self.alone: Counter[str] = Counter()
-        self.earned: Counter[str] = Counter()
-        self.shared: Counter[tuple[str, str]] = Counter()
+        self.answered: dict[tuple[str, ...], int] = {}
+        """Who answered together."""
+        self.givers: dict[tuple[str, ...], int] = {}
+        """Who gave a hit together."""
 
-    def add(self, answered: Iterable[str], hits: Iterable[Sequence[str]]) -> None:
+    def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
         """One answer: who answered, and of each hit who gave it."""
         self.answers += 1
-        self.answered.update(answered)
+        self.hits += len(hits)
+        together = tuple(answered)
+        self.answered[together] = self.answered.get(together, 0) + 1
         for givers in hits:
-            self.hits += 1
-            if len(givers) == 1:
-                self._lone(givers[0])
-                continue
-            for place, giver in enumerate(givers):
-                self.given[giver] += 1
-                self.earned[giver] += 1 / len(givers)  # type: ignore[assignment]  # a Counter adds fractions as well
-                for other in givers[place + 1 :]:
-                    self.shared[(giver, other) if giver < other else (other, giver)] += 1
-
-    def _lone(self, giver: str) -> None:
-        self.given[giver] += 1
-        self.alone[giver] += 1
-        self.earned[giver] += 1
+            together = tuple(givers)
+            self.givers[together] = self.givers.get(together, 0) + 1
 
     def __repr__(self) -> str:
-        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.shared)} pairs>"
+        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.givers)} sets of givers>"
 
 
 class Place(NamedTuple):
@@ -97,7 +87,7 @@ class Overlap:
         self._next_look = now + LOOK_SECONDS
         return True
 
-    def add(self, answered: Iterable[str], hits: Iterable[Sequence[str]]) -> None:
+    def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
         """One answer: ids of the engines that answered, and of each hit those that gave it."""
         if self._now.answers >= SPAN:
             self._before, self._now = self._now, Generation()
@@ -105,21 +95,28 @@ class Overlap:
 
     def told(self) -> Agreement:
         """What is known now."""
-        now, before = self._now, self._before
-        hits = now.hits + before.hits
-        answered = now.answered + before.answered
-        given = now.given + before.given
-        alone = now.alone + before.alone
+        both = (self._before, self._now)
+        hits = sum(each.hits for each in both)
+        answered: Counter[str] = Counter()
+        given: Counter[str] = Counter()
+        alone: Counter[str] = Counter()
+        shared: Counter[tuple[str, str]] = Counter()
+        earned: defaultdict[str, float] = defaultdict(float)
+        for generation in both:
+            for engines, answers in generation.answered.items():
+                answered.update(dict.fromkeys(engines, answers))
+            for givers, count in generation.givers.items():
+                given.update(dict.fromkeys(givers, count))
+                if len(givers) == 1:
+                    alone[givers[0]] += count
+                for giver in givers:
+                    earned[giver] += count / len(givers)
+                shared.update(dict.fromkeys(combinations(sorted(givers), 2), count))
         places = {
-            engine: Place(
-                answered[engine],
-                given[engine],
-                alone[engine],
-                (now.earned[engine] + before.earned[engine]) / hits if hits else 0.0,
-            )
+            engine: Place(answered[engine], given[engine], alone[engine], earned[engine] / hits if hits else 0.0)
             for engine in sorted(answered | given)
         }
-        return Agreement(now.answers + before.answers, hits, places, dict(now.shared + before.shared))
+        return Agreement(sum(each.answers for each in both), hits, places, dict(shared))
 
     def __repr__(self) -> str:
         return f"<Overlap {self._now!r} after {self._before!r}>"

@@ -6,13 +6,13 @@ prometheus_client's own (`Outcomes` in outcomes.py). It refuses to know what is 
 """
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+from app.telemetry.scale import Scale
 
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 """Upper bound, how many up to it, and perhaps one of them."""
@@ -50,7 +50,7 @@ class Tally:
 class Tallies:
     """A counter and a histogram that share two labels, for a process that scrapes itself."""
 
-    __slots__ = ("_bounds", "_clock", "_counted", "_labels", "_tallies", "_timed")
+    __slots__ = ("_clock", "_counted", "_labels", "_scale", "_tallies", "_timed")
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Tallies:
         self._counted = counted
         self._timed = timed
         self._labels = labels
-        self._bounds = list(bounds)
+        self._scale = Scale(bounds)
         self._tallies: dict[tuple[str, str], Tally] = {}
 
     def declare(self, first: str, second: str) -> None:
         """Let the series of these labels exist."""
-        self._tallies.setdefault((first, second), Tally(len(self._bounds) + 1))
+        self._tallies.setdefault((first, second), Tally(len(self._scale.bounds) + 1))
 
     def observe(self, first: str, second: str, seconds: float, trace: str | None = None) -> None:
         """One more, how long it took, and the id of its trace if it has one.
@@ -82,7 +82,7 @@ class Tallies:
         """
         tally = self._tallies.get((first, second))
         if tally is not None:
-            bucket = bisect_left(self._bounds, seconds)
+            bucket = self._scale.place(seconds)
             tally.counts[bucket] += 1
             tally.seconds += seconds
             if trace is not None:
@@ -99,7 +99,7 @@ class Tallies:
         """Both metrics as they are now."""
         count = CounterMetricFamily(*self._counted, labels=self._labels)
         duration = HistogramMetricFamily(*self._timed, labels=self._labels)
-        edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        edges = [*map(floatToGoString, self._scale.bounds), "+Inf"]
         for labels, tally in self._tallies.items():
             buckets = tally.buckets(edges)
             count.add_metric(labels, buckets[-1][1])
@@ -109,14 +109,3 @@ class Tallies:
 
     def __repr__(self) -> str:
         return f"<Tallies of {len(self._tallies)} pairs of labels>"
-
-
-class Exposed(Collector):
-    """Shows Tallies to whoever scrapes."""
-
-    def __init__(self, tallies: Tallies) -> None:
-        self._tallies = tallies
-
-    def collect(self) -> Iterator[Metric]:
-        """Both metrics as they are now."""
-        return self._tallies.families()

@@ -4,22 +4,25 @@ Telemetry room. It decides how coarse the numbers are: a few integers per call, 
 however much is asked. The clock is handed in, in seconds. It refuses to know what was asked, and who looks.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-SLOT_SECONDS = 10
-SLOTS = 30
+from app.telemetry.scale import Scale
+
+SLOT_SECONDS: Final = 10
+SLOTS: Final = 30
 """Slots of one ring: five minutes."""
 
-MAX_ENGINES = 1000
+MAX_ENGINES: Final = 1000
 """Engines whose windows are kept; of more, the longest known go first: engines of others come and go."""
 
-STEP = 1.25
+STEP: Final = 1.25
 """From one bound to the next: a percentile is at most a quarter too long, and never too short."""
 
 BOUNDS: tuple[float, ...] = tuple(0.001 * STEP**power for power in range(60))
 """Upper bounds of durations in seconds, from a millisecond to some nine minutes."""
+
+_SCALE: Final = Scale(BOUNDS)
 
 
 class Slot:
@@ -72,7 +75,7 @@ class Window:
         slot = self._slots[number % SLOTS]
         if slot.number != number:
             slot.restart(number)
-        slot.counts[bisect_left(BOUNDS, took)] += 1
+        slot.counts[_SCALE.place(took)] += 1
         if failed:
             slot.failed += 1
 
@@ -133,7 +136,8 @@ class Windows:
 
     def forget(self, keep: Sequence[str]) -> None:
         """Let go of the windows of engines that are not among these."""
-        for engine in self._by_engine.keys() - set(keep):
+        kept = set(keep)
+        for engine in [engine for engine in self._by_engine if engine not in kept]:
             del self._by_engine[engine]
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ async def wire() -> tuple[Connection, Socket]:
 
 def _connected(limit: int = 1000) -> tuple[Connection, Socket]:
     sock: Any = Socket()
-    connection = Connection(asyncio.get_running_loop(), limit, lambda lost: None)
+    connection = Connection(limit, lambda lost: None)
     connection.connection_made(sock)
     return connection, sock
 
@@ -247,7 +247,7 @@ async def test_other_transfer_encodings(wire: Wire, coding: str) -> None:
 async def test_loss_is_reported_once() -> None:
     """The owner hears once that the socket is gone."""
     lost: list[Connection] = []
-    connection = Connection(asyncio.get_running_loop(), 10, lost.append)
+    connection = Connection(10, lost.append)
     sock: Any = Socket()
     connection.connection_made(sock)
     connection.eof_received()

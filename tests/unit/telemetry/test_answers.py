@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, values
 from prometheus_client.values import MutexValue
 
-from app.telemetry.answers import MAX_PAIRED, AnswerMetrics
+from app.telemetry.answers import MAX_GIVERS, MAX_PAIRED, AnswerMetrics
 from app.telemetry.shared import FOLDER, AllWorkers, share
 
 Registries = tuple[AnswerMetrics, CollectorRegistry]
@@ -83,3 +83,25 @@ def test_pairs_are_bounded() -> None:
     (pairs,) = [family for family in registry.collect() if family.name == "rcp_gateway_hits_shared"]
     assert len(pairs.samples) == MAX_PAIRED * (MAX_PAIRED - 1) // 2
     assert registry.get_sample_value("rcp_gateway_top_confidence_count", {"engine": f"e{MAX_PAIRED + 7}"}) == 0
+
+
+def test_sets_of_givers_are_bounded() -> None:
+    """However many sets of engines there are, only so many wait to be added up, and none is lost."""
+    metrics = AnswerMetrics(CollectorRegistry())
+    for engine in ("a", "b"):
+        metrics.declare(engine, ())
+    for index in range(MAX_GIVERS + 8):
+        metrics.pairs.count(["a", "b", f"other{index}"])
+    assert len(metrics.pairs._givers) < MAX_GIVERS
+    assert repr(metrics.pairs) == f"<Pairs of 2 engines, {MAX_GIVERS + 8} documents shared>"
+
+
+def test_a_pair_counts_from_when_it_is_there() -> None:
+    """What two gave together before one of them was declared is none of their series."""
+    registry = CollectorRegistry()
+    metrics = AnswerMetrics(registry)
+    metrics.declare("a", ())
+    metrics.pairs.count(["a", "b"])
+    metrics.declare("b", ())
+    metrics.pairs.count(["a", "b"])
+    assert registry.get_sample_value("rcp_gateway_hits_shared_total", {"engine": "a", "other": "b"}) == 1

@@ -66,5 +66,6 @@ def test_an_incident_can_be_read() -> None:
     """What a person sees: how much is behind the numbers."""
     overlap = counting((["a", "b"], [["a", "b"]]))
     assert repr(overlap) == (
-        "<Overlap <Generation of 1 answers, 1 hits, 1 pairs> after <Generation of 0 answers, 0 hits, 0 pairs>>"
+        "<Overlap <Generation of 1 answers, 1 hits, 1 sets of givers> after "
+        "<Generation of 0 answers, 0 hits, 0 sets of givers>>"
     )

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from app.telemetry.tallies import Exposed, Tallies, Tally
+from app.telemetry.counts import Exposed
+from app.telemetry.tallies import Tallies, Tally
 
 BOUNDS = (0.001, 0.5, 1.0, 2.5)
 LABELS = [("docs", "ok"), ("docs", "timeout"), ("code", "ok")]
@@ -16,7 +17,7 @@ def tallied(seen: list[tuple[int, float]]) -> bytes:
     """The exposition of tallies after these observations."""
     registry = CollectorRegistry()
     tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS)
-    registry.register(Exposed(tallies))
+    registry.register(Exposed(tallies.families))
     for labels in LABELS:
         tallies.declare(*labels)
     for index, seconds in seen:
@@ -76,7 +77,7 @@ def test_the_latest_trace_of_each_bucket_is_shown() -> None:
     now = [1000.5]
     registry = CollectorRegistry()
     tallies = Tallies(COUNTED, TIMED, ("engine", "outcome"), BOUNDS, lambda: now[0])
-    registry.register(Exposed(tallies))
+    registry.register(Exposed(tallies.families))
     tallies.declare("docs", "ok")
     for trace, seconds in (("a" * 32, 0.7), ("b" * 32, 0.6), (None, 0.8), ("c" * 32, 99.0)):
         tallies.observe("docs", "ok", seconds, trace)
