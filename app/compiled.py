@@ -22,7 +22,6 @@ MODULES: Final = (
     *("engines.asked", "engines.connection", "engines.engine", "engines.familiar", "engines.http", "engines.pool"),
     *("engines.replica", "engines.transport", "engines.waiter"),
     *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
-    *("api.dispatch", "api.answers", "api.rpc", "api.sending", "api.audit", "api.hang_up"),
     *("federation.journey", "federation.retrieve", "federation.blemishes", "federation.pages"),
     *("resilience.pace", "telemetry.windows", "telemetry.answers", "state.memory"),
     *("telemetry.counts", "telemetry.overlap", "telemetry.scale", "resilience.deadline"),
