@@ -96,7 +96,7 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CITED: Final = {"source": str, "uri": str, "title": str, "start": int, "end": int, "page": int}
 _UNITS: Final = frozenset(UNITS)
 _MODALITIES: Final = frozenset(MODALITIES)
-_LESS_USUAL: Final = frozenset(_FIELDS.keys() - {"text", "unit", "modality", "citation"})
+_LESS_USUAL: Final = frozenset(_FIELDS).difference(("text", "unit", "modality", "citation"))
 
 
 def mended(hits: Sequence[Hit]) -> list[str]:

@@ -133,7 +133,7 @@ class Windows:
 
     def forget(self, keep: Sequence[str]) -> None:
         """Let go of the windows of engines that are not among these."""
-        for engine in self._by_engine.keys() - set(keep):
+        for engine in set(self._by_engine).difference(keep):
             del self._by_engine[engine]
 
     def __repr__(self) -> str:
