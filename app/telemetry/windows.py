@@ -136,8 +136,7 @@ class Windows:
 
     def forget(self, keep: Sequence[str]) -> None:
         """Let go of the windows of engines that are not among these."""
-        kept = set(keep)
-        for engine in [engine for engine in self._by_engine if engine not in kept]:
+        for engine in set(self._by_engine).difference(keep):
             del self._by_engine[engine]
 
     def __repr__(self) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.running_gateway import START_SECONDS
+
 PROJECT = Path(__file__).parents[2]
-START_SECONDS = 60.0
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from tests.support.issuer import AUDIENCE, ISSUER, ec, issuing, token
 from tests.support.listening_gateway import listening
 from tests.support.log_lines import own_log
 from tests.support.mcp_peer import ACCEPT, EXTENSION, SERVED, called, calling, events, modern, posted, text_of
-from tests.support.running_gateway import Json, RunningGateway, entry, running, until
+from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import ScriptedEngine, hang, hits
 from tests.support.tenancy import bearer, tenant
 
@@ -140,7 +140,7 @@ async def test_a_revoked_keys_stream_has_a_last_message(engine: ScriptedEngine) 
     async with listening([entry("docs", engine, timeoutMs=60_000)], tenants=TENANTS) as (state, port):
         headers = {**bearer(RED), "accept": ACCEPT, "mcp-protocol-version": "2025-06-18"}
         async with (
-            httpx2.AsyncClient(trust_env=False, timeout=20) as client,
+            httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as client,
             client.stream("POST", f"http://127.0.0.1:{port}/mcp", json=message, headers=headers) as response,
         ):
             assert response.status_code == 200

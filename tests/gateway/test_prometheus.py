@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.listening_gateway import listening
 from tests.support.ports import free_port
-from tests.support.running_gateway import PATIENCE, Json, entry
+from tests.support.running_gateway import START_SECONDS, Json, entry
 from tests.support.tenancy import bearer, tenant
 
 PROJECT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ class Prometheus:
 
     async def until(self, query: str) -> list[Json]:
         """The same, once it is ready and there is something."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             while True:
                 found = await self.ask(query) if await self.ready() else []
                 if found:
@@ -57,7 +57,7 @@ class Prometheus:
 
     async def groups(self) -> list[Json]:
         """Its groups of rules, once each rule has been evaluated."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             while True:
                 found: list[Json] = (await self._client.get("/api/v1/rules")).json()["data"]["groups"]
                 if all(rule["health"] != "unknown" for group in found for rule in group["rules"]):
@@ -89,11 +89,13 @@ async def prometheus(folder: Path, target: int) -> AsyncIterator[Prometheus]:
             stderr=log,
         )
     try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as client:
+        async with httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=START_SECONDS
+        ) as client:
             yield Prometheus(client)
     finally:
         process.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             await process.wait()
 
 
@@ -128,7 +130,7 @@ async def test_a_real_prometheus_reads_everything(engines: Any, tmp_path: Path) 
     ):
         await peer.until("up == 1")
         message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
-        async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as caller:
+        async with httpx2.AsyncClient(trust_env=False, timeout=START_SECONDS) as caller:
             for _ in range(5):
                 answer = await caller.post(f"http://127.0.0.1:{port}/rcp", json=message, headers=bearer(KEY))
                 assert "result" in answer.json(), answer.text

@@ -12,7 +12,7 @@ from tests.support.balancer import Balancer, balanced
 from tests.support.corpora import corpus, ids, serving
 from tests.support.listening_gateway import asking, question
 from tests.support.ports import free_port
-from tests.support.running_gateway import PATIENCE, entry
+from tests.support.running_gateway import START_SECONDS, entry
 from tests.support.scripted_engine import Asked
 from tests.support.shared_state import unique
 from tests.support.tenancy import tenant
@@ -60,7 +60,7 @@ async def ask(port: int, method: str, params: Json, key: str | None = None, toke
         head += f"Authorization: Bearer {key}\r\n"
     writer.write(head.encode() + b"\r\n" + body)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_SECONDS):
             top, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
@@ -69,7 +69,7 @@ async def ask(port: int, method: str, params: Json, key: str | None = None, toke
 
 async def ready(port: int) -> None:
     """Wait until the gateway says that it is ready."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(START_SECONDS):
         while True:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
@@ -169,7 +169,7 @@ async def test_killing_one_loses_what_it_had_under_way_and_nothing_else(
 
 async def until_answered(answered: list[int], place: int, count: int) -> None:
     """Wait until so many were answered."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(START_SECONDS):
         while answered[place] < count:
             await asyncio.sleep(0.01)
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.gateway.conftest import Starter
 from tests.support.mounted_gateway import mounted
-from tests.support.running_gateway import entry, until
+from tests.support.running_gateway import PATIENCE, START_SECONDS, entry, until
 from tests.support.scripted_engine import hang, hits
-from tests.support.stdio_caller import PATIENCE, PROJECT, StdioCaller, calling, command
+from tests.support.stdio_caller import PROJECT, StdioCaller, calling, command
 
 
 async def hello(caller: StdioCaller) -> None:
@@ -137,7 +137,13 @@ def test_files_in_place_of_pipes(tmp_path: Path) -> None:
     argv = command(tmp_path, [])
     with asked.open("rb") as questions, (tmp_path / "answers").open("wb") as answers:
         done = subprocess.run(
-            argv, stdin=questions, stdout=answers, stderr=subprocess.DEVNULL, cwd=PROJECT, timeout=PATIENCE, check=False
+            argv,
+            stdin=questions,
+            stdout=answers,
+            stderr=subprocess.DEVNULL,
+            cwd=PROJECT,
+            timeout=START_SECONDS,
+            check=False,
         )
     assert done.returncode == 0
     lines = [json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]
@@ -147,7 +153,9 @@ def test_files_in_place_of_pipes(tmp_path: Path) -> None:
 def test_a_faulty_file_is_told_on_stderr(tmp_path: Path) -> None:
     """What keeps it from serving is told as by the other commands, and nothing comes on stdout."""
     argv = command(tmp_path, [{"id": "x"}])
-    done = subprocess.run(argv, input="", capture_output=True, text=True, cwd=PROJECT, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        argv, input="", capture_output=True, text=True, cwd=PROJECT, timeout=START_SECONDS, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert "engines[0]" in done.stderr
     assert "Traceback" not in done.stderr

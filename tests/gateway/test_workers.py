@@ -113,7 +113,7 @@ def runs(pid: int) -> bool:
 async def test_a_worker_that_hangs_is_replaced(engines: Any, tmp_path: Path) -> None:
     """One that is there and does nothing any more (stopped, or in a loop without end) is killed, and its place filled;
     one that only has nothing to do is let be."""
-    settings = {"server": {"worker_timeout_seconds": 2, "drain_seconds": 0, "reload_seconds": 0}}
+    settings = {"server": {"worker_timeout_seconds": 10, "drain_seconds": 0, "reload_seconds": 0}}
     async with gateway_process(tmp_path, [entry("e", await engines())], settings, "--workers", "2") as gateway:
         pids = await all_serve(gateway, 2)
         os.kill(pids[0], signal.SIGSTOP)

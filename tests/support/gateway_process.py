@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from tests.support.running_gateway import PATIENCE, Json, until
+from tests.support.running_gateway import PATIENCE, START_SECONDS, Json, until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ class GatewayProcess:
 
     async def until_told(self, event: str, times: int = 1) -> Json:
         """The log line of this event, once it has come so often."""
-        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None)
+        await until(lambda: len(self.told(event)) >= times or self.process.returncode is not None, START_SECONDS)
         assert len(self.told(event)) >= times, self.text
         return self.told(event)[times - 1]
 
@@ -127,8 +127,8 @@ async def gateway_process(
     async with httpx2.AsyncClient(timeout=PATIENCE) as client:
         gateway = GatewayProcess(folder, process, client)
         try:
-            await until(lambda: gateway.port != 0 or process.returncode is not None)
-            async with asyncio.timeout(PATIENCE):
+            await until(lambda: gateway.port != 0 or process.returncode is not None, START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
                 while reach and await gateway.ready() != 200:
                     assert process.returncode is None, gateway.text
                     await asyncio.sleep(0.02)

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.ports import free_port
+from tests.support.running_gateway import START_SECONDS
 
 PROGRAM = Path(__file__).with_name("model_server.py")
 OVER_STDIO = (sys.executable, str(PROGRAM), "--stdio")
-PATIENCE = 60.0
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def model_over_http() -> Iterator[str]:
 
 
 def _await_listener(process: "subprocess.Popen[bytes]", port: int) -> None:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + START_SECONDS
     while time.monotonic() < ends and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
             return

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.running_gateway import START_SECONDS
 
 SERVER = shutil.which("redis-server") or shutil.which("redis-server", path="/usr/sbin:/usr/local/bin:/usr/local/sbin")
-START_SECONDS = 60.0
 REMEDY = "needs Redis: apt-get install redis-server, or set REDIS_URL=redis://host:port/0 (it will be written to)"
 
 

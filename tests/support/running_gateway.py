@@ -23,6 +23,9 @@ Json = dict[str, Any]
 PATIENCE = 40.0
 """Seconds before a test is called hung; never waited for when all is well."""
 
+START_SECONDS = 90.0
+"""The same for a program that is being started, which reads and compiles much before it does anything."""
+
 LEISURE_MS = 20_000
 """What an engine gets to answer unless its test is about lateness: a machine that stands still is no fault of it."""
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.running_gateway import PATIENCE, Json
+from tests.support.running_gateway import START_SECONDS, Json
 
 PROJECT = Path(__file__).parents[2]
 
@@ -40,14 +40,14 @@ class StdioCaller:
 
     async def message(self) -> Any:
         """The next line."""
-        line = await asyncio.wait_for(self.stdout.readline(), PATIENCE)
+        line = await asyncio.wait_for(self.stdout.readline(), START_SECONDS)
         assert line.endswith(b"\n"), line
         return json.loads(line)
 
     async def end(self) -> tuple[int, bytes, str]:
         """Close its stdin and wait: its exit code, what was left on stdout, and stderr."""
         self.stdin.close()
-        out, err = await asyncio.wait_for(self.process.communicate(), PATIENCE)
+        out, err = await asyncio.wait_for(self.process.communicate(), START_SECONDS)
         assert self.process.returncode is not None
         return self.process.returncode, out, err.decode()
 
