@@ -112,18 +112,27 @@ class FanOut:
         if not self._legs:
             return None
         timers: list[asyncio.TimerHandle] = []
+        lost: Outcome | None = None
+        end: BaseException | None = None
         try:
             self._ask_everybody()
             deadlines = {begun.leg.deadline for begun in self._begun}
             timers = [self._loop.call_at(deadline, self._strike, deadline) for deadline in deadlines]
-            return await self._ended
-        finally:
-            for timer in timers:
-                timer.cancel()
-            if self._cut is not None:
-                self._cut.cancel()
-            if self._pending or self._cut is not None:
-                await self._abort()
+            lost = await self._ended
+        except BaseException as fault:  # noqa: BLE001 - raised again below: compiled, no handler may await
+            end = fault
+        for timer in timers:
+            timer.cancel()
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._pending or self._cut is not None:
+            await self._abort()
+        if end is not None:
+            try:
+                raise end
+            finally:
+                end = None  # its traceback holds this frame
+        return lost
 
     def _ask_everybody(self) -> None:
         """Begin each leg without a task where the engine can be asked at once; the others get one."""

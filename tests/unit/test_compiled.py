@@ -65,6 +65,18 @@ def test_no_set_passes_for_a_frozenset() -> None:
     assert found == []
 
 
+def test_no_handler_awaits() -> None:
+    """Compiled, an exception that is being handled while others run is found by them, and raised where nothing went
+    wrong: what has to be awaited after a fault is awaited behind the handler, and never in a `finally`."""
+    found = []
+    for name, tree in sources().items():
+        for node in ast.walk(tree):
+            handled = node.body if isinstance(node, ast.ExceptHandler) else []
+            handled = [*handled, *node.finalbody] if isinstance(node, ast.Try) else handled
+            found += [f"{name}:{at.lineno}" for part in handled for at in ast.walk(part) if isinstance(at, ast.Await)]
+    assert found == []
+
+
 def test_what_is_caught_has_one_name_for_each_type() -> None:
     """Compiled, a name has one type: a fault of another class caught under it is a TypeError."""
     found = []
