@@ -119,46 +119,34 @@ class RpcDoor:
             await self._app(scope, receive, send)
             return
         head = self._read_headers(scope)
-        request = _Sent(place, head, receive, send)
-        hung_up = False
-        end: asyncio.CancelledError | None = None
-        try:
-            await self._take_on(request, scope)
-        except HungUp:
-            hung_up = True
-        except asyncio.CancelledError as cancelled:
-            end = cancelled.with_traceback(None)  # compiled, no handler may await: it is seen to below
-        if hung_up:
-            await part(scope, receive)
-        elif end is not None:
-            await self._refuse_ending(request)
-            if not self._state.readiness.draining:
-                raise end
-
-    async def _take_on(self, request: _Sent, scope: Scope) -> None:
-        """Serve a request, or refuse it by its head. Raises HungUp."""
-        place, head, send = request.place, request.head, request.send
         request_id = head.request_id
-        if scope["method"] != "POST":
-            await self._refuse(send, 405, InvalidRequest("RCP is spoken with POST"), request_id, (b"allow", b"POST"))
-        elif head.encoding not in ("", "identity"):
-            await self._refuse(send, 415, COMPRESSED, request_id)
-        elif head.length > self._max_body:
-            await self._refuse_body(send, request_id)
-        elif self._guard is not None:
-            await self._serve_known(self._guard, request, scope)
-        elif place.engine is not None and not self._dispatcher.knows(place.engine):
-            await self._refuse_engine(send, place.engine, request_id)
-        else:
-            request.caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
-            await self._serve(request)
-
-    async def _refuse_ending(self, request: _Sent) -> None:
-        """The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500."""
-        with suppress(Exception):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                fault = BackendUnavailable(ENDING, retryable=True)
-                await self._refuse(request.send, 503, fault, request.head.request_id, message_id=request.id)
+        request = _Sent(place, head, receive, send)
+        try:
+            if scope["method"] != "POST":
+                await self._refuse(
+                    send, 405, InvalidRequest("RCP is spoken with POST"), request_id, (b"allow", b"POST")
+                )
+            elif head.encoding not in ("", "identity"):
+                await self._refuse(send, 415, COMPRESSED, request_id)
+            elif head.length > self._max_body:
+                await self._refuse_body(send, request_id)
+            elif self._guard is not None:
+                await self._serve_known(self._guard, request, scope)
+            elif place.engine is not None and not self._dispatcher.knows(place.engine):
+                await self._refuse_engine(send, place.engine, request_id)
+            else:
+                request.caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
+                await self._serve(request)
+        except HungUp:
+            await part(scope, receive)
+        except asyncio.CancelledError:
+            # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
+            with suppress(Exception):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    fault = BackendUnavailable(ENDING, retryable=True)
+                    await self._refuse(send, 503, fault, request_id, message_id=request.id)
+            if not self._state.readiness.draining:
+                raise
 
     @property
     def _max_body(self) -> int:
@@ -168,14 +156,11 @@ class RpcDoor:
         """Serve whom the guard lets in, for as long as its credential is good."""
         place, head, send = request.place, request.head, request.send
         request_id = head.request_id
-        unknown: TurnedAway | None = None
         try:
             visit = await guard.identify(scope)
         except TurnedAway as away:
-            unknown = away.with_traceback(None)
-        if unknown is not None:
-            request.message = None if unknown.quiet else await self._peek(request.receive)
-            await self._turn_away(unknown, request)
+            request.message = None if away.quiet else await self._peek(request.receive)
+            await self._turn_away(away, request)
             return
         if place.engine is not None and not self._dispatcher.knows(place.engine, visit.tenant):
             await self._refuse_engine(send, place.engine, request_id)
@@ -186,18 +171,15 @@ class RpcDoor:
         request.caller = Caller(
             request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace
         )
-        revoked = False
         try:
             await self._serve(request)
         except asyncio.CancelledError:
             if not running.is_the_cause():
                 raise
-            revoked = True
-        finally:
-            guard.leave(visit, running)
-        if revoked:
             with suppress(RuntimeError):  # part of an answer may be on its way
                 await self._turn_away(TurnedAway(401, REVOKED, CHALLENGE), request)
+        finally:
+            guard.leave(visit, running)
 
     async def _serve(self, request: _Sent) -> None:
         head, send = request.head, request.send
@@ -205,41 +187,22 @@ class RpcDoor:
         if body is None:
             await self._refuse_body(send, head.request_id)
             return
-        end: BaseException | None = None
-        try:
-            await self._tell(body, request)
-        except BaseException as fault:  # noqa: BLE001 - raised again below: compiled, no handler may await
-            end = fault
-        if request.stream is not None:
-            await request.stream.end()
-        if end is not None:
-            try:
-                raise end
-            finally:
-                end = None  # its traceback holds this frame
-        if request.stream is not None and request.stream.given_up:
-            raise HungUp
-
-    async def _tell(self, body: bytes, request: _Sent) -> None:
-        """Send the answer, or why there is none."""
-        head, send = request.head, request.send
-        away: TurnedAway | None = None
-        fault: RcpError | None = None
         try:
             answer = await self._answer(body, request)
             if request.stream is not None and request.stream.opened and answer is not None:
                 await request.stream.finish(answer)
             elif answer is None or not at_once(send, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
-        except TurnedAway as turned_away:
-            away = turned_away.with_traceback(None)
-        except RcpError as refused:
-            fault = refused.with_traceback(None)
-        if away is not None:
+        except TurnedAway as away:
             await self._turn_away(away, request)
-        elif fault is not None:
+        except RcpError as fault:
             headers = (RETRY_AFTER,) if isinstance(fault, RateLimited) else ()
             await self._refuse(send, STATUSES.get(type(fault), 400), fault, head.request_id, *headers)
+        finally:
+            if request.stream is not None:
+                await request.stream.end()
+        if request.stream is not None and request.stream.given_up:
+            raise HungUp
 
     async def _answer(self, body: bytes, request: "_Sent") -> bytes | None:
         """The answer to a body that was taken on; its place is free again before anything of it is sent.
@@ -272,16 +235,16 @@ class RpcDoor:
             else:
                 raise InvalidRequest(NO_JSON_RPC)
             return await unless_hung_up(work, watch)
-        except asyncio.CancelledError as cancelled:
+        except asyncio.CancelledError:
             if request.stream is None or not request.stream.opened:
                 raise
+            message_id = request.id
             if request.admitted is not None and request.admitted.running.is_the_cause():
-                return self._dispatcher.refused(REVOKED, caller.request_id, 200, request.id)
-            end = cancelled.with_traceback(None)
+                return self._dispatcher.refused(REVOKED, caller.request_id, 200, message_id)
+            await _last_words(request.stream, message_id)
+            raise
         finally:
             admission.leave(places)
-        await _last_words(request.stream, request.id)
-        raise end
 
     def _address(self, scope: Scope) -> str:
         """Where a caller connects from whom nobody asks who it is."""

@@ -74,6 +74,7 @@ def test_no_handler_awaits() -> None:
             handled = node.body if isinstance(node, ast.ExceptHandler) else []
             handled = [*handled, *node.finalbody] if isinstance(node, ast.Try) else handled
             found += [f"{name}:{at.lineno}" for part in handled for at in ast.walk(part) if isinstance(at, ast.Await)]
+            found += [f"{name}:{node.lineno}"] if isinstance(node, ast.AsyncWith) else []  # its exit is such a handler
     assert found == []
 
 
