@@ -18,7 +18,7 @@ import typer
 from app import compiled
 from app.commands.failure import Failure
 
-LIMIT = 900.0
+LIMIT = 1800.0
 """Seconds for the compiler; it takes two minutes on a core of its own."""
 
 _BUILD = """
