@@ -234,9 +234,7 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
     engines = {name: Engine(name) for name in names}
 
     async def connect(pool: Any, address: str) -> Connection:
-        connection = Connection(
-            asyncio.get_running_loop(), pool._limit, pool._lost, born=pool._clock(), epoch=pool._epoch
-        )
+        connection = Connection(pool._limit, pool._lost, born=pool._clock(), epoch=pool._epoch)
         line: Any = EngineLine(engines[PORTS[pool._endpoint.port]], connection)
         connection.connection_made(line)
         pool._live.add(connection)
