@@ -307,7 +307,10 @@ async def test_calls_that_are_not_sent_are_no_fast_calls(engines: Any, answer: A
     """Skips are counted by reason: they leave durations, percentiles and the last fault alone (metrics, console)."""
     sick = await engines()
     sick.answers["retrieve"] = answer
-    entries = [entry("sick", sick, retries=0, breaker={"failures": 2, "openMs": 60_000}), entry("well", await engines())]
+    entries = [
+        entry("sick", sick, retries=0, breaker={"failures": 2, "openMs": 60_000}),
+        entry("well", await engines()),
+    ]
     async with running(entries) as gateway:
         for _ in range(20):
             await gateway.retrieve()
