@@ -103,10 +103,17 @@ def trust(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
         raise Failure(f"--ca-file: '{ca_file}' cannot be used: {reason}") from None
 
 
-def unreachable(fault: Exception, url: str, seconds: float | None = None, refused: str = NO_GATEWAY) -> str:
+def unreachable(
+    fault: Exception,
+    url: str,
+    seconds: float | None = None,
+    refused: str = NO_GATEWAY,
+    patience: str = "--timeout",
+) -> str:
     """Why `url` gave no answer, and what to do: every kind of failed connection is told apart.
 
-    `seconds`: how long it was waited for; `refused`: what to say where nothing listens.
+    `seconds`: how long it was waited for; `refused`: what to say where nothing listens;
+    `patience`: what sets how long is waited.
     """
     import httpx2
 
@@ -120,7 +127,7 @@ def unreachable(fault: Exception, url: str, seconds: float | None = None, refuse
     if isinstance(fault, httpx2.ConnectTimeout):
         return f"no connection to {where}{within}; check the address, and firewalls in between"
     if isinstance(fault, TimeoutError | httpx2.TimeoutException):
-        return f"no answer from {where}{within}; raise --timeout, or see what the server is waiting for"
+        return f"no answer from {where}{within}; raise {patience}, or see what the server is waiting for"
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
             return _no_tls(cause, url)

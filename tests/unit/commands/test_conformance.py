@@ -136,7 +136,7 @@ def test_everything_is_documented() -> None:
     options = {name for name in inspect.signature(conformance).parameters if name != "target"}
     assert options == {"as_json", "query", "write", "strict", "only", "header", "ca_file", "timeout"}
     for name in options:
-        assert f"| `--{name.removeprefix('as_')}" in page
+        assert f"| `--{name.removeprefix('as_').replace('_', '-')}" in page
     for group in {check.group for check in CHECKS}:
         assert f"`{group}.`" in page
 
