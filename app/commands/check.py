@@ -96,8 +96,8 @@ def _may_start(registry: Path, config: Path | None, loaded: "LoadedRegistry", se
             asyncio.run(main.rehearse(loaded, settings, tenants))
         except SettingsError as fault:
             faults.append(fault)
-    for fault in faults:
-        _tell_error(explain(fault))
+    for refusal in faults:
+        _tell_error(explain(refusal))
     if tenants is not None:
         keys = sum(len(entry.keys) for entry in tenants.by_id.values())
         typer.echo(f"ok: {settings.auth.tenants_file}: {counted(len(tenants.by_id), 'tenant')}, {counted(keys, 'key')}")
