@@ -1,7 +1,7 @@
 """`rcp-gateway conformance`: does an RCP server keep the protocol, and is it what it claims to be?
 
-It decides how a server is named (a URL, or a command after `--`) and the exit code; what is checked, and how, is
-decided in the conformance room.
+It decides how a server is named (a URL, or a command after `--`) and the exit code: 0 if every MUST of the claimed
+level holds. What is checked, and how, is decided in `app/conformance`.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def conformance(
         bool, typer.Option("--write", help="Also add and delete documents, and build a memory; never in production.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Count departures that servers on the published SDKs share as failures.")
+        bool, typer.Option("--strict", help="Let warnings fail as well: rules that are SHOULD or MAY.")
     ] = False,
     only: Annotated[
         list[str] | None,
