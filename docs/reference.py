@@ -1,5 +1,6 @@
 """Writes what is made from something else: `make docs`. The tables of docs/registry.md come from the settings' models,
-that of docs/conformance.md from the checks, the alerts of the Helm chart and of the Prometheus operator from deploy/prometheus.
+that of docs/conformance.md from the checks, the alerts of the Helm chart and of the Prometheus operator from
+deploy/prometheus.
 
 It decides where each of them stands. A page's tables stand between `<!-- made by … -->` and `<!-- end -->`; whatever
 else the page says is written by hand.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.SKIP: "dim"}
+RULES = {"MUST, tolerated": "(MUST)"}
+"""Rules that are shown shorter in a table."""
+
 CLAIM = "claim.level"
 """The check that all others are made for; it is not there if only some of them were run."""
 
@@ -57,7 +60,14 @@ def show_report(report: Report, console: "Console") -> None:
     for finding in asked:
         check, style = finding.check, STYLES[finding.verdict]
         verdict = Text(finding.verdict.value, style=style)
-        table.add_row(verdict, Text(check.id), check.level, check.rule, f"§{check.section}", _words(finding))
+        table.add_row(
+            verdict,
+            Text(check.id),
+            check.level,
+            RULES.get(check.rule, check.rule),
+            f"§{check.section}",
+            _words(finding),
+        )
     console.print(table)
     console.print()
     if len(asked) < len(report.findings):

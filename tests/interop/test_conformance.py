@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from app.conformance.http import HttpPeer
 from app.conformance.stdio import StdioPeer
 from tests.support.examined import examined, failed, passed, skipped, warned
@@ -45,6 +47,33 @@ async def test_the_sdk_passes_over_stdio() -> None:
     assert report.proved == "L2"
     assert {"handshake.required", "stdio.clean-output", "stdio.end-of-input", "stdio.shutdown"} <= passed(report)
     assert "stream.progress" in skipped(report)
+
+
+SMALL = Path(__file__).parents[1] / "support" / "small_server.py"
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+async def test_a_small_server_on_the_sdk_is_admitted(level: str) -> None:
+    """Dense retrieval of strings, and every MUST kept: recommendations that are missing warn."""
+    report = await examined(StdioPeer([sys.executable, str(SMALL), level]), strict=False)
+    assert failed(report) == {}
+    assert (report.claimed, report.proved, report.admitted) == (level, "L1", True)
+    assert "retrieve.query-content" in passed(report)
+    assert ("claim.profile" in warned(report)) == (level == "L1")
+
+
+async def test_more_than_is_proved_may_not_be_claimed() -> None:
+    """A server that offers nothing of L2 does not get it by saying so."""
+    report = await examined(StdioPeer([sys.executable, str(SMALL), "L2"]), strict=False)
+    assert failed(report).keys() == {"claim.level"}
+    assert not report.admitted
+
+
+async def test_a_server_that_states_no_level_is_not_admitted() -> None:
+    """To state it is a MUST (RCP §14), which servers on the SDK break unless they call `set_conformance`."""
+    report = await examined(StdioPeer([sys.executable, str(SMALL)]), strict=False)
+    assert failed(report).keys() == {"capabilities.claim"}
+    assert not report.admitted
 
 
 async def test_the_gateway_proves_what_it_claims() -> None:

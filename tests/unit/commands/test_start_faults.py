@@ -121,6 +121,13 @@ def test_a_file_of_an_engine_that_cannot_be_used(command: str, tls: Json, key: s
     assert run("check", *write(files, {}, {**SECURE, "tls": tls, "enabled": False})).exit_code == 0
 
 
+def test_what_only_building_finds_fails_the_check(files: Path, run: Run) -> None:
+    """The check builds all that `serve` builds: what a library refuses only there is told before the start."""
+    told = refusal(run("check", *write(files, {"state": {"url": "redis://127.0.0.1?socket_timeout=abc"}})))
+    assert "socket_timeout" in told
+    assert "Traceback" not in told
+
+
 def test_all_faults_are_told_at_once(files: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of settings and registry, by `check` and by `serve`."""
     monkeypatch.setitem(sys.modules, "redis", None)  # type: ignore[arg-type]
