@@ -328,6 +328,23 @@ async def test_calls_that_are_not_sent_are_no_fast_calls(engines: Any, answer: A
     assert "left alone" not in shown["lastFault"]["detail"]
 
 
+async def test_a_breaker_that_opens_during_a_pause_hides_no_fault(engines: Any) -> None:
+    """A call that waits to be retried and finds the breaker open failed for what it was answered, after one attempt."""
+    sick = await engines()
+    sick.answers["retrieve"] = Http(503)
+    entries = [entry("sick", sick, breaker={"failures": 2, "openMs": 60_000}), entry("well", await engines())]
+    async with running(entries, {"engines": {"retry_backoff_ms": 1000}}) as gateway:
+        first = asyncio.create_task(gateway.retrieve())
+        await until(lambda: len(sick.requests("retrieve")) == 1)
+        second = await gateway.retrieve()
+        report = told(await first)["sick"]
+        (shown, _) = (await gateway.client.get("/admin/engines", headers={"host": "localhost"})).json()["engines"]
+        assert await skips(gateway, "sick", "breaker_open") == 0
+    assert told(second)["sick"]["reason"] == "http_status"
+    assert (report["status"], report["reason"], report["attempts"]) == ("failed", "http_status", 1)
+    assert (shown["window"]["calls"], shown["lastFault"]["kind"]) == (2, "http_status")
+
+
 async def skips(gateway: RunningGateway, engine: str, reason: str) -> float | None:
     """How many calls to the engine were not sent for this reason."""
     return await gateway.metric("rcp_gateway_engine_calls_skipped_total", engine=engine, reason=reason)
