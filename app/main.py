@@ -84,9 +84,7 @@ VERSION = installed_version("rcp-gateway")
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
     """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
-    missing = missing_extras(settings)
-    if missing:
-        raise SettingsError("settings", missing)
+    _need_extras(settings, over_http=tenants is not None)
     metrics = Metrics(VERSION, compiled=compiled.in_use())
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
@@ -173,11 +171,19 @@ async def _close(state: GatewayState) -> None:
         await asyncio.to_thread(state.witness.tracing.close)
 
 
+def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:
+    missing = missing_extras(settings, over_http=over_http)
+    if missing:
+        raise SettingsError("settings", missing)
+
+
 def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
     """The ASGI application of one gateway: the RPC door in front of FastAPI. `reload` keeps it to its files.
 
-    It starts up to `patience` seconds later if it is not ready before.
+    It starts up to `patience` seconds later if it is not ready before. Raises SettingsError if a library that a setting
+    needs is not installed.
     """
+    _need_extras(state.settings, over_http=True)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

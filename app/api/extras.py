@@ -20,12 +20,12 @@ def installed(library: str) -> bool:
         return False
 
 
-def missing_extras(settings: GatewaySettings) -> tuple[Fault, ...]:
-    """A fault for each setting whose library is not installed."""
+def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tuple[Fault, ...]:
+    """A fault for each setting whose library is not installed. Over stdio there are neither tokens nor MCP clients."""
     needs = (
         ("state.url", settings.state.shared, "redis", "redis"),
-        ("auth.mode", "jwt" in settings.auth.mode, "joserfc", "jwt"),
-        ("mcp.enabled", settings.mcp.enabled is True, "mcp", "mcp"),
+        ("auth.mode", over_http and "jwt" in settings.auth.mode, "joserfc", "jwt"),
+        ("mcp.enabled", over_http and settings.mcp.enabled is True, "mcp", "mcp"),
         ("traces.endpoint", settings.traces.endpoint is not None, "opentelemetry.exporter.otlp.proto.http", "otel"),
     )
     return tuple(

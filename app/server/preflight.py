@@ -30,7 +30,7 @@ def start_faults(
     `host` and `workers` are those of the command line, None for the settings' own. Over stdio (`over_http` false)
     nothing listens, so settings of listeners do not matter.
     """
-    faults = list(missing_extras(settings))
+    faults = list(missing_extras(settings, over_http=over_http))
     if over_http:
         faults += _listener_faults(settings, host, workers)
     in_registry = [
