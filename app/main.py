@@ -11,11 +11,10 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
 from app.api.doorkeeper import Doorkeeper
-from app.api.extras import bearers, tracing
+from app.api.extras import bearers, installed, missing_extras, tracing
 from app.api.guard import Guard
 from app.api.hosts import HostList
 from app.api.listeners import listen, listen_for_metrics
@@ -61,8 +60,8 @@ from app.federation.recent import Recent
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
-from app.settings.auth import exposure
-from app.settings.faults import Fault, SettingsError
+from app.server.preflight import start_faults
+from app.settings.faults import SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.source import Files, LoadedRegistry
@@ -85,6 +84,7 @@ VERSION = installed_version("rcp-gateway")
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
     """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
+    _need_extras(settings, over_http=tenants is not None)
     metrics = Metrics(VERSION, compiled=compiled.in_use())
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
@@ -157,11 +157,8 @@ def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: St
     """With whom the state is shared. Only those who share it pay for loading what that takes."""
     if not settings.state.shared:
         return ALONE
-    try:
-        from app.state.shared import SharedState
-    except ModuleNotFoundError:
-        fault = Fault("state.url", "needs a library that is not installed", "in the checkout, pip install '.[redis]'")
-        raise SettingsError("settings", (fault,)) from None
+    from app.state.shared import SharedState
+
     server = settings.server
     return SharedState(settings.state, server.id or server.name, identity, metrics)
 
@@ -174,11 +171,19 @@ async def _close(state: GatewayState) -> None:
         await asyncio.to_thread(state.witness.tracing.close)
 
 
+def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:
+    missing = missing_extras(settings, over_http=over_http)
+    if missing:
+        raise SettingsError("settings", missing)
+
+
 def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
     """The ASGI application of one gateway: the RPC door in front of FastAPI. `reload` keeps it to its files.
 
-    It starts up to `patience` seconds later if it is not ready before.
+    It starts up to `patience` seconds later if it is not ready before. Raises SettingsError if a library that a setting
+    needs is not installed.
     """
+    _need_extras(state.settings, over_http=True)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -216,15 +221,9 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
 
 
 def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> Porch | None:
-    """What stands before the door for MCP clients, unless there is none. Raises SettingsError if it cannot be had."""
-    wished = state.settings.mcp.enabled
-    if wished is False:
+    """What stands before the door for MCP clients, unless there is none."""
+    if state.settings.mcp.enabled is False or not installed("mcp"):
         return None
-    if find_spec("mcp") is None:
-        if wished is None:
-            return None
-        fault = Fault("mcp.enabled", "needs a library that is not installed", "in the checkout, pip install '.[mcp]'")
-        raise SettingsError("settings", (fault,))
     return Porch(app, dispatcher, state)
 
 
@@ -264,6 +263,22 @@ def start_log(wishes: LogSettings) -> None:
     logs.configure(wishes.format, wishes.level, envelope.dumps, allowance=allowance)
 
 
+def _refuse(faults: Sequence[SettingsError]) -> None:
+    """Raises the first of `faults`, or one for all if several files have some."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        files = ", ".join(fault.file for fault in faults)
+        raise SettingsError(files, tuple(one for fault in faults for one in fault.faults))
+
+
+async def rehearse(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None) -> None:
+    """Build all that `serve` builds and close it again: what is at fault only there raises here as well."""
+    state = build_state(loaded, settings, tenants)
+    build_app(state)
+    await _close(state)
+
+
 def serve(registry: Path, config: Path | None, host: str | None, port: int | None, workers: int | None) -> int:
     """Serve until SIGTERM, SIGINT or SIGQUIT; the exit code. None means: as the settings say.
 
@@ -271,17 +286,9 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     """
     files = Files(registry, config)
     loaded, settings, tenants = files.load()
+    _refuse(start_faults(loaded, settings, registry=registry, config=config, host=host, workers=workers))
     host = settings.server.host if host is None else host
-    exposed = exposure(host, settings.auth)
-    if exposed is not None:
-        raise SettingsError("settings" if config is None else str(config), (exposed,))
     server, count = settings.server, settings.server.workers if workers is None else workers
-    if count > 1 and server.handshake == "required" and not settings.state.shared:
-        raise SettingsError(
-            "--workers", (Fault("server.handshake", "'required' needs one worker or a shared state", "set state.url"),)
-        )
-    if server.tls is not None:
-        door_context(server.tls)  # a file that cannot be used is a fault before anybody listens
     listener = listen(host, server.port if port is None else port)
     metering = listen_for_metrics(host, settings.metrics.port)
     start_log(settings.log)
@@ -350,6 +357,7 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     """
     files = Files(registry, config)
     wishes = files.load()
+    _refuse(start_faults(wishes.loaded, wishes.settings, registry=registry, config=config, over_http=False))
     answers = os.dup(1)
     os.dup2(2, 1)
     start_log(wishes.settings.log)

@@ -1,5 +1,6 @@
 """Writes what is made from something else: `make docs`. The tables of docs/registry.md come from the settings' models,
-the alerts of the Helm chart and of the Prometheus operator from deploy/prometheus.
+that of docs/conformance.md from the checks, the alerts of the Helm chart and of the Prometheus operator from
+deploy/prometheus.
 
 It decides where each of them stands. A page's tables stand between `<!-- made by … -->` and `<!-- end -->`; whatever
 else the page says is written by hand.
@@ -8,6 +9,8 @@ else the page says is written by hand.
 import re
 from pathlib import Path
 
+from app.conformance.examination import CHECKS
+from app.conformance.proof import JUDGED
 from app.settings.reference import table
 
 PROJECT = Path(__file__).parents[1]
@@ -28,12 +31,12 @@ spec:
 
 def made() -> dict[str, str]:
     """Path in the project -> what stands there, as it is now."""
-    page = "docs/registry.md"
+    pages = {page: _renewed(_read(page)) for page in ("docs/registry.md", "docs/conformance.md")}
     rules = {name: _read(f"deploy/prometheus/{name}") for name in RULES}
     chart = {f"deploy/helm/rcp-gateway/rules/{name}": text for name, text in rules.items()}
     groups = "".join(text.split("groups:\n", 1)[1] for text in rules.values())
     return {
-        page: _renewed(_read(page)),
+        **pages,
         "deploy/kubernetes/components/monitoring/prometheusrule.yaml": RULE_HEAD
         + re.sub(r"^(?=.)", "  ", groups, flags=re.MULTILINE),
         **chart,
@@ -45,7 +48,17 @@ def _read(path: str) -> str:
 
 
 def _renewed(page: str) -> str:
-    return PLACE.sub(lambda place: f"{place[1]}\n{table(place[2])}\n", page)
+    return PLACE.sub(lambda place: f"{place[1]}\n{checks() if place[2] == 'checks' else table(place[2])}\n", page)
+
+
+def checks() -> str:
+    """Every rule that `rcp-gateway conformance` checks, as a table."""
+    head = "| check | rule | level | RCP | sentence |\n|---|---|---|---|---|\n"
+    rows = [
+        f"| `{one.id}` | {one.rule} | {one.level} | §{one.section} | {one.sentence.replace('|', chr(92) + '|')} |"
+        for one in (*CHECKS, *JUDGED)
+    ]
+    return head + "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ ROWS = (
     {"__main__"},
     {"commands"},
     {"main"},
+    {"server"},
     {"api"},
     {"federation"},
     {"engines", "fusion", "state"},

@@ -1,36 +1,55 @@
-"""What needs libraries of its own, and is loaded only for those who wish for it: readers of tokens, makers of spans.
+"""Optional libraries: which settings need one, and what is built with it.
 
-It decides that a wish whose library is missing keeps the gateway from starting, and says what to install. It refuses to
-know what the libraries do.
+A setting whose library is not installed keeps the gateway from starting, with the extra to install. The libraries are
+imported only where a setting needs them.
 """
 
+from importlib.util import find_spec
+
 from app.api.guard import Bearers
-from app.settings.faults import Fault, SettingsError
+from app.settings.faults import Fault
 from app.settings.schema import GatewaySettings
 from app.telemetry.traces import Tracing, tracing_to
 
 
-def tracing(settings: GatewaySettings, version: str) -> Tracing | None:
-    """What makes spans, if they are wished for. Only those who wish for them pay for loading it."""
-    wishes = settings.traces
-    if wishes.endpoint is None:
-        return None
+def installed(library: str) -> bool:
+    """Whether `library`, a dotted name, can be imported."""
     try:
-        return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version)
-    except ModuleNotFoundError:
-        remedy = "in the checkout, pip install '.[otel]'"
-        fault = Fault("traces.endpoint", "traces need a library that is not installed", remedy)
-        raise SettingsError("settings", (fault,)) from None
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # a parent of it is not there
+        return False
+
+
+def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tuple[Fault, ...]:
+    """A fault for each setting whose library is not installed. Over stdio there are neither tokens nor MCP clients."""
+    needs = (
+        ("state.url", settings.state.shared, "redis", "redis"),
+        ("auth.mode", over_http and "jwt" in settings.auth.mode, "joserfc", "jwt"),
+        ("mcp.enabled", over_http and settings.mcp.enabled is True, "mcp", "mcp"),
+        ("traces.endpoint", settings.traces.endpoint is not None, "opentelemetry.exporter.otlp.proto.http", "otel"),
+    )
+    return tuple(
+        Fault(
+            path,
+            f"needs the library '{library.partition('.')[0]}', which is not installed",
+            f"in the checkout, pip install '.[{extra}]'",
+        )
+        for path, wanted, library, extra in needs
+        if wanted and not installed(library)
+    )
+
+
+def tracing(settings: GatewaySettings, version: str) -> Tracing | None:
+    """What makes spans, if they are configured."""
+    wishes = settings.traces
+    return None if wishes.endpoint is None else tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version)
 
 
 def bearers(settings: GatewaySettings) -> Bearers | None:
-    """Who reads tokens, if any are accepted. Only those who wish for them pay for loading it."""
+    """What verifies tokens, if any are accepted."""
     if "jwt" not in settings.auth.mode:
         return None
-    try:
-        from app.api.jwks import SigningKeys
-        from app.api.tokens import Tokens
-    except ModuleNotFoundError:
-        fault = Fault("auth.mode", "jwt needs a library that is not installed", "in the checkout, pip install '.[jwt]'")
-        raise SettingsError("settings", (fault,)) from None
+    from app.api.jwks import SigningKeys
+    from app.api.tokens import Tokens
+
     return Tokens(settings.jwt, SigningKeys(settings.jwt))

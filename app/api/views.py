@@ -131,7 +131,13 @@ def _tenants(state: GatewayState, guard: Guard) -> Sequence[Json]:
 
 
 def _stretch(stretch: Stretch) -> Json:
-    return {"calls": stretch.calls, "failed": stretch.failed, "p50Ms": stretch.p50_ms, "p95Ms": stretch.p95_ms}
+    return {
+        "calls": stretch.calls,
+        "failed": stretch.failed,
+        "skipped": dict(stretch.skipped),
+        "p50Ms": stretch.p50_ms,
+        "p95Ms": stretch.p95_ms,
+    }
 
 
 def _last_fault(engine_id: str, windows: Windows) -> Json | None:

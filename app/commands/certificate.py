@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.SKIP: "yellow"}
+STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.SKIP: "dim"}
+RULES = {"MUST, tolerated": "(MUST)"}
+"""Rules that are shown shorter in a table."""
+
 CLAIM = "claim.level"
 """The check that all others are made for; it is not there if only some of them were run."""
 
@@ -50,14 +53,21 @@ def show_report(report: Report, console: "Console") -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for column in ("", "check", "level", "RCP"):
+    for column in ("", "check", "level", "rule", "RCP"):
         table.add_column(column, no_wrap=True)
     table.add_column("", overflow="fold", ratio=1)
     asked = [finding for finding in report.findings if not finding.reason.startswith(NOT_ASKED)]
     for finding in asked:
         check, style = finding.check, STYLES[finding.verdict]
         verdict = Text(finding.verdict.value, style=style)
-        table.add_row(verdict, Text(check.id), check.level, f"§{check.section}", _words(finding))
+        table.add_row(
+            verdict,
+            Text(check.id),
+            check.level,
+            RULES.get(check.rule, check.rule),
+            f"§{check.section}",
+            _words(finding),
+        )
     console.print(table)
     console.print()
     if len(asked) < len(report.findings):
@@ -67,7 +77,7 @@ def show_report(report: Report, console: "Console") -> None:
 
 
 def _words(finding: Finding) -> "Text":
-    """The sentence of a check that passed, the reason of one that was skipped, both of one that failed."""
+    """The sentence of a check that passed, the reason of one that was skipped, both where a rule is broken."""
     from rich.text import Text
 
     reason = one_line(finding.reason, 400)
@@ -75,9 +85,9 @@ def _words(finding: Finding) -> "Text":
         case Verdict.PASS:
             return Text(finding.check.sentence, style="dim")
         case Verdict.SKIP:
-            return Text(f"{reason} (a failure with --strict)" if finding.tolerated else reason)
-        case Verdict.FAIL:
-            return Text.assemble((f"{finding.check.sentence}\n", "dim"), (reason, "red"))
+            return Text(reason, style="dim")
+        case Verdict.FAIL | Verdict.WARN:
+            return Text.assemble((f"{finding.check.sentence}\n", "dim"), (reason, STYLES[finding.verdict]))
 
 
 def _conclusion(report: Report) -> str:
@@ -85,12 +95,18 @@ def _conclusion(report: Report) -> str:
     name = one_line(said, 100) if report.server else "the server"
     counts = ", ".join(
         f"{report.count(verdict)} {word}"
-        for verdict, word in ((Verdict.PASS, "passed"), (Verdict.FAIL, "failed"), (Verdict.SKIP, "skipped"))
+        for verdict, word in (
+            (Verdict.PASS, "passed"),
+            (Verdict.FAIL, "failed"),
+            (Verdict.WARN, "warned"),
+            (Verdict.SKIP, "skipped"),
+        )
     )
     claimed = one_line(report.claimed or "no level", 40)
     judged = any(finding.check.id == CLAIM for finding in report.findings)
     proved = f", proved {report.proved or 'none'}" if judged else "; no level is judged by a part of the checks"
-    return f"{name}: {counts}; claims {claimed}{proved}"
+    verdict = "admitted" if report.admitted else "not admitted"
+    return f"{name}: {counts}; claims {claimed}{proved}: {verdict}"
 
 
 def _entry(finding: Finding) -> dict[str, Any]:
@@ -99,11 +115,10 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "id": check.id,
         "level": check.level,
         "section": check.section,
+        "rule": check.rule,
         "sentence": check.sentence,
         "verdict": finding.verdict.value,
     }
     if finding.reason:
         entry["reason"] = finding.reason
-    if finding.tolerated:
-        entry["tolerated"] = True
     return entry

@@ -1,11 +1,13 @@
-"""`rcp-gateway check`: are the registry and the settings sound, and, if asked, are the engines there?
+"""`rcp-gateway check`: would the gateway start, and, if asked, is everything there that it talks to?
 
-It decides what is reported and the exit code; what is sound is decided in the settings room.
+It decides what is reported and the exit code. What may start is decided in `server/preflight.py`, for `serve` as well.
 """
 
 import asyncio
+import errno
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ import typer
 
 from app.commands.failure import explain
 from app.commands.files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.commands.remote import trust, unreachable
 from app.commands.runs import counted
 from app.commands.terminal import answers, harmless, one_line
 
@@ -41,16 +44,17 @@ def register(app: typer.Typer) -> None:
 def check(
     registry: RegistryOption = DEFAULT_REGISTRY,
     config: ConfigOption = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Also shake hands with every engine.")] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also reach every engine, Redis and the issuer's keys.")
+    ] = False,
 ) -> None:
     """Check the registry and the settings without starting anything."""
-    loaded, settings = _read(registry, config_or_default(config))
-    entries = [entry for entry in loaded.registry.engines if entry.enabled]
-    if connect and entries:
-        greetings = asyncio.run(_greet(entries, settings.engines))
-        _print_table(greetings)
-        if any(greeting.error for greeting in greetings):
-            raise typer.Exit(1)
+    config = config_or_default(config)
+    loaded, settings = _read(registry, config)
+    if not _may_start(registry, config, loaded, settings):
+        raise typer.Exit(1)
+    if connect and not _all_there([entry for entry in loaded.registry.engines if entry.enabled], settings):
+        raise typer.Exit(1)
 
 
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
@@ -63,51 +67,73 @@ def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, Gateway
         loaded = load_registry(registry, os.environ)
         typer.echo(f"ok: {registry}: {_counted(loaded.registry.engines)}, fingerprint {loaded.fingerprint}")
     except SettingsError as fault:
-        typer.echo(f"error: {harmless(explain(fault))}", err=True)
+        _tell_error(explain(fault))
     try:
         settings = load_settings(config, os.environ)
         typer.echo(f"ok: {_origin(config)}")
     except SettingsError as fault:
-        typer.echo(f"error: {harmless(explain(fault))}", err=True)
-    if loaded is None or settings is None or not _tls_is_sound(settings) or not _callers_are_sound(loaded, settings):
+        _tell_error(explain(fault))
+    if loaded is None or settings is None:
         raise typer.Exit(1)
     return loaded, settings
 
 
-def _tls_is_sound(settings: "GatewaySettings") -> bool:
-    """Tell what is wrong with the files of `server.tls`, if there are any."""
-    from app.api.tls import door_context
-    from app.settings.faults import SettingsError
-
-    try:
-        if settings.server.tls is not None:
-            door_context(settings.server.tls)
-    except SettingsError as fault:
-        typer.echo(f"error: {harmless(explain(fault))}", err=True)
-        return False
-    return True
-
-
-def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:
-    """Tell about the tenants file, if there is one, and whether the gateway would start where it is to listen."""
-    from app.settings.auth import exposure
+def _may_start(registry: Path, config: Path | None, loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:
+    """Whether `serve` would start with these files, after telling every reason why not."""
+    from app import main
+    from app.server.preflight import start_faults
     from app.settings.faults import SettingsError
     from app.settings.source import load_tenants
 
-    exposed = exposure(settings.server.host, settings.auth)
-    if exposed is not None:
-        typer.echo(f"error: {harmless(str(exposed))}", err=True)
+    faults = start_faults(loaded, settings, registry=registry, config=config)
+    tenants = None
     try:
         tenants = load_tenants(settings)
     except SettingsError as fault:
-        typer.echo(f"error: {harmless(explain(fault))}", err=True)
-        return False
+        faults.append(fault)
+    if not faults:
+        try:
+            asyncio.run(main.rehearse(loaded, settings, tenants))
+        except SettingsError as fault:
+            faults.append(fault)
+    for refusal in faults:
+        _tell_error(explain(refusal))
     if tenants is not None:
         keys = sum(len(entry.keys) for entry in tenants.by_id.values())
         typer.echo(f"ok: {settings.auth.tenants_file}: {counted(len(tenants.by_id), 'tenant')}, {counted(keys, 'key')}")
         for line in tenants.strays([entry.id for entry in loaded.registry.engines]):
-            typer.echo(f"warning: {harmless(line)}", err=True)
-    return exposed is None
+            _tell_warning(line)
+    for place, entry in enumerate(loaded.registry.engines):
+        if entry.enabled and entry.command and shutil.which(entry.command[0]) is None:
+            _tell_warning(f"engines[{place}].command: the program '{entry.command[0]}' is not found")
+    return _ports_are_free(settings) and not faults
+
+
+def _ports_are_free(settings: "GatewaySettings") -> bool:
+    """Whether the gateway could listen. A port in use is a warning: the gateway that runs now may have it."""
+    from app.api.listeners import listen
+
+    host, free = settings.server.host, True
+    for name, port in (("server.port", settings.server.port), ("metrics.port", settings.metrics.port)):
+        try:
+            if port:
+                listen(host, port).close()
+        except OSError as fault:
+            line = f"{name}: {host}:{port} cannot be listened on: {fault.strerror or fault}"
+            if fault.errno == errno.EADDRINUSE:
+                _tell_warning(f"{line}; a gateway that is started now would fail")
+            else:
+                free = False
+                _tell_error(line)
+    return free
+
+
+def _tell_error(line: str) -> None:
+    typer.echo(f"error: {harmless(line)}", err=True)
+
+
+def _tell_warning(line: str) -> None:
+    typer.echo(f"warning: {harmless(line)}", err=True)
 
 
 def _counted(entries: "Sequence[EngineEntry]") -> str:
@@ -122,6 +148,70 @@ def _origin(config: Path | None) -> str:
     source = "built-in settings" if config is None else str(config)
     overridden = sum(name.startswith(PREFIX) for name in os.environ)
     return f"{source}, {overridden} overridden by the environment" if overridden else source
+
+
+def _all_there(entries: "Sequence[EngineEntry]", settings: "GatewaySettings") -> bool:
+    """Whether every engine, the shared state and the issuer of tokens answer, after telling about each."""
+    greetings = asyncio.run(_greet(entries, settings.engines))
+    if greetings:
+        _print_table(greetings)
+    well = not any(greeting.error for greeting in greetings)
+    for name, wanted, ask in (
+        ("state.url", settings.state.shared, _state_fault),
+        ("jwt.jwks_url", "jwt" in settings.auth.mode, _jwks_fault),
+    ):
+        if wanted:
+            fault = asyncio.run(ask(settings))
+            if fault is None:
+                typer.echo(f"ok: {name}: it answers")
+            else:
+                well = False
+                _tell_error(f"{name}: {fault}")
+    return well
+
+
+async def _state_fault(settings: "GatewaySettings") -> str | None:
+    """Why the shared state is of no use now, None if it is."""
+    from app import main
+    from app.settings.schema import LogSettings
+    from app.state.shared import SharedState
+    from app.telemetry.metrics import Metrics
+
+    main.start_log(LogSettings(level="error"))  # what it logs of a lost Redis is told here
+    sharing = SharedState(settings.state, settings.server.name, lambda: "check", Metrics("check").state)
+    try:
+        await sharing.start()
+        lost = sharing.degraded
+    finally:
+        await sharing.close()
+    return "Redis gives no usable answer; a gateway starts, and shares nothing until it does" if lost else None
+
+
+async def _jwks_fault(settings: "GatewaySettings") -> str | None:
+    """Why no token could be verified now, None if they could."""
+    import httpx2
+
+    from app.api.jwks import keys_in
+    from app.protocol.errors import ParseError
+
+    url, seconds = settings.jwt.jwks_url or "", settings.jwt.timeout_seconds
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            httpx2.AsyncClient(trust_env=False, timeout=None, verify=trust(url, None)) as client,
+        ):
+            response = await client.get(url, headers={"accept": "application/json"})
+    except (TimeoutError, httpx2.HTTPError) as fault:
+        return unreachable(
+            fault, url, seconds, "nothing listens at {url}; see that the issuer runs", "jwt.timeout_seconds"
+        )
+    if response.status_code != 200:
+        return f"it answers with HTTP {response.status_code} instead of 200; check the path"
+    try:
+        keys_in(response.content)
+    except (ValueError, ParseError):
+        return "what it answers holds no usable key; it must be a JWKS with public keys (RFC 7517)"
+    return None
 
 
 async def _greet(entries: "Sequence[EngineEntry]", settings: "EnginesSettings") -> list[Greeting]:

@@ -1,21 +1,26 @@
 """`rcp-gateway conformance`: does an RCP server keep the protocol, and is it what it claims to be?
 
-It decides how a server is named (a URL, or a command after `--`) and the exit code; what is checked, and how, is
-decided in the conformance room.
+It decides how a server is named (a URL, or a command after `--`) and the exit code: 0 if every MUST of the claimed
+level holds. What is checked, and how, is decided in `app/conformance`.
 """
 
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.remote import CaFileOption, trust, unreachable
 from app.commands.terminal import answers, harmless_json
 
 if TYPE_CHECKING:
     from app.conformance.peer import Peer
     from app.conformance.verdict import Report
+
+
+NO_SERVER = "no server listens at {url}; start it, or check its address"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +43,7 @@ def conformance(
         bool, typer.Option("--write", help="Also add and delete documents, and build a memory; never in production.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Count departures that servers on the published SDKs share as failures.")
+        bool, typer.Option("--strict", help="Let warnings fail as well: rules that are SHOULD or MAY.")
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -50,6 +55,7 @@ def conformance(
         list[str] | None,
         typer.Option(metavar="NAME:VALUE", help="Sent with every request over HTTP.", show_default=False),
     ] = None,
+    ca_file: CaFileOption = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one check may take.")] = 10.0,
 ) -> None:
     """Check whether an RCP server keeps the protocol, and proves the level that it claims."""
@@ -61,7 +67,7 @@ def conformance(
     unknown = [name for name in chosen if not any(check.id.startswith(name) for check in CHECKS)]
     if unknown:
         raise typer.BadParameter(f"no check is called '{unknown[0]}'", param_hint="--only")
-    peer = _peer(target, header or [])
+    peer = _peer(target, header or [], ca_file)
 
     async def examined() -> "Report":
         examination = Examination(peer(), Wishes(query, write), timeout=timeout, strict=strict, only=chosen)
@@ -77,7 +83,7 @@ def conformance(
         raise typer.Exit(1)
 
 
-def _peer(target: list[str], header: list[str]) -> "Callable[[], Peer]":
+def _peer(target: list[str], header: list[str], ca_file: Path | None) -> "Callable[[], Peer]":
     """What reaches the server, to be made where the loop runs. Raises BadParameter."""
     headers = dict(_header(text) for text in header)
     word = target[0]
@@ -85,7 +91,8 @@ def _peer(target: list[str], header: list[str]) -> "Callable[[], Peer]":
         from app.conformance.http import HttpPeer
 
         url = _url(word)
-        return lambda: HttpPeer(url, headers)
+        verify = trust(url, ca_file)
+        return lambda: HttpPeer(url, headers, verify, lambda fault: unreachable(fault, url, refused=NO_SERVER))
     if headers:
         raise typer.BadParameter("a server over stdio gets no headers", param_hint="--header")
     from app.conformance.stdio import StdioPeer

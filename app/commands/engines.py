@@ -20,11 +20,12 @@ def register(app: typer.Typer) -> None:
 
 def engines(
     url: remote.UrlOption = remote.DEFAULT_URL,
+    ca_file: remote.CaFileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = 10.0,
 ) -> None:
     """List the engines behind a running gateway."""
-    listed = remote.engines(url, timeout)
+    listed = remote.engines(url, timeout, ca_file)
     if as_json:
         typer.echo(harmless_json(json.dumps({"engines": listed}, ensure_ascii=False)))
     elif listed:

@@ -13,7 +13,7 @@ import typer
 from app.commands import measure
 from app.commands.interview import Asking, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
 from app.commands.judged import JudgedQueries, QrelsOption, QueriesOption, read_judged
-from app.commands.remote import DEFAULT_URL, UrlOption
+from app.commands.remote import DEFAULT_URL, CaFileOption, UrlOption
 from app.commands.runs import Run
 from app.commands.scoreboard import Difference, Row, differences_table, systems_table
 from app.commands.terminal import answers, asides, harmless_json, one_line
@@ -46,6 +46,7 @@ def evaluate(
     queries: QueriesOption,
     qrels: QrelsOption,
     url: UrlOption = DEFAULT_URL,
+    ca_file: CaFileOption = None,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits asked for.")] = 50,
     engines: EnginesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -55,7 +56,7 @@ def evaluate(
     """Measure a running gateway, and each of its engines alone, on queries with known answers."""
     measure.need_libraries()
     judged = read_judged(queries, qrels)
-    asking = Asking(url, k, concurrency, timeout)
+    asking = Asking(url, k, concurrency, timeout, ca_file)
     alone, left_out = engines_of(asking, engines)
     runs = fetch_runs(judged.queries, [None, *alone], asking)
     yardstick = measure.Yardstick(judged.judgements)

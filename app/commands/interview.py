@@ -7,6 +7,7 @@ It refuses to know which answers are good.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,7 @@ class Asking:
     k: int
     concurrency: int
     timeout: float
+    ca_file: Path | None = None
 
 
 def engines_of(asking: Asking, named: str | None) -> tuple[list[str], list[str]]:
@@ -53,7 +55,7 @@ def engines_of(asking: Asking, named: str | None) -> tuple[list[str], list[str]]
             raise typer.BadParameter("names no engine", param_hint="--engines")
         return names, []
     up, notes = [], []
-    for entry in remote.engines(asking.url, asking.timeout):
+    for entry in remote.engines(asking.url, asking.timeout, asking.ca_file):
         name, capabilities = str(entry.get("id", "?")), entry.get("capabilities")
         if entry.get("up") is not True:
             notes.append(f"{name}: left out, it is down ({one_line(entry.get('reason') or 'no reason given', 100)})")
@@ -93,11 +95,11 @@ class _Interview:
     async def conduct(self, queries: Sequence[Query]) -> None:
         import httpx2
 
-        headers = remote.credential()
+        headers, verify = remote.credential(), remote.trust(self._root, self._asking.ca_file)
         jobs = ((query, run) for query in queries for run in self._runs)
         # trust_env: a proxy of the environment has no business between a person and their gateway.
         async with (
-            httpx2.AsyncClient(trust_env=False, timeout=None, headers=headers) as client,
+            httpx2.AsyncClient(trust_env=False, timeout=None, headers=headers, verify=verify) as client,
             asyncio.TaskGroup() as group,
         ):
             for _ in range(self._asking.concurrency):
@@ -138,10 +140,8 @@ class _Interview:
             async with asyncio.timeout(self._asking.timeout + remote.GRACE_SECONDS):
                 response = await client.post(f"{self._root}/rcp/retrieve", json=message)
             return remote.read_response(response, self._root)
-        except TimeoutError:
-            return f"no answer within {self._asking.timeout:g} seconds"
-        except (httpx2.HTTPError, httpx2.InvalidURL) as fault:
-            return f"no answer from {self._root}: {one_line(fault) or type(fault).__name__}"
+        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL) as fault:
+            return remote.unreachable(fault, self._root, self._asking.timeout)
         except Failure as fault:
             return str(fault)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.remote import DEFAULT_URL, UrlOption, call
+from app.commands.remote import DEFAULT_URL, CaFileOption, UrlOption, call
 from app.commands.terminal import answers, asides, harmless_json
 
 
@@ -23,6 +23,7 @@ def query(
         typer.Argument(metavar="TEXT...", help="What to look for, in one word or several.", show_default=False),
     ],
     url: UrlOption = DEFAULT_URL,
+    ca_file: CaFileOption = None,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Most hits wanted.")] = 10,
     mode: Annotated[
         Literal["dense", "sparse", "hybrid"] | None, typer.Option(help="How engines search.", show_default=False)
@@ -46,7 +47,7 @@ def query(
         params["filter"] = _read_filter(filter_tree)
     if engines is not None:
         params["x-gateway"] = {"engines": _read_engines(engines)}
-    result = call(url, "retrieve", params, timeout)
+    result = call(url, "retrieve", params, timeout, ca_file)
     if as_json:
         typer.echo(harmless_json(json.dumps(result, ensure_ascii=False)))
         return

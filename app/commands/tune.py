@@ -18,7 +18,7 @@ from app.commands.failure import Failure
 from app.commands.interview import Asking, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
 from app.commands.judged import JudgedQueries, QrelsOption, QueriesOption, read_judged
 from app.commands.present import Present, ask_gateway, read_files
-from app.commands.remote import DEFAULT_URL, UrlOption
+from app.commands.remote import DEFAULT_URL, CaFileOption, UrlOption
 from app.commands.runs import Run, counted
 from app.commands.scoreboard import progress_bar
 from app.commands.terminal import answers, asides, harmless_json, one_line
@@ -37,6 +37,7 @@ def tune(
     queries: QueriesOption,
     qrels: QrelsOption,
     url: UrlOption = DEFAULT_URL,
+    ca_file: CaFileOption = None,
     registry: Annotated[
         Path | None, typer.Option(help="Its registry, for the present weights.", show_default="what the gateway says")
     ] = None,
@@ -53,7 +54,7 @@ def tune(
     measure.need_libraries()
     stated = read_files(registry, config)
     judged = read_judged(queries, qrels)
-    asking = Asking(url, DEPTH, concurrency, timeout)
+    asking = Asking(url, DEPTH, concurrency, timeout, ca_file)
     alone, left_out = engines_of(asking, engines)
     present = stated.over(ask_gateway(url, judged.queries[0].text, timeout))
     runs = fetch_runs(judged.queries, alone, asking)

@@ -38,7 +38,7 @@ async def no_repeats(subject: Subject) -> None:
         raise Moot(f"the question '{subject.wishes.query}' has one page only; give one that has more with --query")
 
 
-@_check("pages.no-gaps", "L2", "10", "retrieve", "pagination")
+@_check("pages.no-gaps", "L2", "10", "retrieve", "pagination", rule="SHOULD")
 async def no_gaps(subject: Subject) -> None:
     """Two small pages are the same hits as one of their size together."""
     whole = await subject.settled(2 * SIZE)
@@ -84,7 +84,7 @@ async def progress(subject: Subject) -> None:
         raise Moot("the server told no progress, as it may; nothing is proved of its streaming")
 
 
-@_check("stream.same-answer", "L2", "9", "retrieve", "streaming")
+@_check("stream.same-answer", "L2", "9", "retrieve", "streaming", rule="SHOULD")
 async def same_answer(subject: Subject) -> None:
     """The response at the end of a stream holds the same hits as a plain one."""
     expected = await subject.settled(SIZE)
@@ -105,7 +105,7 @@ async def unasked(subject: Subject) -> None:
         raise Departure("a stream was sent to a client that does not accept text/event-stream")
 
 
-@_check("stream.refusal", "L2", "9", "retrieve", "streaming")
+@_check("stream.refusal", "L2", "9", "retrieve", "streaming", rule="MUST, tolerated")
 async def refusal(subject: Subject) -> None:
     """A request that is refused is refused to a client that accepts streams as well."""
     params = {"query": subject.wishes.query, "k": 0, "_meta": {"progressToken": "t"}}

@@ -72,14 +72,21 @@ class Examination:
         proved = None
         if not self._only:
             proved = proof.proved(findings, subject.capabilities)
-            findings.append(proof.judged(subject.claimed, findings, subject.capabilities))
-            heard(findings[-1])
+            whole = (
+                proof.judged(subject.claimed, findings, subject.capabilities),
+                proof.profile(subject.claimed, subject.capabilities),
+            )
+            for finding in whole:
+                if finding is not None:
+                    findings.append(finding)
+                    heard(finding)
         server = subject.described.get("server")
         return Report(
             server=server if isinstance(server, dict) else {},
             claimed=subject.claimed if isinstance(subject.claimed, str) else None,
             proved=proved,
             findings=tuple(findings),
+            strict=self._strict,
         )
 
     def _wanted(self, check: Check) -> bool:
@@ -102,17 +109,16 @@ class Examination:
         except Moot as moot:
             finding = Finding(check, Verdict.SKIP, str(moot))
         except Tolerated as departure:
-            verdict = Verdict.FAIL if self._strict else Verdict.SKIP
-            finding = Finding(check, verdict, str(departure), tolerated=not self._strict)
+            finding = Finding(check, Verdict.WARN, str(departure))
         except Departure as departure:
-            finding = Finding(check, Verdict.FAIL, str(departure))
+            finding = Finding(check, _broken(check), str(departure))
         except TimeoutError:
             return await self._lost(check, f"no answer within {self._timeout:g} seconds")
         except PeerGone as gone:
             return await self._lost(check, str(gone))
         except Exception as fault:  # noqa: BLE001 - the edge of a check: what the server sent was not foreseen
             told = f"the answer cannot be made sense of ({type(fault).__name__}: {fault})"
-            finding = Finding(check, Verdict.FAIL, told)
+            finding = Finding(check, _broken(check), told)
         else:
             finding = Finding(check, Verdict.PASS)
         self._mute = 0
@@ -132,3 +138,7 @@ class Examination:
     def __repr__(self) -> str:
         state = f", mute for {self._mute} checks" if self._mute else ""
         return f"<Examination of {self.subject.peer!r}, {len(self.checks)} checks{state}>"
+
+
+def _broken(check: Check) -> Verdict:
+    return Verdict.FAIL if check.rule == "MUST" else Verdict.WARN

@@ -10,7 +10,7 @@ from app.conformance.gating import data_of
 from app.conformance.reply import Json, brief
 from app.conformance.subject import Subject, ids_of
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot
+from app.conformance.verdict import Departure, Moot, Tolerated
 
 INVALID_PARAMS = -32602
 OPTION_UNSUPPORTED = -32005
@@ -106,11 +106,11 @@ async def either(subject: Subject) -> None:
 
 @_check("filter.unknown-field", "L1", "8", "retrieve", "filter")
 async def unknown_field(subject: Subject) -> None:
-    """A field that is not advertised is -32602, and `data.field` names it."""
+    """A field that is not advertised is -32602; `data.field` should name it."""
     tree = {"field": "no-such-field", "op": "eq", "value": "a"}
     named = data_of(await _refused(subject, tree, INVALID_PARAMS)).get("field")
     if not isinstance(named, str) or "no-such-field" not in named:
-        raise Departure(f"-32602 must name 'no-such-field' in data.field, and says {brief(named)}")
+        raise Tolerated(f"-32602 should name 'no-such-field' in data.field, and says {brief(named)}")
 
 
 @_check("filter.nested-unknown-field", "L1", "8", "retrieve", "filter")

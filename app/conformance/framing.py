@@ -4,6 +4,7 @@ They ask nothing but `ping`, which every server knows.
 """
 
 import json
+from itertools import count
 from typing import Any
 
 from app.conformance.reply import Json, brief, parsed, same, told
@@ -27,38 +28,38 @@ async def ids(subject: Subject) -> None:
         (await subject.ask("ping", {}, id=message_id)).result(f"a ping with the id {brief(message_id)}")
 
 
-@_check("framing.null-id", "L0", "4.2")
+@_check("framing.null-id", "L0", "4.2", rule="MUST, tolerated")
 async def null_id(subject: Subject) -> None:
     """An id that is null is no id: -32600."""
-    await _refused(subject, {**_ping(1), "id": None})
+    await _refused(subject, {**_ping(_fresh()), "id": None})
 
 
-@_check("framing.bad-id", "L0", "4.2")
+@_check("framing.bad-id", "L0", "4.2", rule="MUST, tolerated")
 async def bad_id(subject: Subject) -> None:
     """An id that is an object, a list or a boolean is -32600."""
     for message_id in ({"a": 1}, [1], True):
         await _refused(subject, _ping(message_id))
 
 
-@_check("framing.version", "L0", "4.1")
+@_check("framing.version", "L0", "4.1", rule="MUST, tolerated")
 async def version(subject: Subject) -> None:
     """A message whose `jsonrpc` is not "2.0" is -32600."""
-    await _refused(subject, {**_ping(1), "jsonrpc": "1.0"})
+    await _refused(subject, {**_ping(_fresh()), "jsonrpc": "1.0"})
 
 
 @_check("framing.no-method", "L0", "4.1")
 async def no_method(subject: Subject) -> None:
     """A request without a method, or with one that is no string, is -32600."""
-    for message in ({"jsonrpc": "2.0", "id": 1}, {"jsonrpc": "2.0", "id": 1, "method": 7}):
+    for message in ({"jsonrpc": "2.0", "id": _fresh()}, {"jsonrpc": "2.0", "id": _fresh(), "method": 7}):
         error = (await subject.send(message)).error(f"the message {brief(message)}")
         if error["code"] != INVALID_REQUEST:
             raise Departure(f"{brief(message)} was refused with {told(error)} instead of {INVALID_REQUEST}")
 
 
-@_check("framing.positional", "L0", "4.3")
+@_check("framing.positional", "L0", "4.3", rule="MUST, tolerated")
 async def positional(subject: Subject) -> None:
     """Params are an object; a list is refused."""
-    response = (await subject.send({**_ping(1), "params": [1]})).response()
+    response = (await subject.send({**_ping(_fresh()), "params": [1]})).response()
     if "result" in response:
         raise Tolerated("params that are a list were taken as if there were none; -32600 or -32602 is wanted")
 
@@ -66,7 +67,7 @@ async def positional(subject: Subject) -> None:
 @_check("framing.unknown-fields", "L0", "4.4")
 async def unknown_fields(subject: Subject) -> None:
     """Fields that nobody knows are ignored, in the message, in the params and in `_meta`."""
-    message = _ping(1, {"x-unknown": {"a": [1]}, "_meta": {"x-unknown": 1, "trace": None}})
+    message = _ping(_fresh(), {"x-unknown": {"a": [1]}, "_meta": {"x-unknown": 1, "trace": None}})
     (await subject.send({**message, "x-unknown": "y"})).result("a ping with unknown fields")
 
 
@@ -98,10 +99,10 @@ async def content_type(subject: Subject) -> None:
         raise Departure(f"the response is said to be {brief(found)}")
 
 
-@_check("framing.path", "L0", "5.2", over="http")
+@_check("framing.path", "L0", "5.2", over="http", rule="MUST, tolerated")
 async def path(subject: Subject) -> None:
     """The method in the path and the one in the body must agree, else -32600."""
-    reply = await subject.send(_ping(1), "info")
+    reply = await subject.send(_ping(_fresh()), "info")
     if "result" in reply.response():
         raise Tolerated("the path said info and the body ping, and ping was answered; -32600 is wanted")
     error = reply.error("a ping at the path of info")
@@ -109,7 +110,7 @@ async def path(subject: Subject) -> None:
         raise Departure(f"a ping at the path of info was refused with {told(error)} instead of {INVALID_REQUEST}")
 
 
-@_check("framing.compact", "L0", "5.2", over="http")
+@_check("framing.compact", "L0", "5.2", over="http", rule="MAY")
 async def compact(subject: Subject) -> None:
     """A message without `jsonrpc` and `id` may be accepted, and is then answered with the id null."""
     reply = await subject.send({"method": "ping", "params": {"nonce": "n"}})
@@ -214,3 +215,11 @@ async def _refused(subject: Subject, message: Json) -> None:
 
 def _ping(message_id: Any, params: Json | None = None) -> Json:
     return {"jsonrpc": "2.0", "id": message_id, "method": "ping", "params": params or {}}
+
+
+_numbers = count(1)
+
+
+def _fresh() -> str:
+    """An id that no other message has: a late reply to one must not pass for the answer to another."""
+    return f"framing-{next(_numbers)}"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from app.conformance.reply import Json, brief, told
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot
+from app.conformance.verdict import Departure, Moot, Tolerated
 
 UNKNOWN_METHOD = -32004
 CAPABILITY_MISSING = -32003
@@ -55,7 +55,7 @@ async def missing(subject: Subject) -> None:
         await subject.refusal(method, {"k": "three", "ids": [], "documents": []}, CAPABILITY_MISSING)
 
 
-@_check("gating.vendor", "L0", "6.2")
+@_check("gating.vendor", "L0", "6.2", rule="SHOULD")
 async def vendor(subject: Subject) -> None:
     """A vendor's method that is not advertised is -32003, or -32004 where vendors are not known at all."""
     await subject.refusal("x-no-such-vendor/act", {}, CAPABILITY_MISSING, UNKNOWN_METHOD)
@@ -63,14 +63,14 @@ async def vendor(subject: Subject) -> None:
 
 @_check("gating.positive-integers", "L0", "12", "retrieve")
 async def positive_integers(subject: Subject) -> None:
-    """A `k` that is no integer from 1 on is -32602, and `data.field` names it."""
+    """A `k` that is no integer from 1 on is -32602; `data.field` should name it."""
     for k in (0, -1, 1.5, "3", True):
         await _invalid(subject, "k", k=k)
 
 
 @_check("gating.funnel", "L0", "7.7", "retrieve")
 async def funnel(subject: Subject) -> None:
-    """A `candidateK` below `k` is -32602, and `data.field` names it."""
+    """A `candidateK` below `k` is -32602; `data.field` should name it."""
     await _invalid(subject, "candidateK", k=5, candidateK=2)
 
 
@@ -93,15 +93,15 @@ async def query(subject: Subject) -> None:
 
 @_check("gating.strict", "L0", "12", "retrieve")
 async def strict(subject: Subject) -> None:
-    """An option that is not advertised is -32005, and `data.option` names it."""
+    """An option that is not advertised is -32005; `data.option` should name it."""
     params, option = unoffered(subject)
     error = await subject.refusal("retrieve", {"query": subject.wishes.query, "k": 3, **params}, OPTION_UNSUPPORTED)
     named = data_of(error).get("option")
     if not isinstance(named, str) or option not in named:
-        raise Departure(f"-32005 for {brief(params)} must name '{option}' in data.option, and says {brief(named)}")
+        raise Tolerated(f"-32005 for {brief(params)} must name '{option}' in data.option, and says {brief(named)}")
 
 
-@_check("gating.not-strict", "L1", "12", "retrieve")
+@_check("gating.not-strict", "L1", "12", "retrieve", rule="SHOULD")
 async def not_strict(subject: Subject) -> None:
     """With `strict: false` such an option may be left out, and `usage.notes` says so."""
     params, option = unoffered(subject)
@@ -121,7 +121,7 @@ async def _invalid(subject: Subject, field: str, **params: object) -> None:
     error = await subject.refusal("retrieve", asked, INVALID_PARAMS)
     named = data_of(error).get("field")
     if named != field:
-        raise Departure(f"-32602 for {brief(params)} must name '{field}' in data.field, and says {brief(named)}")
+        raise Tolerated(f"-32602 for {brief(params)} must name '{field}' in data.field, and says {brief(named)}")
 
 
 def data_of(error: Json) -> Json:

@@ -104,11 +104,11 @@ async def info(subject: Subject) -> None:
 
 @_check("handshake.ping", "L0", "7.11")
 async def ping(subject: Subject) -> None:
-    """`ping` gives back the nonce, and none where none was given."""
+    """`ping` gives back the nonce in type and value, and none where none was given."""
     text = 'line\nbreak "quoted" \\ tab\t café 漢字 😀 \u2028 end'
-    for nonce in ("n", text, "x" * 65_536):
+    for nonce in ("n", text, "x" * 65_536, 777, -1, 0.5, "777"):
         found = (await subject.result("ping", {"nonce": nonce})).get("nonce")
-        if found != nonce:
+        if not same(found, nonce):
             raise Departure(f"the nonce {brief(nonce)} came back as {brief(found)}")
     found = await subject.result("ping", {})
     if found.get("nonce") is not None:
@@ -153,14 +153,14 @@ async def enums(subject: Subject) -> None:
 
 @_check("capabilities.claim", "L0", "14")
 async def claim(subject: Subject) -> None:
-    """What `_meta.conformance` claims is a level that there is."""
+    """`_meta.conformance` states the level: L0, L1 or L2."""
     if subject.claimed is None:
-        raise Moot("no level is claimed in _meta.conformance")
+        raise Departure("no level is stated: the result of initialize needs _meta.conformance, 'L0', 'L1' or 'L2'")
     if subject.claimed not in LEVELS:
         raise Departure(f"_meta.conformance says {brief(subject.claimed)}, and there are {', '.join(LEVELS)}")
 
 
-@_check("capabilities.identity", "L1", "6")
+@_check("capabilities.identity", "L1", "6", rule="SHOULD")
 async def identity(subject: Subject) -> None:
     """An embedding space has a name and a size, so that vectors of two servers can be told apart."""
     for capability in ("embed", "sparseEmbed", "multiVector"):

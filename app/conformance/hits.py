@@ -5,15 +5,17 @@ They need a question that has answers; `--query` gives one.
 
 from itertools import pairwise
 
-from app.conformance.reply import Json, brief, is_integer, is_number, same
-from app.conformance.subject import Subject, ids_of
+from app.conformance.reply import Json, brief, is_integer, is_number, same, told
+from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot
+from app.conformance.verdict import Departure, Moot, Tolerated
 
 UNITS = (
     ("chunk", "passage", "document", "node", "triplet", "path", "subgraph", "community", "tree-node", "page")
 )  # fmt: skip
 MODALITIES = ("text", "image", "audio", "code", "multimodal")
+INVALID_PARAMS = -32602
+OPTION_UNSUPPORTED = -32005
 TRUST = ("trusted", "community", "untrusted")
 
 suite = Suite()
@@ -51,14 +53,14 @@ async def scores(subject: Subject) -> None:
 
 @_check("retrieve.k", "L1", "7.7", "retrieve")
 async def k(subject: Subject) -> None:
-    """Never more than `k` hits come, and more if more are wanted and there are."""
+    """Never more than `k` hits come; `k` should come where there are as many."""
     known = len(await subject.hits())
     for wanted in {1, 2, min(5, known)}:
         found = len((await subject.retrieve(k=wanted))["hits"])
         if found > wanted:
             raise Departure(f"k {wanted} was asked for, and {found} hits came")
         if found < min(wanted, known):
-            raise Departure(f"k {wanted} was asked for and {found} hits came, though there are at least {known}")
+            raise Tolerated(f"k {wanted} was asked for and {found} hits came, though there are at least {known}")
 
 
 @_check("retrieve.k-default", "L1", "7.7", "retrieve")
@@ -80,7 +82,7 @@ async def k_clamped(subject: Subject) -> None:
         raise Departure(f"maxK is {most}, and {found} hits came")
 
 
-@_check("retrieve.min-score", "L1", "7.7", "retrieve")
+@_check("retrieve.min-score", "L1", "7.7", "retrieve", rule="SHOULD")
 async def min_score(subject: Subject) -> None:
     """No hit below `minScore` comes, and none above it is left out."""
     known = await subject.hits(2)
@@ -94,15 +96,28 @@ async def min_score(subject: Subject) -> None:
         raise Departure(f"minScore was {least}; {wanted} hits are above it, and {len(found)} came")
 
 
-@_check("retrieve.query-content", "L1", "4.7", "retrieve")
+@_check("retrieve.query-content", "L1", "4.8", "retrieve")
 async def query_content(subject: Subject) -> None:
-    """A query that is a text block, or a list of one, is the same as the bare string."""
+    """A text block, or a list of one, is the same query as its string; a text-only server may refuse the block."""
     expected = await subject.settled(5)
+    text_only = set(subject.offered("retrieve", "modalities")) <= {"text"}
+    departure = Tolerated if text_only else Departure
     block = {"type": "text", "text": subject.wishes.query}
     for query in (block, [block]):
-        found = ids_of(await subject.retrieve(query=query, k=5))
+        response = (await subject.ask("retrieve", {"query": query, "k": 5})).response()
+        if "error" in response:
+            if not text_only:
+                raise Departure(
+                    f"modalities beside text are advertised, and a text block is refused: {brief(response)}"
+                )
+            if response["error"].get("code") not in (INVALID_PARAMS, OPTION_UNSUPPORTED):
+                raise Tolerated(
+                    f"a text block should be refused with {INVALID_PARAMS}, not with {told(response['error'])}"
+                )
+            continue
+        found = [hit.get("id") for hit in response["result"].get("hits", [])]
         if found != expected:
-            raise Departure(f"the query as {brief(query)} gives other hits than as a string")
+            raise departure(f"the query as {brief(query)} gives other hits than as a string, and is not refused")
 
 
 @_check("retrieve.no-match", "L0", "7.7", "retrieve")
@@ -146,19 +161,19 @@ async def trust(subject: Subject) -> None:
             raise Departure(f"trust.score lies in [0,1]: {brief(said)}")
 
 
-@_check("retrieve.include-text", "L1", "7.7", "retrieve")
+@_check("retrieve.include-text", "L1", "7.7", "retrieve", rule="SHOULD")
 async def include_text(subject: Subject) -> None:
     """With `includeText: false` no hit carries its text; without it, hits do."""
     if not any(hit.get("text") or hit.get("content") for hit in await subject.hits()):
         raise Departure("no hit carries text or content, though includeText is true by default")
-    told = [hit["id"] for hit in (await subject.retrieve(k=5, includeText=False))["hits"] if hit.get("text")]
-    if told:
-        raise Departure(f"includeText was false, and the hit {brief(told[0])} carries its text")
+    kept = [hit["id"] for hit in (await subject.retrieve(k=5, includeText=False))["hits"] if hit.get("text")]
+    if kept:
+        raise Departure(f"includeText was false, and the hit {brief(kept[0])} carries its text")
 
 
 @_check("retrieve.include-vectors", "L1", "7.7", "retrieve")
 async def include_vectors(subject: Subject) -> None:
-    """Vectors come only if asked for, and are lists of numbers of the advertised dimension."""
+    """Vectors come only if asked for, and then they do or are refused: lists of numbers of the advertised dimension."""
     if any(hit.get("vector") is not None for hit in await subject.hits()):
         raise Departure("hits carry vectors, though includeVectors is false by default")
     asked = {"query": subject.wishes.query, "k": 3, "includeVectors": True}
@@ -167,6 +182,9 @@ async def include_vectors(subject: Subject) -> None:
     if not isinstance(result, dict):
         raise Moot("vectors are not given out")
     vectors = [hit["vector"] for hit in result.get("hits", []) if hit.get("vector") is not None]
+    if result.get("hits") and not vectors:
+        # An option that is not advertised may be ignored, and no capability speaks of vectors.
+        raise Tolerated("includeVectors was true and not refused, and no hit carries a vector")
     dimension = subject.offer("embed").get("dimension")
     for vector in vectors:
         if not isinstance(vector, list) or not all(map(is_number, vector)):
@@ -207,6 +225,9 @@ def _typed(hit: Json) -> None:
     for key, kind in (("text", str), ("meta", dict), ("scores", dict), ("provenance", dict), ("chunk", dict)):
         if hit.get(key) is not None and not isinstance(hit[key], kind):
             raise Departure(f"'{key}' of a hit must be of type {kind.__name__}, and is {brief(hit[key])}")
+    for stage, score in (hit.get("scores") or {}).items():
+        if not is_number(score):
+            raise Departure(f"'scores.{stage}' of a hit must be a number, and is {brief(score)}")
     for key, allowed in (("unit", UNITS), ("modality", MODALITIES)):
         if hit.get(key) is not None and hit[key] not in allowed:
             raise Departure(f"'{key}' of a hit says {brief(hit[key])}, and RCP knows {', '.join(allowed)}")

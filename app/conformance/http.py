@@ -4,7 +4,8 @@ It decides how a body is taken apart. No proxy of the environment, no redirect a
 """
 
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import httpx2
@@ -24,12 +25,24 @@ class HttpPeer:
 
     kind: Literal["http", "stdio"] = "http"
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        verify: ssl.SSLContext | bool | None = None,
+        explain: Callable[[Exception], str] = lambda fault: f"{type(fault).__name__}: {fault or 'no more was said'}",
+    ) -> None:
+        """`verify`: what certificates are verified with, by default the system's authorities; `explain`: a failed
+        connection in words."""
         self.url = url
+        self._explain = explain
         self._notifications: list[Json] = []
         # Certificates are of no use to plain HTTP, and take longer to load than a dozen checks.
         self._client = httpx2.AsyncClient(
-            trust_env=False, timeout=None, headers=dict(headers), verify=url.startswith("https://")
+            trust_env=False,
+            timeout=None,
+            headers=dict(headers),
+            verify=url.startswith("https://") if verify is None else verify,
         )
 
     async def send(self, body: bytes, method: str, events: bool = False) -> Reply:
@@ -40,7 +53,7 @@ class HttpPeer:
             async with self._client.stream("POST", path, content=body, headers=headers) as response:
                 content = await _read(response)
         except httpx2.HTTPError as fault:
-            raise PeerGone(f"{type(fault).__name__}: {fault or 'no more was said'}") from None
+            raise PeerGone(self._explain(fault)) from None
         found = {name.lower(): value for name, value in response.headers.items()}
         if found.get("content-type", "").startswith(EVENTS):
             return self._streamed(content, response.status_code, found)

@@ -22,13 +22,15 @@ _check = suite.check
 
 @_check("transform.queries", "L2", "7.8", "transform")
 async def transform(subject: Subject) -> None:
-    """Every method that is advertised gives queries, or for hyde a hypothetical answer."""
+    """Every method that is advertised gives queries, and `hyde` a `hypothetical` document."""
     for method in subject.offered("transform", "methods"):
         result = await subject.result("query/transform", {"query": subject.wishes.query, "method": method})
         queries, hypothetical = result.get("queries"), result.get("hypothetical")
         if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
             raise Departure(f"{method} gives 'queries', a list of strings, and not {brief(queries)}")
-        if not queries and not (method == "hyde" and isinstance(hypothetical, str)):
+        if method == "hyde" and not (isinstance(hypothetical, str) and hypothetical):
+            raise Departure(f"hyde gives 'hypothetical', a text, and not {brief(hypothetical)}")
+        if not queries and method != "hyde":
             raise Departure(f"{method} gave no query")
 
 
@@ -95,7 +97,7 @@ async def feedback(subject: Subject) -> None:
         raise Departure(f"one signal was sent, and 'accepted' is {brief(accepted)}")
 
 
-@_check("feedback.bad-signals", "L1", "7.16", "feedback")
+@_check("feedback.bad-signals", "L1", "7.16", "feedback", rule="SHOULD")
 async def bad_signals(subject: Subject) -> None:
     """A signal without a hit, or with a reward beyond [-1,1], is -32602."""
     for signal in ({"used": True}, {"hitId": "conformance-no-such-hit", "reward": 2}):
@@ -116,7 +118,7 @@ async def memory(subject: Subject) -> None:
     _need_write(subject)
     scopes = subject.offered("memory", "scopes") or ["global"]
     scope = "session" if "session" in scopes else scopes[0]
-    built = await _written(subject, "memory/build", {"documents": [{"text": "conformance probe"}], "scope": scope})
+    built = await subject.result("memory/build", {"documents": [{"text": "conformance probe"}], "scope": scope})
     if not isinstance(built.get("memoryId"), str):
         raise Departure(f"memory/build gives 'memoryId', a string, and not {brief(built.get('memoryId'))}")
     _clues(await subject.result("memory/recall", {"query": "probe", "memoryId": built["memoryId"]}))
@@ -131,7 +133,7 @@ async def index(subject: Subject) -> None:
     ids = [f"conformance-{uuid4()}" for _ in range(2)]
     documents = [{"id": document_id, "text": f"conformance probe {document_id}"} for document_id in ids]
     for _ in range(2):
-        added = (await _written(subject, "index/add", {"documents": documents})).get("ids")
+        added = (await subject.result("index/add", {"documents": documents})).get("ids")
         if added != ids:
             raise Departure(f"the documents {brief(ids)} were added, and 'ids' is {brief(added)}")
     for expected in (2, 0):
@@ -177,17 +179,3 @@ def _clues(result: Json) -> None:
 def _need_write(subject: Subject) -> None:
     if not subject.wishes.write:
         raise Moot("nothing may be written here; allow it with --write, best on a server made for it")
-
-
-async def _written(subject: Subject, method: str, params: Json) -> Json:
-    """The result of a call that writes. Raises Moot where a server of several places wants to be told which is meant.
-
-    RCP has no param for that: it is a server's own, and its name begins with `x-`.
-    """
-    reply = await subject.ask(method, params)
-    error = reply.response().get("error")
-    data = error.get("data") if isinstance(error, dict) and error.get("code") == INVALID_PARAMS else None
-    field = data.get("field") if isinstance(data, dict) else None
-    if isinstance(field, str) and field.startswith("x-"):
-        raise Moot(f"there are several places to write to, and '{field}' must say which is meant")
-    return reply.result(f"{method} {brief(params)}")

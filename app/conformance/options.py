@@ -27,6 +27,18 @@ async def modes(subject: Subject) -> None:
         await subject.retrieve(k=3, mode=mode)
 
 
+@_check("options.units", "L1", "7.7", "retrieve")
+async def units(subject: Subject) -> None:
+    """Every unit that is advertised is answered, and by hits of no other unit."""
+    offered = subject.offered("retrieve", "units")
+    if not offered:
+        raise Moot("retrieve.units is not advertised")
+    for unit in offered:
+        for hit in (await subject.retrieve(k=5, unit=unit))["hits"]:
+            if hit.get("unit") not in (None, unit):
+                raise Departure(f"the unit {brief(unit)} was asked for, and a hit is a {brief(hit['unit'])}")
+
+
 @_check("options.unknown-mode", "L1", "12", "retrieve")
 async def unknown_mode(subject: Subject) -> None:
     """A mode that RCP does not know is refused."""
@@ -114,7 +126,7 @@ async def unknown_fields(subject: Subject) -> None:
     await subject.retrieve(k=3, **{"x-unknown": {"a": 1}, "noSuchOption": True, "_meta": {"x-unknown": "y"}})
 
 
-@_check("options.null", "L0", "4.3", "retrieve")
+@_check("options.null", "L0", "4.3", "retrieve", rule="MUST, tolerated")
 async def null(subject: Subject) -> None:
     """An option that is null counts as absent."""
     asked = {"query": subject.wishes.query, "k": None, "filter": None, "minScore": None, "mode": None, "rerank": None}

@@ -1,24 +1,28 @@
 """A server as our child process: one line of JSON a message, in and out (RCP §5.1).
 
-It decides how the process is started and ended, and which line answers what: one message is under way at a time, so
-the next line that is no notification does. It refuses to know what the lines say.
+It decides how the process is started and ended, and which line answers what: replies are matched by id, so that a line
+that answers nothing, or comes late or out of order, never passes for the answer to something else.
 """
 
 import asyncio
+import codecs
 import json
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from app.conformance.peer import PeerGone
-from app.conformance.reply import Json, Reply
+from app.conformance.reply import Json, Reply, same
 
 MAX_LINE = 64 * 1024 * 1024
 LAST_WORDS = 2_000
 """Bytes kept of what the process writes to stderr, to tell why it ended."""
+
+DOUBT_SECONDS = 0.5
+"""How long the right id is waited for, once a reply under another id has come and a later ping is answered."""
 
 GRACE = 2.0
 """Seconds that a process has to end once its input has ended, before it is killed."""
@@ -33,34 +37,92 @@ class StdioPeer:
         self.command = tuple(command)
         self.noise: list[str] = []
         """Lines on stdout that are no JSON-RPC."""
+        self.marks = 0
+        """Lines that begin with a byte order mark."""
+        self.strays: list[Any] = []
+        """Replies that answered nothing that was open."""
         self._process: Process | None = None
         self._listener: asyncio.Task[None] | None = None
         self._words = b""
         self._sentinels = 0
         self._notifications: list[Json] = []
+        self._open: list[_Sent] = []
+        """What has been sent last and is not answered yet."""
 
     async def send(self, body: bytes, method: str, events: bool = False) -> Reply:
-        """Write the line and read the next one that is no notification."""
+        """Write the line, or several, and wait for the answer to one of them."""
+        sent = list(_sent_in(body))
+        if any(one.anonymous for one in sent):
+            await self._drain()
+        self._open = sent
         await self._write(body)
         return await self.next()
 
     async def next(self) -> Reply:
-        """Read the next answer to what has been sent already. Raises PeerGone."""
-        message, told = await self._next()
-        return Reply(json.dumps(message).encode(), notifications=tuple(told))
+        """The next answer to what has been sent already. Raises PeerGone.
 
-    async def tell(self, body: bytes, method: str) -> Reply:
-        """Write the line and a ping behind it; whatever comes before the ping's answer was said to `body`."""
-        self._sentinels += 1
-        sentinel = f"after-{self._sentinels}"
-        ping = json.dumps({"jsonrpc": "2.0", "id": sentinel, "method": "ping", "params": {}}).encode()
-        await self._write(body + b"\n" + ping)
-        said: list[Any] = []
+        A reply under another id may be a stray, or the answer itself with a wrong id. The latter is taken for granted
+        once a ping that was sent after it is answered, and a moment later nothing better has come.
+        """
+        doubtful: list[Any] = []
+        told: list[Json] = []
+        sentinel = ""
+        until: float | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    message, before = await self._next()
+            except TimeoutError:
+                message, doubtful = doubtful[0], doubtful[1:]
+                self.strays += doubtful
+                return self._reply(message, told)
+            told += before
+            answered = next((sent for sent in self._open if sent.answered_by(message)), None)
+            if answered is not None:
+                self._open.remove(answered)
+                self.strays += doubtful
+                return self._reply(message, told)
+            if sentinel and isinstance(message, dict) and message.get("id") == sentinel:
+                until = asyncio.get_running_loop().time() + DOUBT_SECONDS
+                continue
+            doubtful.append(message)
+            if not sentinel:
+                sentinel = self._sentinel()
+                await self._write(_ping(sentinel))
+
+    async def _drain(self) -> None:
+        """Read all that is still to come from before: a late reply without an id must not answer what is sent next."""
+        sentinel = self._sentinel()
+        await self._write(_ping(sentinel))
         while True:
             message, _ = await self._next()
             if isinstance(message, dict) and message.get("id") == sentinel:
+                return
+            self.strays.append(message)
+
+    def _reply(self, message: Any, told: list[Json]) -> Reply:
+        return Reply(json.dumps(message).encode(), notifications=tuple(told))
+
+    def _sentinel(self) -> str:
+        self._sentinels += 1
+        return f"after-{self._sentinels}"
+
+    async def tell(self, body: bytes, method: str) -> Reply:
+        """Write the line and a ping behind it; whatever comes before the ping's answer was said to `body`."""
+        await self._drain()
+        sentinel = self._sentinel()
+        await self._write(body + b"\n" + _ping(sentinel))
+        said: list[Any] = []
+        while True:
+            message, _ = await self._next()
+            if not isinstance(message, dict):
+                said.append(message)
+            elif message.get("id") == sentinel:
                 return Reply(json.dumps(said[0] if len(said) == 1 else said).encode() if said else b"")
-            said.append(message)
+            elif message.get("id") is None:  # what had no id can only be answered without one
+                said.append(message)
+            else:
+                self.strays.append(message)
 
     def join_session(self, token: str) -> None:
         """Nothing to do: the process is the session."""
@@ -152,10 +214,13 @@ class StdioPeer:
 
     def _read(self, line: bytes) -> Any:
         """The message in a line, None if it is blank or noise."""
+        if line.startswith(codecs.BOM_UTF8):
+            self.marks += 1
+            line = line.removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             return None
         try:
-            message = json.loads(line)
+            message = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict | list):
@@ -176,3 +241,42 @@ class StdioPeer:
     def __repr__(self) -> str:
         pid = "not running" if self._process is None else f"pid {self._process.pid}"
         return f"StdioPeer({self.command[0]}, {pid}, {len(self.noise)} lines of noise)"
+
+
+class _Sent:
+    """One line that was written and must be answered: a request, a batch, or something that is neither."""
+
+    def __init__(self, message: Any) -> None:
+        self._batch = isinstance(message, list)
+        members = message if isinstance(message, list) else [message]
+        self._ids = [member["id"] for member in members if isinstance(member, dict) and "id" in member]
+        sound = [one for one in self._ids if type(one) in (str, int, float)]
+        self.anonymous = self._batch or not sound
+        """Whether the reply may have no id: nothing in the message had one that can be given back."""
+
+    def answered_by(self, reply: Any) -> bool:
+        """Whether `reply` can be the answer."""
+        if isinstance(reply, list):
+            return self._batch
+        if reply.get("id") is None and self.anonymous:
+            return True
+        return any(same(reply.get("id"), one) for one in self._ids)
+
+    def __repr__(self) -> str:
+        return f"<_Sent {self._ids}>"
+
+
+def _sent_in(body: bytes) -> Iterator[_Sent]:
+    """What in these lines wants an answer; a line that is no JSON does, a notification does not."""
+    for line in body.split(b"\n"):
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = line.strip() or None
+        notification = isinstance(message, dict) and "id" not in message and "jsonrpc" in message
+        if message is not None and not notification:
+            yield _Sent(message)
+
+
+def _ping(message_id: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": message_id, "method": "ping", "params": {}}).encode()

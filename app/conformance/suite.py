@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from app.conformance.subject import Subject
-from app.conformance.verdict import Check, Level
+from app.conformance.verdict import Check, Level, Rule
 
 Body = Callable[[Subject], Awaitable[None]]
 
@@ -19,13 +19,20 @@ class Suite:
         self.checks: list[Check] = []
 
     def check(
-        self, id: str, level: Level, section: str, *needs: str, over: Literal["http", "stdio"] | None = None
+        self,
+        id: str,
+        level: Level,
+        section: str,
+        *needs: str,
+        over: Literal["http", "stdio"] | None = None,
+        rule: Rule = "MUST",
     ) -> Callable[[Body], Body]:
-        """Add the decorated function. `needs`: capabilities without which there is nothing to check."""
+        """Add the decorated function. `needs`: capabilities without which there is nothing to check. `rule`: what a
+        Departure breaks; a function that may raise both keeps Departure for its MUST and Tolerated for the rest."""
 
         def added(body: Body) -> Body:
             sentence = " ".join((body.__doc__ or "").split())
-            self.checks.append(Check(id, level, section, sentence, body, needs, over))
+            self.checks.append(Check(id, level, section, sentence, body, needs, over, rule))
             return body
 
         return added

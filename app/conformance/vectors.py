@@ -5,6 +5,8 @@ Each is asked for two or three short texts, and its answer counted and measured.
 
 import base64
 import math
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from app.conformance.reply import Json, brief, is_integer, is_number
@@ -47,7 +49,7 @@ async def normalized(subject: Subject) -> None:
             raise Departure(f"normalized is advertised, and a vector has the length {length:.4f}")
 
 
-@_check("embed.legacy-texts", "L1", "7.3", "embed")
+@_check("embed.legacy-texts", "L1", "7.3", "embed", rule="MUST, tolerated")
 async def legacy_texts(subject: Subject) -> None:
     """`texts`, the older name of `inputs`, is understood."""
     if not await subject.accepts("embed", {"texts": TEXTS}):
@@ -73,18 +75,48 @@ async def batch_limit(subject: Subject) -> None:
 
 @_check("embed.encodings", "L1", "7.3", "embed")
 async def encodings(subject: Subject) -> None:
-    """Every advertised encoding is given, binary vectors at their full length; another one is -32005."""
+    """Every advertised encoding is given and named in the result, f32-base64 little-endian; another one is -32005."""
     offered = subject.offered("embed", "encodings")
     if "f32-base64" not in offered:
         if await subject.accepts("embed", {"inputs": TEXTS, "encoding": "f32-base64"}):
             raise Tolerated("the encoding f32-base64 is not advertised, and was not refused")
         await subject.refusal("embed", {"inputs": TEXTS, "encoding": "f32-base64"}, OPTION_UNSUPPORTED)
         return
+    plain = await _vectors(subject, {"inputs": TEXTS})
     result = await subject.result("embed", {"inputs": TEXTS, "encoding": "f32-base64"})
-    for vector in result.get("vectors") or []:
-        length = len(base64.b64decode(vector)) if isinstance(vector, str) else -1
-        if not is_integer(result.get("dimension")) or length != 4 * result["dimension"]:
+    if result.get("encoding") != "f32-base64":
+        raise Departure(f"f32-base64 was asked for, and 'encoding' of the result is {brief(result.get('encoding'))}")
+    packed = result.get("vectors")
+    if not isinstance(packed, list) or len(packed) != len(TEXTS):
+        raise Departure(f"{len(TEXTS)} texts gave {brief(packed)}")
+    for vector, numbers in zip(packed, plain, strict=False):
+        content = _decoded(vector)
+        length = -1 if content is None else len(content)
+        if content is None or not is_integer(result.get("dimension")) or length != 4 * result["dimension"]:
             raise Departure(f"a vector of dimension {brief(result.get('dimension'))} came as {length} bytes")
+        _same_numbers(content, numbers)
+
+
+def _decoded(vector: Any) -> bytes | None:
+    try:
+        return base64.b64decode(vector, validate=True) if isinstance(vector, str) else None
+    except ValueError:
+        return None
+
+
+def _same_numbers(content: bytes, numbers: Any) -> None:
+    """See that the bytes are those numbers as little-endian 32-bit floats. Raises Departure."""
+    count = len(content) // 4
+    little, big = struct.unpack(f"<{count}f", content), struct.unpack(f">{count}f", content)
+    if not isinstance(numbers, list) or len(numbers) != count or not all(map(is_number, numbers)):
+        return  # judged by embed.vectors
+    if not _close(little, numbers):
+        order = "they are big-endian, and must be little-endian" if _close(big, numbers) else "decoded, they are others"
+        raise Departure(f"f32-base64 vectors are not those that come as numbers: {order}")
+
+
+def _close(found: Sequence[float], wanted: Sequence[float]) -> bool:
+    return all(math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-4) for one, other in zip(found, wanted, strict=True))
 
 
 @_check("sparse.vectors", "L1", "7.4", "sparseEmbed")
@@ -105,8 +137,11 @@ async def sparse(subject: Subject) -> None:
 
 @_check("multi.matrices", "L2", "7.5", "multiVector")
 async def multi(subject: Subject) -> None:
-    """One matrix a text, each row of the advertised dimension."""
-    found = (await subject.result("embed/multi", {"inputs": TEXTS, "texts": TEXTS})).get("matrices")
+    """One matrix a text, each row of the advertised dimension and of the result's `dimension`."""
+    result = await subject.result("embed/multi", {"inputs": TEXTS, "texts": TEXTS})
+    found, dimension = result.get("matrices"), result.get("dimension")
+    if not is_integer(dimension):
+        raise Departure(f"embed/multi gives 'dimension', an integer, and not {brief(dimension)}")
     if not isinstance(found, list) or len(found) != len(TEXTS):
         raise Departure(f"{len(TEXTS)} texts gave {brief(found)}")
     for matrix in found:
@@ -114,6 +149,8 @@ async def multi(subject: Subject) -> None:
             raise Departure(f"a matrix is a list of rows, and not {brief(matrix)}")
         for row in matrix:
             _dimensioned(row, subject.offer("multiVector").get("dimension"))
+            if len(row) != dimension:
+                raise Departure(f"'dimension' of the result is {dimension}, and a row has {len(row)} numbers")
 
 
 @_check("rerank.scores", "L2", "7.6", "rerank")
@@ -161,7 +198,7 @@ async def no_passages(subject: Subject) -> None:
     await subject.refusal("rerank", {"query": "test"}, INVALID_PARAMS)
 
 
-@_check("rerank.too-many", "L2", "7.6", "rerank")
+@_check("rerank.too-many", "L2", "7.6", "rerank", rule="SHOULD")
 async def too_many(subject: Subject) -> None:
     """More passages than `maxCandidates` are refused, and not silently cut."""
     most = subject.offer("rerank").get("maxCandidates")

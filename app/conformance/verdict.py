@@ -1,6 +1,6 @@
-"""What a check is and what may become of it: pass, fail or skip, always with a reason that a person can act on.
+"""What a check is and what may become of it: pass, fail, warn or skip, always with a reason that a person can act on.
 
-Checks say what they found by raising; a check that returns has passed. This module refuses to know what is checked.
+Checks say what they found by raising; a check that returns has passed. A broken MUST fails, a broken SHOULD warns.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,12 +11,18 @@ from typing import Any, Literal
 Level = Literal["L0", "L1", "L2"]
 LEVELS: tuple[Level, ...] = ("L0", "L1", "L2")
 
+Rule = Literal["MUST", "MUST, tolerated", "SHOULD", "MAY"]
+"""How binding a rule of RCP is. Tolerated: servers on the published SDKs break it, and no client depends on it."""
+
 
 class Verdict(StrEnum):
     """What became of one check."""
 
     PASS = "pass"
     FAIL = "fail"
+    """A MUST is broken."""
+    WARN = "warn"
+    """A SHOULD or MAY is broken, or a MUST that is tolerated; the MUSTs of the check hold."""
     SKIP = "skip"
 
 
@@ -25,7 +31,7 @@ class Departure(Exception):
 
 
 class Tolerated(Exception):
-    """A departure that servers built on the published SDKs share, and that harms nobody: it fails only if strict."""
+    """A departure that breaks no MUST, or one that servers on the published SDKs share: it is a warning."""
 
 
 class Moot(Exception):
@@ -45,6 +51,7 @@ class Check:
     """Capabilities that must be advertised, else there is nothing to check."""
     over: Literal["http", "stdio"] | None = None
     """The only transport it can be checked over; None: any."""
+    rule: Rule = "MUST"
 
     @property
     def group(self) -> str:
@@ -59,8 +66,6 @@ class Finding:
     check: Check
     verdict: Verdict
     reason: str = ""
-    tolerated: bool = False
-    """Skipped for a departure that counts only if strict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class Report:
     proved: Level | None = None
     """The level that the findings prove; None below L0, and when only some of the checks were run."""
     findings: tuple[Finding, ...] = ()
+    strict: bool = False
+    """Whether warnings keep a server out as well."""
 
     def count(self, verdict: Verdict) -> int:
         """How many checks ended so."""
@@ -81,5 +88,11 @@ class Report:
 
     @property
     def admitted(self) -> bool:
-        """Whether nothing failed; claiming too much is a failed check like others."""
-        return self.count(Verdict.FAIL) == 0
+        """Whether every MUST of the claimed level and those below it holds; if strict, whether everything does.
+
+        Claiming more than is proved is a failed check of L0. A server that claims nothing is held to every level.
+        """
+        if self.strict:
+            return not any(finding.verdict in (Verdict.FAIL, Verdict.WARN) for finding in self.findings)
+        held_to = LEVELS if self.claimed not in LEVELS else LEVELS[: LEVELS.index(self.claimed) + 1]
+        return not any(finding.verdict is Verdict.FAIL and finding.check.level in held_to for finding in self.findings)

@@ -738,6 +738,12 @@ function enginesCard(chosen) {
     known.disabled.length ? h("p", { class: "soft small" }, "Disabled in the registry: ", visible(known.disabled.join(", "))) : null);
 }
 
+/** How many calls were never sent, and why. */
+function notSent(stretch) {
+  const reasons = Object.entries(stretch.skipped);
+  return reasons.length ? reasons.map(([reason, calls]) => `${calls} ${reason}`).join(", ") : 0;
+}
+
 /** p50 and p95 of each slot as lines, failures as blocks at the foot. */
 function chart(engine, kind) {
   const { slots } = engine.window;
@@ -767,7 +773,7 @@ function chart(engine, kind) {
 
 function engineCard(engine) {
   const facts = [["Kind", engine.kind], ["Server", [engine.server, engine.version].filter(Boolean).join(" ") || "–"], ["Weight", engine.weight], ["Priority", engine.priority], ["Timeout", ms(engine.timeoutMs)],
-    ["In flight", `${engine.inFlight} of ${engine.limit ?? "∞"}`], ["Waiting", engine.waiting || 0], ["Last check", ms(engine.latencyMs)], ["Calls", engine.window.calls], ["Failed", engine.window.failed], ["Required", engine.required ? "yes" : "no"]];
+    ["In flight", `${engine.inFlight} of ${engine.limit ?? "∞"}`], ["Waiting", engine.waiting || 0], ["Last check", ms(engine.latencyMs)], ["Calls", engine.window.calls], ["Failed", engine.window.failed], ["Not sent", notSent(engine.window)], ["Required", engine.required ? "yes" : "no"]];
   return h("section", { class: "card", "aria-label": `Engine ${visible(engine.id)}`, id: "engine" },
     h("div", { class: "bar-head" }, h("h2", {}, visible(engine.id), " ", chip(engine.state, STATES[engine.state]), " ", engine.breaker ? chip(`breaker ${breakerWords(engine)}`, BREAKERS[engine.breaker]) : null), actions(engine)),
     engine.reason ? h("p", { class: "fault-line" }, visible(engine.reason)) : null,

@@ -32,6 +32,7 @@ class Inquiry:
 
     __slots__ = (
         "_deadline",
+        "_fault",
         "_free",
         "_generation",
         "_guards",
@@ -59,6 +60,7 @@ class Inquiry:
         self._params = params
         self._deadline = deadline
         self._idempotent = idempotent
+        self._fault: LegError | None = None
         self._kind = "first"
         self._free = 0
         self._repeats = 0
@@ -72,14 +74,14 @@ class Inquiry:
         """The answer; `after` is the fault of an attempt made before. Raises LegError, GateFull."""
         guards = self._guards
         if after is not None:
-            self.sent, self._free = after.attempts, after.free
+            self.sent, self._free, self._fault = after.attempts, after.free, after
             if not is_due(after):  # who asks for a handshake is shaken hands with, and is well
                 self._last = guards.ledger.replicas.named(after.replica)
         refusal = guards.ledger.refusal()
         if refusal is not None and (after is None or isinstance(refusal, BreakerOpen)):
             raise after or refusal
         if not guards.gate.try_enter():
-            await self._wait()
+            await self._wait(after)
         try:
             return await self._attempts(after)
         finally:
@@ -106,8 +108,8 @@ class Inquiry:
 
     # ── the gate ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _wait(self) -> None:
-        """Wait for a place; meanwhile the engine may have turned out to be sick."""
+    async def _wait(self, after: LegError | None) -> None:
+        """Wait for a place; meanwhile the engine may have turned out to be sick: `after` says more than that."""
         guards, began = self._guards, _now()
         self._stale = True
         try:
@@ -119,7 +121,7 @@ class Inquiry:
         refusal = guards.ledger.refusal()
         if refusal is not None:
             guards.gate.leave()
-            raise refusal
+            raise after or refusal
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,7 +175,11 @@ class Inquiry:
     async def _attempt(self) -> Reply:
         """One attempt, or two if it is hedged. Raises LegError."""
         guards = self._guards
-        generation = guards.ledger.admit()
+        try:
+            generation = guards.ledger.admit()
+        except BreakerOpen as refusal:
+            # It opened while this call paused between two attempts: what the call failed with says more.
+            raise self._fault or refusal from None
         replica = guards.ledger.replicas.choose(_now(), self._last)
         assert replica is not None, "who is admitted has a replica to ask"
         self._generation, self._since = generation, _now()
@@ -236,6 +242,7 @@ class Inquiry:
             self._generation = None
             ledger.failed(fault, replica, generation)
             fault.replica = None if ledger.replicas.lone is not None else replica.label
+            self._fault = fault
             raise
         finally:
             replica.in_flight -= 1

@@ -70,6 +70,12 @@ class Outcome(NamedTuple):
     """What the engine said of the param that it refused: `field` or `option`."""
 
     @property
+    def not_sent(self) -> bool:
+        """Whether the call was planned and nothing of it was sent: the breaker is open, the engine asked to be left
+        alone, or no place became free in time. It says nothing about how fast the engine is."""
+        return self.status == "failed" and self.attempts == 0 and self.kind != "unreached"
+
+    @property
     def held_back(self) -> bool:
         """Whether it was not asked, though it could answer: it failed too often, or asked to be left alone."""
         return self.attempts == 0 and self.kind in _HELD_BACK
@@ -265,7 +271,7 @@ def _code_of(outcome: Outcome) -> int:
 def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": outcome.engine,
-        "status": "skipped" if outcome.held_back else outcome.status,
+        "status": "skipped" if outcome.not_sent else outcome.status,
         "hits": len(outcome.hits),
         "tookMs": int(outcome.took * 100_000 + 0.5) / 100,
         "attempts": outcome.attempts,

@@ -66,6 +66,11 @@ class Witness:
     def leg(self, outcome: Outcome) -> None:
         """One leg ended."""
         engine, status, took, kind = outcome.engine, outcome.status, outcome.took, outcome.kind
+        if outcome.not_sent:
+            # It took no time of the engine's: as a call it would make the engine look fast.
+            self._metrics.skipped(engine, kind or "")
+            self.windows.skipped(engine, kind or "")
+            return
         self._metrics.leg(engine, kind or "ok", took)
         if status == "ok":
             self.windows.ended(engine, took)

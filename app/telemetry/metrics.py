@@ -31,6 +31,10 @@ OTHER = "other"
 ATTEMPTS = ("first", "again", "retry", "hedge")
 """Why a request was sent: a call's first; over a fresh connection or after a handshake; a retry; a hedge."""
 
+SKIP_REASONS = ("breaker_open", "overloaded", "rate_limited", "timeout")
+"""Why a planned call was never sent: the breaker is open; the queue for the engine is full; the engine asked to be left
+alone; no place in the queue's front came up before the deadline."""
+
 FORGONE = ("budget", "time")
 BREAKER_STATES = ("closed", "open", "half_open")
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -214,10 +218,16 @@ class Metrics:
             registry,
         )
         self._legs = outcomes(
-            ("rcp_gateway_legs", "Calls to engines on behalf of requests."),
+            ("rcp_gateway_legs", "Calls sent to engines on behalf of requests."),
             ("rcp_gateway_leg_duration_seconds", "Time from asking an engine to its answer or failure."),
             ("engine", "outcome"),
             LEG_BUCKETS,
+            registry,
+        )
+        self._skipped = counter(
+            "rcp_gateway_engine_calls_skipped",
+            "Calls to engines that were planned and never sent, by reason.",
+            ["engine", "reason"],
             registry,
         )
         self._guards = _GuardCounters(registry)
@@ -248,7 +258,7 @@ class Metrics:
         self._codes: dict[int, Counter] = {}
         self._other_code = self._errors.labels(OTHER)
         self._engines: set[str] = set()
-        self._of_engines = (self._dropped, *self._guards.metrics)
+        self._of_engines = (self._dropped, self._skipped, *self._guards.metrics)
         self._noted: _NotedStates | None = None
 
     def declare_methods(self, methods: Iterable[str]) -> None:
@@ -268,6 +278,8 @@ class Metrics:
             self._engines.add(engine)
             for outcome in ("ok", "cancelled", *kinds):
                 self._legs.declare(engine, outcome)
+            for reason in SKIP_REASONS:
+                self._skipped.labels(engine, reason)
             for reason in DROP_REASONS:
                 self._dropped.labels(engine, reason)
             self._guards.declare(engine)
@@ -347,6 +359,11 @@ class Metrics:
     def leg(self, engine: str, outcome: str, seconds: float) -> None:
         """One leg ended: `ok`, `cancelled` or the class of its failure."""
         self._legs.observe(engine, outcome, seconds)
+
+    def skipped(self, engine: str, reason: str) -> None:
+        """One planned call was never sent; `reason` is the class of its failure."""
+        if engine in self._engines:
+            self._skipped.labels(engine, reason).inc()
 
     def __repr__(self) -> str:
         return f"<Metrics of {len(self._methods)} methods>"

@@ -4,7 +4,9 @@ Telemetry room. It decides how coarse the numbers are: a few integers per call, 
 however much is asked. The clock is handed in, in seconds. It refuses to know what was asked, and who looks.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.telemetry.scale import Scale
@@ -28,7 +30,7 @@ _SCALE: Final = Scale(BOUNDS)
 class Slot:
     """The calls of a few seconds."""
 
-    __slots__ = ("counts", "failed", "number")
+    __slots__ = ("counts", "failed", "number", "skipped")
 
     def __init__(self) -> None:
         self.restart(-1)
@@ -37,6 +39,7 @@ class Slot:
         """From here on it stands for the slot with this number, in which nothing has happened."""
         self.number = number
         self.failed = 0
+        self.skipped: dict[str, int] = {}
         self.counts = [0] * (len(BOUNDS) + 1)
 
     def __repr__(self) -> str:
@@ -44,12 +47,16 @@ class Slot:
 
 
 class Stretch(NamedTuple):
-    """What came of the calls of a stretch of time; durations in milliseconds, None where nobody called."""
+    """What came of the calls of a stretch of time; durations in milliseconds, None where nobody called.
+
+    `skipped`: by reason, the calls that were never sent. They are no part of the other numbers.
+    """
 
     calls: int
     failed: int
     p50_ms: float | None
     p95_ms: float | None
+    skipped: Mapping[str, int] = MappingProxyType({})
 
 
 class LastFault(NamedTuple):
@@ -71,13 +78,15 @@ class Window:
 
     def add(self, now: float, took: float, failed: bool) -> None:
         """A call ended at `now` after `took` seconds."""
-        number = int(now // SLOT_SECONDS)
-        slot = self._slots[number % SLOTS]
-        if slot.number != number:
-            slot.restart(number)
+        slot = self._current(now)
         slot.counts[_SCALE.place(took)] += 1
         if failed:
             slot.failed += 1
+
+    def skip(self, now: float, reason: str) -> None:
+        """A call was not sent at `now`. It has no duration: the engine never saw it."""
+        skipped = self._current(now).skipped
+        skipped[reason] = skipped.get(reason, 0) + 1
 
     def whole(self, now: float) -> Stretch:
         """The last five minutes as one."""
@@ -86,6 +95,13 @@ class Window:
     def slots(self, now: float) -> list[Stretch]:
         """The last five minutes slot by slot, the oldest first."""
         return [_stretch([slot] if slot.number >= 0 else []) for slot in self._in_order(now)]
+
+    def _current(self, now: float) -> Slot:
+        number = int(now // SLOT_SECONDS)
+        slot = self._slots[number % SLOTS]
+        if slot.number != number:
+            slot.restart(number)
+        return slot
 
     def _in_order(self, now: float) -> list[Slot]:
         last = int(now // SLOT_SECONDS)
@@ -124,6 +140,11 @@ class Windows:
         window.add(now, took, True)
         window.fault = LastFault(kind, detail, now)
 
+    def skipped(self, engine: str, reason: str) -> None:
+        """A call was not sent: the last fault of one that was stays what it is."""
+        window = self._by_engine.get(engine) or self._opened(engine)
+        window.skip(self.clock(), reason)
+
     def of(self, engine: str) -> Window:
         """The window of one engine; an empty one of nobody's if it was never called."""
         return self._by_engine.get(engine) or Window()
@@ -149,8 +170,15 @@ _NOTHING = Slot()
 def _stretch(slots: Sequence[Slot]) -> Stretch:
     counts = [sum(column) for column in zip(*(slot.counts for slot in slots), strict=True)]
     calls = sum(counts)
+    skipped: Counter[str] = Counter()
+    for slot in slots:
+        skipped.update(slot.skipped)
     return Stretch(
-        calls, sum(slot.failed for slot in slots), _percentile(counts, calls, 50), _percentile(counts, calls, 95)
+        calls=calls,
+        failed=sum(slot.failed for slot in slots),
+        p50_ms=_percentile(counts, calls, 50),
+        p95_ms=_percentile(counts, calls, 95),
+        skipped=dict(sorted(skipped.items())),
     )
 
 

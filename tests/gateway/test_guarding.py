@@ -55,7 +55,8 @@ async def test_a_sick_engine_is_left_alone_and_said_so(engines: Any, answer: Any
         again = await gateway.retrieve()
         assert len(sick.requests()) == seen <= 6
         assert await gateway.metric("rcp_gateway_breaker_state", engine="sick", state="open") == 1
-        assert await gateway.metric("rcp_gateway_legs_total", engine="sick", outcome="breaker_open") == 2
+        assert await gateway.metric("rcp_gateway_legs_total", engine="sick", outcome="breaker_open") == 0
+        assert await gateway.metric("rcp_gateway_engine_calls_skipped_total", engine="sick", reason="breaker_open") == 2
         assert await gateway.metric("rcp_gateway_engine_up", engine="sick") == 0
         (listed, _) = (await gateway.client.get("/engines")).json()["engines"]
     for each in (result, again):
@@ -262,8 +263,91 @@ async def test_waiting_calls_are_bounded_and_counted(engines: Any) -> None:
         release.set()
         served = await asyncio.gather(*under_way)
         assert await gateway.metric("rcp_gateway_gate_wait_seconds_count", engine="slow") == 1
-    assert told(refused)["slow"]["reason"] == "overloaded"
+        assert await gateway.metric("rcp_gateway_engine_calls_skipped_total", engine="slow", reason="overloaded") == 1
+        assert await gateway.metric("rcp_gateway_leg_duration_seconds_count", engine="slow", outcome="overloaded") == 0
+    assert (told(refused)["slow"]["status"], told(refused)["slow"]["reason"]) == ("skipped", "overloaded")
     assert {told(result)["slow"]["status"] for result in served} == {"ok"}
+
+
+async def test_a_call_that_runs_out_of_time_in_the_queue_is_no_call(engines: Any) -> None:
+    """A deadline that comes before a place is free: counted as a skip, in no duration, and the last fault stays."""
+    slow = await engines()
+    release = asyncio.Event()
+
+    async def slowly(asked: Asked) -> Any:
+        await release.wait()
+        return {"hits": []}
+
+    slow.answers["retrieve"] = slowly
+    entries = [entry("slow", slow, maxConcurrency=1, timeoutMs=60_000), entry("well", await engines())]
+    async with running(entries, {"retrieve": {"deadline_ms": 60_000}}) as gateway:
+        under_way = asyncio.create_task(gateway.retrieve())
+        await until(lambda: gateway.state.engines.engines[0].gate.in_flight == 1)
+        hurried = await gateway.retrieve(_meta={"deadlineMs": 50})
+        release.set()
+        await under_way
+        skipped = {reason: await skips(gateway, "slow", reason) for reason in ("timeout", "breaker_open")}
+        assert skipped == {"timeout": 1, "breaker_open": 0}
+        assert await gateway.metric("rcp_gateway_legs_total", engine="slow", outcome="timeout") == 0
+        (shown, _) = (await gateway.client.get("/admin/engines", headers={"host": "localhost"})).json()["engines"]
+    report = told(hurried)["slow"]
+    assert (report["status"], report["reason"], report["attempts"]) == ("skipped", "timeout", 0)
+    assert (shown["window"]["calls"], shown["window"]["failed"], shown["window"]["skipped"]) == (1, 0, {"timeout": 1})
+    assert shown["lastFault"] is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "kind"),
+    [
+        (RpcFault(-32010), "breaker_open", "refused"),
+        (RpcFault(-32011, "slow down", {"retryAfterMs": 60_000}), "rate_limited", "rate_limited"),
+    ],
+)
+async def test_calls_that_are_not_sent_are_no_fast_calls(engines: Any, answer: Any, reason: str, kind: str) -> None:
+    """Skips are counted by reason: they leave durations, percentiles and the last fault alone (metrics, console)."""
+    sick = await engines()
+    sick.answers["retrieve"] = answer
+    entries = [
+        entry("sick", sick, retries=0, breaker={"failures": 2, "openMs": 60_000}),
+        entry("well", await engines()),
+    ]
+    async with running(entries) as gateway:
+        for _ in range(20):
+            await gateway.retrieve()
+        sent = len(sick.requests("retrieve"))
+        assert 1 <= sent <= 2
+        assert await skips(gateway, "sick", reason) == 20 - sent
+        assert await gateway.metric("rcp_gateway_leg_duration_seconds_count", engine="sick", outcome=kind) == sent
+        if reason != kind:
+            assert await gateway.metric("rcp_gateway_leg_duration_seconds_count", engine="sick", outcome=reason) == 0
+        (shown, _) = (await gateway.client.get("/admin/engines", headers={"host": "localhost"})).json()["engines"]
+    assert (shown["window"]["calls"], shown["window"]["failed"]) == (sent, sent)
+    assert shown["window"]["skipped"] == {reason: 20 - sent}
+    assert sum(slot["calls"] for slot in shown["window"]["slots"]) == sent
+    assert shown["lastFault"]["kind"] == kind
+    assert "left alone" not in shown["lastFault"]["detail"]
+
+
+async def test_a_breaker_that_opens_during_a_pause_hides_no_fault(engines: Any) -> None:
+    """A call that waits to be retried and finds the breaker open failed for what it was answered, after one attempt."""
+    sick = await engines()
+    sick.answers["retrieve"] = Http(503)
+    entries = [entry("sick", sick, breaker={"failures": 2, "openMs": 60_000}), entry("well", await engines())]
+    async with running(entries, {"engines": {"retry_backoff_ms": 1000}}) as gateway:
+        first = asyncio.create_task(gateway.retrieve())
+        await until(lambda: len(sick.requests("retrieve")) == 1)
+        second = await gateway.retrieve()
+        report = told(await first)["sick"]
+        (shown, _) = (await gateway.client.get("/admin/engines", headers={"host": "localhost"})).json()["engines"]
+        assert await skips(gateway, "sick", "breaker_open") == 0
+    assert told(second)["sick"]["reason"] == "http_status"
+    assert (report["status"], report["reason"], report["attempts"]) == ("failed", "http_status", 1)
+    assert (shown["window"]["calls"], shown["lastFault"]["kind"]) == (2, "http_status")
+
+
+async def skips(gateway: RunningGateway, engine: str, reason: str) -> float | None:
+    """How many calls to the engine were not sent for this reason."""
+    return await gateway.metric("rcp_gateway_engine_calls_skipped_total", engine=engine, reason=reason)
 
 
 async def test_an_engine_without_health_checks_is_not_pinged(engines: Any) -> None:

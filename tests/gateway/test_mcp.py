@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import httpx2
@@ -320,7 +321,7 @@ async def test_the_door_is_open_from_the_start_if_wished() -> None:
 
 async def test_without_the_library_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default there is none then; who wishes for it is told what to install."""
-    monkeypatch.setattr("app.main.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mcp", None)  # type: ignore[arg-type]
     async with running([], SERVED, reach=False) as gateway:
         assert (await posted(gateway, modern("tools/list"))).status_code == 404
     with pytest.raises(SettingsError, match=r"mcp\.enabled") as fault:

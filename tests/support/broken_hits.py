@@ -10,6 +10,13 @@ from tests.support.breakable_server import BreakableServer
 from tests.support.breaking import Json, caught_by, in_result, without
 
 
+def strings_only(before: Callable[[Json], Json], params: Json) -> Json:
+    """A text-only server that takes no blocks, as it may (RCP §4.8)."""
+    if not isinstance(params.get("query"), str):
+        raise rcp.RcpError(-32602, "a string, please", {"field": "query"})
+    return before(params)
+
+
 @caught_by("retrieve.shape")
 def a_score_is_no_number(server: BreakableServer) -> None:
     server.change_hits(lambda hits, _: hits[0].update(score=float("nan")) if hits else None)
@@ -66,10 +73,27 @@ def min_score_takes_too_much(server: BreakableServer) -> None:
 
 
 @caught_by("retrieve.query-content")
-def queries_are_strings(server: BreakableServer) -> None:
+def blocks_rank_an_empty_query(server: BreakableServer) -> None:
+    def changed(before: Callable[[Json], Json], params: Json) -> Json:
+        result = before(params)
+        if not isinstance(params.get("query"), str):
+            result["hits"].reverse()
+        return result
+
+    server.replace("retrieve", changed)
+
+
+@caught_by("retrieve.query-content")
+def blocks_are_refused_though_images_are_offered(server: BreakableServer) -> None:
+    server.offers["retrieve"]["modalities"] = ["text", "image"]
+    server.replace("retrieve", strings_only)
+
+
+@caught_by("retrieve.query-content")
+def blocks_end_in_an_internal_error(server: BreakableServer) -> None:
     def changed(before: Callable[[Json], Json], params: Json) -> Json:
         if not isinstance(params.get("query"), str):
-            raise rcp.RcpError(-32602, "a string, please", {"field": "query"})
+            raise rcp.RcpError(-32603, "'dict' object has no attribute 'lower'")
         return before(params)
 
     server.replace("retrieve", changed)
@@ -98,6 +122,21 @@ def more_than_trusted(server: BreakableServer) -> None:
 @caught_by("retrieve.include-text")
 def text_always_comes(server: BreakableServer) -> None:
     without(server, "includeText")
+
+
+@caught_by("retrieve.include-vectors")
+def vectors_never_come(server: BreakableServer) -> None:
+    server.change_hits(lambda hits, _: [hit.pop("vector", None) for hit in hits])
+
+
+@caught_by("retrieve.shape")
+def scores_are_words(server: BreakableServer) -> None:
+    server.change_hits(lambda hits, _: [hit.update(scores={"dense": "high"}) for hit in hits])
+
+
+@caught_by("options.units")
+def another_unit_than_asked(server: BreakableServer) -> None:
+    server.change_hits(lambda hits, _: [hit.update(unit="chunk") for hit in hits])
 
 
 @caught_by("retrieve.include-vectors")

@@ -10,6 +10,8 @@ STDIO_BREAKS = {
 
 LINE_BREAKS = {
     "stdio.blank-lines": "if not line.strip(): sys.exit(1)",
+    "stdio.clean-output": "print(chr(0xFEFF), end='')",
+    "stdio.one-reply": """print('{"jsonrpc": "2.0", "id": "stray", "result": {}}') if 'ping' in line else None""",
     "stdio.pipelined": "sys.stdin.readline() if 'pipelined' in line else None",
     "stdio.cancel": "print(server.handle_line(line), flush=True) if 'to-be-cancelled' in line else None",
 }

@@ -202,6 +202,20 @@ def a_mode_of_its_own(server: BreakableServer) -> None:
 
 
 @caught_by("capabilities.claim")
+def no_level_is_stated(server: BreakableServer) -> None:
+    server.model._conformance = None
+
+
+@caught_by("handshake.ping")
+def nonces_become_text(server: BreakableServer) -> None:
+    def changed(response: Json) -> Json:
+        nonce = response.get("result", {}).get("nonce")
+        return response if nonce is None else {**response, "result": {"nonce": str(nonce)}}
+
+    alter(server, "ping", changed)
+
+
+@caught_by("capabilities.claim")
 def a_level_of_its_own(server: BreakableServer) -> None:
     server.model._conformance = "L9"
 

@@ -1,6 +1,8 @@
 """Breaks of pages, streams and the other methods, and claims of too much (RCP §7, §9, §10, §14)."""
 
+import base64
 import json
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +137,39 @@ def the_limit_is_lower(server: BreakableServer) -> None:
 @caught_by("embed.encodings")
 def binary_vectors_are_cut(server: BreakableServer) -> None:
     in_result(server, "embed", lambda result, _: result.update(vectors=["AAAA" for _ in result["vectors"]]))
+
+
+@caught_by("embed.encodings")
+def binary_vectors_are_big_endian(server: BreakableServer) -> None:
+    def turned(text: str) -> str:
+        numbers = struct.unpack("<4f", base64.b64decode(text))
+        return base64.b64encode(struct.pack(">4f", *numbers)).decode()
+
+    def change(result: Json, params: Json) -> None:
+        if params.get("encoding"):
+            result["vectors"] = [turned(text) for text in result["vectors"]]
+
+    in_result(server, "embed", change)
+
+
+@caught_by("embed.encodings")
+def the_encoding_is_not_named(server: BreakableServer) -> None:
+    in_result(server, "embed", lambda result, _: result.pop("encoding", None))
+
+
+@caught_by("multi.matrices")
+def the_dimension_is_another(server: BreakableServer) -> None:
+    in_result(server, "embed/multi", lambda result, _: result.update(dimension=7))
+
+
+@caught_by("multi.matrices")
+def the_dimension_is_missing(server: BreakableServer) -> None:
+    in_result(server, "embed/multi", lambda result, _: result.pop("dimension"))
+
+
+@caught_by("transform.queries")
+def hyde_imagines_nothing(server: BreakableServer) -> None:
+    in_result(server, "query/transform", lambda result, _: result.pop("hypothetical"))
 
 
 @caught_by("embed.no-inputs")

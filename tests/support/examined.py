@@ -8,16 +8,27 @@ from app.conformance.verdict import Report, Verdict
 
 
 async def examined(
-    server: "str | Peer", *only: str, strict: bool = True, timeout: float = 20.0, query: str = "test"
+    server: "str | Peer",
+    *only: str,
+    strict: bool = True,
+    timeout: float = 20.0,
+    query: str = "test",
+    write: bool = True,
 ) -> Report:
-    """The report on a server, at a URL or reached already; it may be written to."""
+    """The report on a server, at a URL or reached already; by default it may be written to."""
     peer = HttpPeer(server, {}) if isinstance(server, str) else server
-    return await Examination(peer, Wishes(query, write=True), strict=strict, only=only, timeout=timeout).run()
+    return await Examination(peer, Wishes(query, write=write), strict=strict, only=only, timeout=timeout).run()
 
 
 def failed(report: Report) -> dict[str, str]:
-    """Id -> reason of each check that failed."""
-    return {finding.check.id: finding.reason for finding in report.findings if finding.verdict is Verdict.FAIL}
+    """Id -> reason of each check that keeps a server out: those that failed, and if strict those that warned."""
+    verdicts = (Verdict.FAIL, Verdict.WARN) if report.strict else (Verdict.FAIL,)
+    return {finding.check.id: finding.reason for finding in report.findings if finding.verdict in verdicts}
+
+
+def warned(report: Report) -> dict[str, str]:
+    """Id -> reason of each check that warned."""
+    return {finding.check.id: finding.reason for finding in report.findings if finding.verdict is Verdict.WARN}
 
 
 def passed(report: Report) -> set[str]:

@@ -21,6 +21,7 @@ CAPABILITIES: Json = {
     "retrieve": {
         "maxK": 20,
         "modes": ["dense", "sparse", "hybrid"],
+        "units": ["document"],
         "fusion": ["rrf"],
         "tokenBudget": True,
         "confidence": True,
@@ -138,6 +139,8 @@ def retrieve(params: Json) -> Json:
         if "tokenBudget" in params and tokens + size > params["tokenBudget"]:
             break
         tokens += size
+        if params.get("includeVectors"):
+            hit["vector"] = [1.0, 0.0, 0.0, 0.0]
         hits.append(hit if params.get("includeText", True) else {key: hit[key] for key in hit if key != "text"})
     usage: Json = {"candidates": len(found), "reranked": 0, "latencyMs": 0.1, "tokens": tokens}
     if notes:

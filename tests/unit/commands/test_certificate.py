@@ -33,11 +33,15 @@ def test_each_verdict_has_its_words() -> None:
     fail = shown(Finding(CHECK, Verdict.FAIL, "it did not"))
     assert "It does what it should." in fail
     assert "it did not" in fail
+    warning = shown(Finding(replace(CHECK, rule="SHOULD"), Verdict.WARN, "it might have"))
+    assert "SHOULD" in warning
+    assert "It does what it should." in warning
+    assert "it might have" in warning
 
 
 def test_a_server_that_says_nothing_has_no_name() -> None:
     """Missing parts are words and question marks, not errors."""
-    part = "the server: 1 passed, 0 failed, 0 skipped; claims no level; no level is judged by a part of the checks"
+    part = "the server: 1 passed, 0 failed, 0 warned, 0 skipped; claims no level; no level is judged by a part of"
     assert part in " ".join(shown(Finding(CHECK, Verdict.PASS)).split())
     whole = shown(Finding(replace(CHECK, id="claim.level"), Verdict.PASS), claimed="L0", proved="L0")
     assert "claims L0, proved L0" in whole
@@ -53,19 +57,14 @@ def test_checks_that_were_not_asked_are_counted() -> None:
 
 
 def test_the_report_as_json() -> None:
-    """Reasons only where there are any; counts of all three verdicts."""
-    report = Report({"name": "a"}, "L1", "L0", (Finding(CHECK, Verdict.PASS), Finding(CHECK, Verdict.SKIP, "x", True)))
+    """Reasons only where there are any; counts of every verdict; each rule says whether it is a MUST."""
+    findings = (Finding(CHECK, Verdict.PASS), Finding(replace(CHECK, rule="SHOULD"), Verdict.WARN, "x"))
+    report = Report(server={"name": "a"}, claimed="L1", proved="L0", findings=findings)
     written = report_of(report, "http://a/rcp")
-    assert written["counts"] == {"pass": 1, "fail": 0, "skip": 1}
+    assert written["counts"] == {"pass": 1, "fail": 0, "warn": 1, "skip": 0}
+    assert written["admitted"] is True
+    told = {"id": "group.name", "level": "L1", "section": "7.7", "sentence": CHECK.sentence}
     assert written["checks"] == [
-        {"id": "group.name", "level": "L1", "section": "7.7", "sentence": CHECK.sentence, "verdict": "pass"},
-        {
-            "id": "group.name",
-            "level": "L1",
-            "section": "7.7",
-            "sentence": CHECK.sentence,
-            "verdict": "skip",
-            "reason": "x",
-            "tolerated": True,
-        },
+        {**told, "rule": "MUST", "verdict": "pass"},
+        {**told, "rule": "SHOULD", "verdict": "warn", "reason": "x"},
     ]

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +99,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise ConnectFailed("nobody there\x1b[2J")
         return Advertisement({"name": "n", "version": f"{len(asked)}.0"}, {"retrieve": {}, "filter": {}})
 
-    monkeypatch.setitem(sys.modules, "app.engines.registry", SimpleNamespace(probe=probe))  # type: ignore[arg-type]
+    monkeypatch.setattr("app.engines.registry.probe", probe)
     return asked
 
 
@@ -147,7 +145,7 @@ def test_nothing_is_said_of_starting_again(files: Path, run: Run, monkeypatch: p
     async def probe(entry: Any, settings: Any) -> Advertisement:
         raise ConnectFailed("started again in 0.1 s: cannot start 'x': No such file")
 
-    monkeypatch.setitem(sys.modules, "app.engines.registry", SimpleNamespace(probe=probe))  # type: ignore[arg-type]
+    monkeypatch.setattr("app.engines.registry.probe", probe)
     _write(files, {"id": "a", "command": ["x"]})
     assert "connect: cannot start 'x'" in run("check", "--registry", "rcp.json", "--connect").stdout
 
@@ -158,7 +156,7 @@ TENANTS = "tenants: {a: {engines: [a, zzz]}, b: {}}"
 def test_the_tenants_file_is_checked_as_well(files: Path, run: Run) -> None:
     """How many tenants there are, and what they name that the registry does not have."""
     (files / "t.yaml").write_text(TENANTS)
-    (files / "g.yaml").write_text("auth: {mode: [keys], tenants_file: t.yaml}")
+    (files / "g.yaml").write_text("{server: {port: 0}, auth: {mode: [keys], tenants_file: t.yaml}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[2] == "ok: t.yaml: 2 tenants, 0 keys"
@@ -168,7 +166,7 @@ def test_the_tenants_file_is_checked_as_well(files: Path, run: Run) -> None:
 def test_a_fault_of_the_tenants_file_fails_the_check(files: Path, run: Run) -> None:
     """Like a fault of any other file."""
     (files / "t.yaml").write_text("tenants: {a: {engine: x}}")
-    (files / "g.yaml").write_text("auth: {mode: [keys], tenants_file: t.yaml}")
+    (files / "g.yaml").write_text("{server: {port: 0}, auth: {mode: [keys], tenants_file: t.yaml}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
     assert "tenants.a.engine: unknown key; did you mean 'engines'?" in result.stderr

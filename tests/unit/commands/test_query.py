@@ -116,7 +116,8 @@ def test_a_silent_gateway_is_given_up(gateway: Any, run: Run, monkeypatch: pytes
     monkeypatch.setattr("app.commands.remote.GRACE_SECONDS", 0.0)
     gateway.mute = True
     result = run("query", "what", "--url", gateway.url, "--timeout", "0.05")
-    assert (result.exit_code, result.stderr) == (1, f"error: no answer from {gateway.url} within 0.05 seconds\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: no answer from {gateway.url} within 0.05 seconds; raise --timeout")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from app.conformance.subject import Wishes
 from app.conformance.verdict import Verdict
 from tests.support.authority import Authority
 from tests.support.breakable_server import BreakableServer
+from tests.support.breaking import without
+from tests.support.broken_hits import strings_only
 from tests.support.broken_lines import LINE_BREAKS, STDIO_BREAKS
-from tests.support.examined import examined, failed, passed, skipped
+from tests.support.examined import examined, failed, passed, skipped, warned
 from tests.support.model_process import PROGRAM
 from tests.support.raw_peer import RawPeer
 
@@ -112,8 +114,8 @@ async def test_breaks_of_a_child_process_are_caught(check: str) -> None:
         {before}
         {serve}
         """)
-    found = failed(await examined(peer, check, strict=False))
-    assert found.keys() == {check}
+    report = await examined(peer, check, strict=False)
+    assert failed(report).keys() | warned(report).keys() == {check}
 
 
 @pytest.mark.parametrize("check", LINE_BREAKS)
@@ -191,9 +193,102 @@ async def test_what_is_not_advertised_is_skipped() -> None:
         server.replace("retrieve", _plain)
         report = await examined(server.url)
     assert failed(report) == {}
-    assert (report.claimed, report.proved) == ("L0", "L0")
+    assert (report.claimed, report.proved) == ("L0", "L1")
     assert skipped(report)["embed.vectors"] == "not advertised: embed"
     assert {"gating.missing", "filter.not-offered"} <= passed(report)
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+async def test_a_text_only_server_may_take_strings_alone(level: str) -> None:
+    """A query as a text block is refused with -32602, as RCP §4.8 allows: no failure, no warning (C6)."""
+    async with BreakableServer() as server:
+        server.model._conformance = level
+        server.replace("retrieve", strings_only)
+        report = await examined(server.url, strict=False)
+    assert "retrieve.query-content" in passed(report)
+    assert report.admitted
+
+
+async def test_musts_alone_admit() -> None:
+    """A server of L1 that keeps every MUST, and few recommendations, is admitted with warnings; strictly it is not."""
+    async with BreakableServer() as server:
+        for name in set(server.offers) - {"retrieve"}:
+            del server.offers[name]
+        server.offers["retrieve"] = {"maxK": 20, "modes": ["dense"]}
+        server.model._conformance = "L1"
+        server.replace("retrieve", _plain)
+        server.replace("retrieve", strings_only)
+        without(server, "minScore", "includeVectors", "includeText")
+        report = await examined(server.url, strict=False)
+        strictly = await examined(server.url)
+    assert failed(report) == {}
+    assert (report.claimed, report.proved, report.admitted) == ("L1", "L1", True)
+    assert {"claim.profile", "retrieve.min-score", "retrieve.include-text"} <= warned(report).keys()
+    assert not strictly.admitted
+
+
+async def test_a_fault_above_the_claimed_level_is_told_and_keeps_nobody_out() -> None:
+    """Scores that belong to no passage fail, and a server that claims L1 is held to L1."""
+    async with BreakableServer() as server:
+        server.model._conformance = "L1"
+        server.replace("rerank", lambda before, params: {**before(params), "scores": [3.0, 2.0, 1.0], "order": None})
+        report = await examined(server.url, strict=False)
+    assert failed(report).keys() == {"rerank.scores"}
+    assert (report.proved, report.admitted) == ("L1", True)
+
+
+ODD = """
+    import json, sys
+    sys.path.insert(0, {parent!r})
+    import model_server
+    server = model_server.build()
+    held = []
+    for line in iter(sys.stdin.readline, ""):
+        answer = server.handle_line(line) if line.strip() else ""
+        {odd}
+        if answer:
+            print(answer, flush=True)
+    """
+
+
+@pytest.mark.parametrize(
+    ("odd", "wanted"),
+    [
+        # A reply to nobody, with an id of its own, before the answers to everything else.
+        ("""print('{"jsonrpc": "2.0", "id": "nobody", "result": {}}', flush=True)""", {"stdio.one-reply"}),
+        # Every answer comes twice, the second one in front of the next.
+        ("print(answer, flush=True) if answer else None", {"stdio.one-reply", "stdio.cancel"}),
+    ],
+)
+async def test_replies_are_matched_by_id_over_stdio(odd: str, wanted: set[str]) -> None:
+    """A line that answers nothing fails one check, and no other is misled by it."""
+    peer = script(ODD.format(parent=str(PROGRAM.parent), odd=odd))
+    report = await examined(peer, strict=False)
+    found = failed(report)
+    found.pop("claim.level")
+    assert found.keys() - {"batch.notifications"} == wanted
+    assert len(passed(report)) > 90
+
+
+async def test_answers_out_of_order_are_no_fault() -> None:
+    """Of requests that are sent at once the last may be answered first (RCP §4.7)."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import model_server
+server, held = model_server.build(), []
+for line in iter(sys.stdin.readline, ""):
+    answer = server.handle_line(line) if line.strip() else ""
+    if "pipelined" in answer:
+        held.insert(0, answer)
+        answer = chr(10).join(held) if len(held) == 20 else ""
+    if answer:
+        print(answer, flush=True)
+"""
+    peer = script(program)
+    report = await examined(peer, "stdio.pipelined", "stdio.one-reply", strict=False)
+    assert failed(report) == {}
+    assert {"stdio.pipelined", "stdio.one-reply"} <= passed(report)
 
 
 def _plain(before: Any, params: Any) -> Any:

@@ -48,7 +48,7 @@ def test_what_is_older_than_the_ring_is_gone() -> None:
     window = Window()
     window.add(1000.0, 0.01, True)
     assert window.whole(1000.0 + SLOT_SECONDS * (SLOTS - 1)).calls == 1
-    assert window.whole(1000.0 + SLOT_SECONDS * SLOTS) == (0, 0, None, None)
+    assert window.whole(1000.0 + SLOT_SECONDS * SLOTS) == (0, 0, None, None, {})
 
 
 def test_slots_are_in_order_and_empty_where_nobody_called() -> None:
