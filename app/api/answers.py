@@ -28,6 +28,7 @@ from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
 from app.federation.witness import Witness
+from app.protocol.envelope import check_params
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
@@ -150,7 +151,11 @@ class Answers:
         return gathered
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
-        """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
+        """What a Call says besides its params, for every method alike.
+
+        Raises InvalidParams for params that are no object, and for a malformed `_meta`.
+        """
+        check_params(params)
         settings = self._state.settings
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
@@ -187,6 +192,7 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
+        check_params(params)
         members = self._state.membership.current(caller.tenant)
         named = asked_engines(read_gateway(params.get("x-gateway")), members)
         offers = [offer for offer in members.offers if named is None or offer.id in named]
@@ -209,6 +215,14 @@ class Answers:
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self._plain)} methods>"
+
+
+def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
+    """How long a request with these params may take, before they are checked: a malformed `_meta` says nothing."""
+    meta = params.get("_meta") if type(params) is dict else None
+    asked = meta.get("deadlineMs") if type(meta) is dict else None
+    most = settings.retrieve.deadline_ms
+    return (min(asked, most) if type(asked) is int and asked >= 1 else most) / 1000
 
 
 def negotiated(params: Params) -> int:

@@ -5,11 +5,12 @@ params (-32602) and the options (-32005). It refuses to know HTTP; the doors han
 """
 
 import asyncio
+from math import ceil
 from time import perf_counter
 from typing import Any
 
 from app.api.alone import EngineAnswers
-from app.api.answers import Answers
+from app.api.answers import Answers, deadline_seconds
 from app.api.audit import Audit, known
 from app.api.caller import Caller
 from app.api.cancel import InFlight
@@ -23,13 +24,14 @@ from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
     Cancelled,
+    DeadlineExceeded,
     InternalError,
     InvalidParams,
     InvalidRequest,
     RcpError,
 )
 from app.protocol.messages import UNGATED
-from app.resilience.pace import Pace
+from app.resilience.pace import Pace, TooLate
 from app.telemetry.logs import logger
 from app.telemetry.traces import OUTGOING, Span, enter
 
@@ -97,7 +99,9 @@ class Dispatcher:
 
     async def respond(self, request: Request, caller: Caller, stream: Told | None = None) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
-        started = perf_counter()  # the loop's own clock may be no finer than a millisecond
+        # The loop's own clock may be no finer than a millisecond, so it measures only the time before this.
+        started = perf_counter() - _waited(caller)
+        begun = 0.0
         state = self._state
         state.metrics.requests_in_flight.inc()
         audit = Audit()
@@ -109,11 +113,14 @@ class Dispatcher:
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
             if not self._pace.may_begin():
-                await self._pace.wait()
+                await self._wait(request.params, caller)
+            begun = perf_counter()
             if caller.tenant is not None:
                 caller.tenant.check(request.method)
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
+            if request.method in UNGATED:
+                envelope.check_params(request.params)
             if caller.engine is not None:
                 result = await self._alone.answer(request.method, request.params, caller, stream)
             elif stream is None:
@@ -142,12 +149,29 @@ class Dispatcher:
             if running is not None:
                 self._in_flight.leave(running)
             state.metrics.requests_in_flight.dec()
+            if begun and request.method not in UNGATED:
+                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._witness(request, caller, audit, perf_counter() - started, len(body))
         if audit.hits and caller.tenant is not None and state.guard is not None:
             await state.guard.answered(caller.tenant, caller.address, audit.hits)
         return body
+
+    async def _wait(self, params: Any, caller: Caller) -> None:
+        """Wait until the loop has time for this request. Raises DeadlineExceeded, at once if it will not in time.
+
+        What work usually takes is left after the wait, but at most half of the time that there is.
+        """
+        now = asyncio.get_running_loop().time()
+        arrived = now if caller.since is None else caller.since
+        deadline = arrived + deadline_seconds(params, self._state.settings)
+        try:
+            await self._pace.wait(deadline - min(self._pace.service_seconds, (deadline - now) / 2))
+        except TooLate as fault:
+            again = max(1, ceil(fault.seconds * 1000))
+            message = "the gateway has too much to do to answer before the deadline"
+            raise DeadlineExceeded(message, retryable=True, retryAfterMs=again) from None
 
     def knows(self, engine_id: str, tenant: Tenant | None = None) -> bool:
         """Whether there is an engine of this id to speak to by itself, as far as this tenant sees."""
@@ -159,7 +183,8 @@ class Dispatcher:
         self, method: str, params: dict[str, Any], caller: Caller, listener: Listener | None = None
     ) -> dict[str, Any]:
         """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
-        started = perf_counter()
+        started = perf_counter() - _waited(caller)
+        begun = 0.0
         state = self._state
         state.metrics.requests_in_flight.inc()
         audit = Audit()
@@ -167,7 +192,8 @@ class Dispatcher:
         span, caller = self._traced(request, caller)
         try:
             if not self._pace.may_begin():
-                await self._pace.wait()
+                await self._wait(params, caller)
+            begun = perf_counter()
             if caller.tenant is not None:
                 caller.tenant.check(method)
             if listener is None:
@@ -187,6 +213,8 @@ class Dispatcher:
             raise InternalError("internal error; the log has it under this request id") from None
         finally:
             state.metrics.requests_in_flight.dec()
+            if begun and request.method not in UNGATED:
+                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._witness(request, caller, audit, perf_counter() - started, None)
@@ -261,6 +289,11 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"
+
+
+def _waited(caller: Caller) -> float:
+    """Seconds since the caller's bytes came."""
+    return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:
