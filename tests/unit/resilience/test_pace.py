@@ -1,6 +1,7 @@
 """Turns of the loop stay short: what would make one long waits for the next, in line."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -82,7 +83,7 @@ async def test_long_turns_begin_more(clock: list[float]) -> None:
             seen.append(len(came))
     await asyncio.wait(tasks)
     assert came == list(range(200))
-    steps = [after - before for before, after in zip(seen, seen[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(seen)]
     most = module.LONGEST_SECONDS / (module.TURN_SECONDS / 2)
     assert steps[0] == 1
     assert max(steps) > 2
