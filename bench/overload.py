@@ -101,6 +101,7 @@ async def overload(
         "deadlineMs": deadline,
         "seconds": round(tally.seconds, 2),
         "goodputPerSecond": round(len(tally.latencies) / tally.seconds, 1),
+        "cpuSeconds": round(cpu / 1e9, 2),
         "goodPerCpuSecond": round(len(tally.latencies) / (cpu / 1e9), 1),
         "p50Ms": round(tally.percentile_ms(0.5), 1),
         "slowestGoodMs": round(tally.percentile_ms(1.0), 1),

@@ -18,9 +18,9 @@ from app.telemetry.door import DoorMetrics
 RETRY_AFTER_MS = 1000
 """When whoever was refused may come again."""
 
-HOLD_SECONDS = 0.25
-"""A caller that comes back before that waits so long for its next refusal: callers that ask again at once would have
-the loop do nothing but refuse them."""
+HOLD_SECONDS = 0.4
+"""A connection that comes back before that is held so long, and then served if there is room: two thousand callers that
+ask again at once would have the loop do nothing but refuse them."""
 
 MAX_REFUSED = 8192
 """Connections that are remembered as refused."""
@@ -93,7 +93,7 @@ class Admission:
             self._gate.leave()
 
     def hold(self, connection: Hashable) -> float:
-        """Seconds after which a request is to be refused: 0, or more if the connection comes back too soon."""
+        """Seconds to wait before a request is refused: 0, or more if the connection was refused a moment ago."""
         now = asyncio.get_running_loop().time()
         before = self._refused.pop(connection, None)
         self._refused[connection] = now

@@ -132,8 +132,8 @@ class RpcDoor:
                 await self._refuse(send, 415, COMPRESSED, request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
-            elif self._admission.full:
-                await self._refuse_early(scope, send, request_id)
+            elif self._admission.full and await self._refused_early(scope, send, request_id):
+                pass
             elif self._guard is not None:
                 await self._serve_known(self._guard, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
@@ -296,19 +296,22 @@ class RpcDoor:
                 return None
         return b"".join(parts)
 
-    async def _refuse_early(self, scope: Scope, send: Send, request_id: str) -> None:
+    async def _refused_early(self, scope: Scope, send: Send, request_id: str) -> bool:
         """Refuse a request before anything costs: who calls is not looked at, and the body is neither read nor parsed.
 
-        A connection that comes back too soon waits for its refusal, and leaves no further line in the log.
+        A connection that comes back too soon is held for a moment first. False if there is room by then.
         """
-        fault = self._admission.refusal("full")
         seconds = self._admission.hold(scope.get("client"))
         if not seconds:
-            await self._refuse(send, 503, fault, request_id, RETRY_AFTER)
-            return
+            await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
+            return True
         await asyncio.sleep(seconds)
-        self._state.metrics.error(fault.code)
+        if not self._admission.full:
+            return False
+        fault = self._admission.refusal("full")
+        self._state.metrics.error(fault.code)  # and no line in the log: its first refusal has one
         await send_answer(send, 503, envelope.failure(None, fault), request_id, RETRY_AFTER)
+        return True
 
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
