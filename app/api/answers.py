@@ -32,6 +32,7 @@ from app.protocol.envelope import check_params
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
+from app.resilience.deadline import RESERVE_SHARE
 from app.settings.schema import GatewaySettings
 
 Params = dict[str, Any]
@@ -91,8 +92,10 @@ ANSWERED = frozenset(
 class Answers:
     """The answers of one gateway."""
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, lag: Callable[[], float] = lambda: 0.0) -> None:
+        """`lag`: seconds that finishing an answer takes only because the loop has much to do."""
         self._state = state
+        self._lag = lag
         self._plain: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
@@ -165,7 +168,9 @@ class Answers:
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
-        return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
+        # What the loop needs under its present load is kept back like the reserve, so that no answer is late.
+        seconds = deadline_ms / 1000 - min(self._lag(), deadline_ms / 1000 * RESERVE_SHARE)
+        return meta, started, started + seconds, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:
         return self._described(negotiated(params), caller)

@@ -61,7 +61,7 @@ class Dispatcher:
         self._log = logger()
         self._in_flight = InFlight()
         self._pace = Pace()
-        self._answers = Answers(state)
+        self._answers = Answers(state, lambda: self._pace.lag)
         self._alone = EngineAnswers(state, self._answers.accepted)
 
     async def message(
@@ -187,13 +187,13 @@ class Dispatcher:
     async def _wait(self, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for this request. Raises DeadlineExceeded, at once if it will not in time.
 
-        What work usually takes is left after the wait, but at most half of the time that there is.
+        Twice what work usually takes is left after the wait, but at most half of the time that there is.
         """
         now = asyncio.get_running_loop().time()
         arrived = now if caller.since is None else caller.since
         deadline = arrived + deadline_seconds(params, self._state.settings)
         try:
-            await self._pace.wait(deadline - min(self._pace.service_seconds, (deadline - now) / 2))
+            await self._pace.wait(deadline - min(2 * self._pace.service_seconds, (deadline - now) / 2))
         except TooLate as fault:
             again = max(1, ceil(fault.seconds * 1000))
             message = "the gateway has too much to do to answer before the deadline"

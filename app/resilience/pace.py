@@ -21,6 +21,15 @@ turns are long because of something else, such as thousands of refusals, one req
 LONGEST_SECONDS = 0.004
 """Most that one turn spends on beginning work from the queue."""
 
+REFUSALS_PER_SECOND = 300
+"""Most that are refused at once in a second, and in one burst; the others wait until their time is over.
+
+Callers that ask again at once would otherwise have the loop refuse them all the time and serve nobody.
+"""
+
+LAGGING_TURNS = 3
+"""Turns of the loop between the last answer of an engine and the bytes of ours: a timer, a task, and the writing."""
+
 SMOOTHING = 1 / 16
 """Weight of the latest measurement in a moving average."""
 
@@ -40,7 +49,20 @@ class Pace:
     Belongs to one loop. Times of waiting are event-loop seconds.
     """
 
-    __slots__ = ("_begun", "_cost", "_interval", "_mark", "_service", "_turned", "_turning", "_until", "_waiting")
+    __slots__ = (
+        "_begun",
+        "_cost",
+        "_interval",
+        "_mark",
+        "_refilled",
+        "_refusals",
+        "_service",
+        "_turn_seconds",
+        "_turned",
+        "_turning",
+        "_until",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._turning = False
@@ -51,6 +73,9 @@ class Pace:
         self._turned = 0.0
         self._cost = self._interval = TURN_SECONDS
         self._service = 0.0
+        self._turn_seconds = 0.0
+        self._refusals = float(REFUSALS_PER_SECOND)
+        self._refilled = float("-inf")
 
     @property
     def expected_wait(self) -> float:
@@ -61,6 +86,11 @@ class Pace:
     def service_seconds(self) -> float:
         """How long work has taken lately from its beginning to its end."""
         return self._service
+
+    @property
+    def lag(self) -> float:
+        """Seconds that finishing a request takes only because the loop has much to do."""
+        return LAGGING_TURNS * self._turn_seconds
 
     def may_begin(self) -> bool:
         """Whether this turn has time for another piece of work. If not, `wait` for it."""
@@ -76,9 +106,10 @@ class Pace:
         return True
 
     async def wait(self, until: float) -> None:
-        """Wait in line, at most `until`. Raises TooLate, at once where the queue is known to be too long for that."""
+        """Wait in line until `until` at most. Raises TooLate, if possible at once (see REFUSALS_PER_SECOND)."""
         loop = asyncio.get_running_loop()
-        if loop.time() + self.expected_wait >= until:
+        now = loop.time()
+        if now + self.expected_wait >= until and (now >= until or self._may_refuse(now)):
             raise TooLate(self.expected_wait)
         turn: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_at(until, _expire, turn)
@@ -98,15 +129,25 @@ class Pace:
         """A piece of work has ended, so long after it began."""
         self._service += (seconds - self._service) * SMOOTHING
 
+    def _may_refuse(self, now: float) -> bool:
+        self._refusals = min(REFUSALS_PER_SECOND, self._refusals + (now - self._refilled) * REFUSALS_PER_SECOND)
+        self._refilled = now
+        if self._refusals < 1:
+            return False
+        self._refusals -= 1
+        return True
+
     def _turn(self) -> None:
         """Another turn of the loop has begun, or has come past the work that the last one let begin."""
         now = perf_counter()
         if self._begun:
             self._cost += ((now - self._mark) / self._begun - self._cost) * SMOOTHING
             self._interval += ((now - self._turned) / self._begun - self._interval) * SMOOTHING
+            self._turn_seconds += (now - self._turned - self._turn_seconds) * SMOOTHING
             others = self._mark - self._turned
             budget = min(SHARE * others, LONGEST_SECONDS)
         else:
+            self._turn_seconds *= 1 - SMOOTHING
             budget = 0.0
         self._turned = now
         loop = asyncio.get_running_loop()

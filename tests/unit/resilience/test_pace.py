@@ -105,6 +105,10 @@ def test_nobody_waits_who_cannot_be_served_in_time() -> None:
             await pace.wait(now + 0.09)
         assert refused.value.seconds == pytest.approx(0.1)
         assert loop.time() == now
+        pace._refusals = 0.0  # many have been refused in this second: the next wait until their time is over
+        ends = await asyncio.gather(pace.wait(now + 0.05), return_exceptions=True)
+        assert [type(end) for end in ends] == [TooLate]
+        assert loop.time() == pytest.approx(now + 0.05)
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(end, TooLate) for end in ends)
         assert loop.time() == pytest.approx(now + 159)
