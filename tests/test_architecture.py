@@ -37,7 +37,6 @@ LIBRARIES = {
     "httptools": {"engines"},
     "httpx2": {"engines", "commands", "conformance/http", "api/jwks"},
     "joserfc": {"api/jwks", "api/tokens"},
-    "limits": {"state/counters", "state/quota", "state/shared_counters"},
     "redis": {"state/link"},
     "httpcore2": {"engines"},
     "anyio": {"engines"},

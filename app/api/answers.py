@@ -28,9 +28,11 @@ from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
 from app.federation.witness import Witness
+from app.protocol.envelope import check_params
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
+from app.resilience.deadline import RESERVE_SHARE
 from app.settings.schema import GatewaySettings
 
 Params = dict[str, Any]
@@ -90,8 +92,10 @@ ANSWERED = frozenset(
 class Answers:
     """The answers of one gateway."""
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, lag: Callable[[], float] = lambda: 0.0) -> None:
+        """`lag`: seconds that finishing an answer takes only because the loop has much to do."""
         self._state = state
+        self._lag = lag
         self._plain: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
@@ -150,7 +154,11 @@ class Answers:
         return gathered
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
-        """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
+        """What a Call says besides its params, for every method alike.
+
+        Raises InvalidParams for params that are no object, and for a malformed `_meta`.
+        """
+        check_params(params)
         settings = self._state.settings
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
@@ -160,7 +168,9 @@ class Answers:
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
-        return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
+        # What the loop needs under its present load is kept back like the reserve, so that no answer is late.
+        seconds = deadline_ms / 1000 - min(self._lag(), deadline_ms / 1000 * RESERVE_SHARE)
+        return meta, started, started + seconds, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:
         return self._described(negotiated(params), caller)
@@ -187,6 +197,7 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
+        check_params(params)
         members = self._state.membership.current(caller.tenant)
         named = asked_engines(read_gateway(params.get("x-gateway")), members)
         offers = [offer for offer in members.offers if named is None or offer.id in named]
@@ -209,6 +220,14 @@ class Answers:
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self._plain)} methods>"
+
+
+def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
+    """How long a request with these params may take, before they are checked: a malformed `_meta` says nothing."""
+    meta = params.get("_meta") if type(params) is dict else None
+    asked = meta.get("deadlineMs") if type(meta) is dict else None
+    most = settings.retrieve.deadline_ms
+    return (min(asked, most) if type(asked) is int and asked >= 1 else most) / 1000
 
 
 def negotiated(params: Params) -> int:

@@ -3,10 +3,15 @@
 It refuses to know what is asked. A named tuple, since one is made for every request.
 """
 
-from typing import NamedTuple
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any, NamedTuple
 
 from app.federation.tenant import Tenant
 from app.telemetry.traces import Trace
+
+ARRIVAL = "rcp_gateway.arrival"
+"""The ASGI extension in which the server notes when a request came: `{"time": event-loop seconds}`."""
 
 
 class Caller(NamedTuple):
@@ -25,7 +30,7 @@ class Caller(NamedTuple):
     key_id: str | None = None
     """Names the credential in the log."""
     since: float | None = None
-    """When it came (event-loop seconds), if it had to wait to be taken on: its deadline counts from then."""
+    """When its first bytes came (event-loop seconds): its deadline counts from then. None: just now."""
     trace: Trace | None = None
     """Where it stands in a trace, if it does."""
 
@@ -45,3 +50,9 @@ class Caller(NamedTuple):
     def name(self) -> str:
         """The caller without its session: its key, else its address."""
         return self.address if self.tenant is None else f"{self.tenant.id}/{self.key_id}/{self.address}"
+
+
+def arrival_of(scope: MutableMapping[str, Any]) -> float:
+    """When the first bytes of a request came (event-loop seconds): as the server noted it, else now."""
+    noted = (scope.get("extensions") or {}).get(ARRIVAL)
+    return asyncio.get_running_loop().time() if noted is None else float(noted["time"])

@@ -5,11 +5,12 @@ params (-32602) and the options (-32005). It refuses to know HTTP; the doors han
 """
 
 import asyncio
+from math import ceil
 from time import perf_counter
 from typing import Any
 
 from app.api.alone import EngineAnswers
-from app.api.answers import Answers
+from app.api.answers import Answers, deadline_seconds
 from app.api.audit import Audit, known
 from app.api.caller import Caller
 from app.api.cancel import InFlight
@@ -23,18 +24,28 @@ from app.protocol import envelope
 from app.protocol.envelope import Request
 from app.protocol.errors import (
     Cancelled,
+    DeadlineExceeded,
     InternalError,
     InvalidParams,
     InvalidRequest,
     RcpError,
 )
 from app.protocol.messages import UNGATED
-from app.resilience.pace import Pace
+from app.resilience.pace import Pace, TooLate
+from app.state.rate_limit import Reservation
 from app.telemetry.logs import logger
 from app.telemetry.traces import OUTGOING, Span, enter
 
 NOTIFICATIONS = "notifications/"
 CANCEL = "notifications/cancel"
+
+ANSWERED_WITH_HITS = frozenset({"retrieve", "graph", "memory/recall"})
+
+DEFAULT_HITS = 10
+"""Hits of an answer whose request does not say (RCP §7.7)."""
+
+RESERVED_SECONDS = 5.0
+"""How much longer than its deadline a request keeps the hits that are reserved for it, if its gateway dies."""
 
 WELL = ("ok", "degraded")
 """How a request ends that got its answer."""
@@ -50,7 +61,7 @@ class Dispatcher:
         self._log = logger()
         self._in_flight = InFlight()
         self._pace = Pace()
-        self._answers = Answers(state)
+        self._answers = Answers(state, lambda: self._pace.lag)
         self._alone = EngineAnswers(state, self._answers.accepted)
 
     async def message(
@@ -97,7 +108,10 @@ class Dispatcher:
 
     async def respond(self, request: Request, caller: Caller, stream: Told | None = None) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
-        started = perf_counter()  # the loop's own clock may be no finer than a millisecond
+        # The loop's own clock may be no finer than a millisecond, so it measures only the time before this.
+        started = perf_counter() - _waited(caller)
+        begun = 0.0
+        reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
         audit = Audit()
@@ -108,12 +122,12 @@ class Dispatcher:
             session = caller.stream_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
-            if not self._pace.may_begin():
-                await self._pace.wait()
-            if caller.tenant is not None:
-                caller.tenant.check(request.method)
+            begun = await self._begin(request.method, request.params, caller)
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
+            if request.method in UNGATED:
+                envelope.check_params(request.params)
+            reservation = await self._reserve_hits(request.method, request.params, caller)
             if caller.engine is not None:
                 result = await self._alone.answer(request.method, request.params, caller, stream)
             elif stream is None:
@@ -141,13 +155,49 @@ class Dispatcher:
         finally:
             if running is not None:
                 self._in_flight.leave(running)
-            state.metrics.requests_in_flight.dec()
+            if begun and request.method not in UNGATED:
+                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._witness(request, caller, audit, perf_counter() - started, len(body))
-        if audit.hits and caller.tenant is not None and state.guard is not None:
-            await state.guard.answered(caller.tenant, caller.address, audit.hits)
+            await self._settle_hits(reservation, audit.hits, caller)
         return body
+
+    async def _begin(self, method: str, params: Any, caller: Caller) -> float:
+        """Wait until the loop has time for a request, and say when it began. Raises DeadlineExceeded, Unauthorized."""
+        if not self._pace.may_begin():
+            await self._wait(params, caller)
+        if caller.tenant is not None:
+            caller.tenant.check(method)
+        return perf_counter()
+
+    async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
+        """Give back what was reserved and not answered."""
+        if reservation is not None and self._state.guard is not None:
+            await self._state.guard.settle_hits(caller, reservation, hits)
+
+    async def _reserve_hits(self, method: str, params: Any, caller: Caller) -> Reservation | None:
+        """Set aside what the answer may hold of the caller's day. Raises RateLimited."""
+        guard, settings = self._state.guard, self._state.settings
+        if guard is None or caller.tenant is None or method in UNGATED:
+            return None
+        seconds = settings.retrieve.deadline_ms / 1000 + RESERVED_SECONDS
+        return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
+
+    async def _wait(self, params: Any, caller: Caller) -> None:
+        """Wait until the loop has time for this request. Raises DeadlineExceeded, at once if it will not in time.
+
+        Twice what work usually takes is left after the wait, but at most half of the time that there is.
+        """
+        now = asyncio.get_running_loop().time()
+        arrived = now if caller.since is None else caller.since
+        deadline = arrived + deadline_seconds(params, self._state.settings)
+        try:
+            await self._pace.wait(deadline - min(2 * self._pace.service_seconds, (deadline - now) / 2))
+        except TooLate as fault:
+            again = max(1, ceil(fault.seconds * 1000))
+            message = "the gateway has too much to do to answer before the deadline"
+            raise DeadlineExceeded(message, retryable=True, retryAfterMs=again) from None
 
     def knows(self, engine_id: str, tenant: Tenant | None = None) -> bool:
         """Whether there is an engine of this id to speak to by itself, as far as this tenant sees."""
@@ -159,17 +209,17 @@ class Dispatcher:
         self, method: str, params: dict[str, Any], caller: Caller, listener: Listener | None = None
     ) -> dict[str, Any]:
         """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
-        started = perf_counter()
+        started = perf_counter() - _waited(caller)
+        begun = 0.0
+        reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
         audit = Audit()
         request = Request(method, params)
         span, caller = self._traced(request, caller)
         try:
-            if not self._pace.may_begin():
-                await self._pace.wait()
-            if caller.tenant is not None:
-                caller.tenant.check(method)
+            begun = await self._begin(method, params, caller)
+            reservation = await self._reserve_hits(method, params, caller)
             if listener is None:
                 result = await self._answers.of(method)(params, caller)
             else:
@@ -186,12 +236,12 @@ class Dispatcher:
             self._log.exception("internal_error", request_id=caller.request_id, method=known(method))
             raise InternalError("internal error; the log has it under this request id") from None
         finally:
-            state.metrics.requests_in_flight.dec()
+            if begun and request.method not in UNGATED:
+                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._witness(request, caller, audit, perf_counter() - started, None)
-        if audit.hits and caller.tenant is not None and state.guard is not None:
-            await state.guard.answered(caller.tenant, caller.address, audit.hits)
+            await self._settle_hits(reservation, audit.hits, caller)
         return result
 
     def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
@@ -209,6 +259,7 @@ class Dispatcher:
     def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int | None) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
+        metrics.requests_in_flight.dec()
         trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None
         metrics.request(known(request.method), audit.outcome, took, trace)
         if audit.outcome == "degraded":
@@ -261,6 +312,19 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"
+
+
+def most_hits(method: str, params: Any, max_k: int) -> int:
+    """How many hits the answer to a request may hold, before its params are checked; 0 where it usually holds none."""
+    if method not in ANSWERED_WITH_HITS:
+        return 0
+    asked = params.get("n" if method == "memory/recall" else "k") if type(params) is dict else None
+    return min(asked if type(asked) is int and asked >= 1 else DEFAULT_HITS, max_k)
+
+
+def _waited(caller: Caller) -> float:
+    """Seconds since the caller's bytes came."""
+    return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:

@@ -7,6 +7,7 @@ engines behind it are stopped by the application's own shutdown, which always ru
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -31,6 +32,9 @@ CUT_SECONDS = 2.0
 """Left to requests that are cut off to say so to their callers."""
 
 POLL_SECONDS = 0.05
+
+MAX_ACCEPTED = 256
+"""Connections that are accepted in one tick besides those that the loop accepts by itself."""
 
 
 class Doorkeeper(uvicorn.Server):
@@ -61,6 +65,7 @@ class Doorkeeper(uvicorn.Server):
         self._signals = signals or {}
         self._reload = reload
         self._alive = alive
+        self._listeners: list[socket.socket] = []
         self._timer: asyncio.TimerHandle | None = None
 
     # -- told to stop
@@ -120,10 +125,15 @@ class Doorkeeper(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept."""
         await super().startup(sockets)
+        self._listeners = sockets or []
         self._alive()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
+        # The loop accepts one connection in each of its turns. When turns are long, callers would wait for seconds
+        # before their first byte is read, which no deadline counts.
+        for listener in self._listeners:
+            self._accept_pending(listener, MAX_ACCEPTED)
         if counter % LOOK_TICKS == 0:
             self.look_around()
         return await super().on_tick(counter)
@@ -143,7 +153,7 @@ class Doorkeeper(uvicorn.Server):
         """Accept nothing more, let what is under way end, cut off the rest, then stop the application."""
         self.hasten(Stage.FINISHING)
         for listener in sockets or []:
-            self._accept_rest(listener)
+            self._accept_pending(listener)
         for server in self.servers:
             server.close()
         for listener in sockets or []:
@@ -157,11 +167,11 @@ class Doorkeeper(uvicorn.Server):
             await self._cut_off()
         await self.lifespan.shutdown()
 
-    def _accept_rest(self, listener: socket.socket) -> None:
-        """Take in whoever has been connected by the system and not been noticed by us: closing would reset them."""
+    def _accept_pending(self, listener: socket.socket, most: int = sys.maxsize) -> None:
+        """Accept connections that the system has completed and the loop has not noticed; closing would reset them."""
         loop = asyncio.get_running_loop()
         with suppress(OSError):  # BlockingIOError: that was the last
-            while True:
+            for _ in range(most):
                 accepted, _ = listener.accept()
                 accepted.setblocking(False)
                 adopting = loop.create_task(self._adopt(accepted))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn, Protocol
 
+from app.api.caller import Caller
 from app.api.cancel import Running
 from app.api.credential import Credential, Unreadable, credential_of
 from app.api.keyring import Key, Keyring
@@ -23,6 +24,7 @@ from app.settings.schema import FusionSettings, GatewaySettings
 from app.settings.tenants import ANONYMOUS, Tenants
 from app.state.alone import ALONE
 from app.state.quota import Owner, Quotas, Reached, at_once
+from app.state.rate_limit import Reservation
 from app.state.store import Sharing
 from app.telemetry.callers import CallerMetrics
 from app.telemetry.logs import logger
@@ -87,7 +89,7 @@ class Guard:
         self._clock = clock
         self._origin = Origin(settings.server.trusted_proxies)
         self._strangers = Strangers(settings.auth.max_failures, settings.state.max_addresses)
-        self._quotas = Quotas(settings.state.max_addresses, sharing.counters)
+        self._quotas = Quotas(settings.state.max_addresses, sharing.limiter)
         self._inside: dict[tuple[str, Key | str], set[Running]] = {}
         self._tenants: Mapping[str, Tenant] = {}
         self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}
@@ -166,10 +168,26 @@ class Guard:
             self._limited(visit, reached)
         visit.taken = count
 
-    async def answered(self, tenant: Tenant, address: str, hits: int) -> None:
-        """So many hits were answered to this tenant (or to this address of the anonymous one)."""
-        owner = Owner(tenant.id, address if tenant.id == ANONYMOUS else "")
-        await self._quotas.add_hits(owner, tenant.limits, hits)
+    async def reserve_hits(self, caller: Caller, hits: int, seconds: float) -> Reservation | None:
+        """Set aside what a request of at most `seconds` may be answered of its day's hits; None where none are limited.
+
+        Raises RateLimited.
+        """
+        tenant = caller.tenant
+        if tenant is None or tenant.limits.hits_per_day is None:
+            return None
+        reserved = await self._quotas.reserve_hits(_owner_of(tenant, caller), tenant.limits, hits, seconds)
+        if isinstance(reserved, Reached):
+            self._metrics.refusal(tenant.id, reserved.bound)
+            raise RateLimited(
+                "this request may be answered more hits than are left of the caller's day", **_retry(reserved.seconds)
+            )
+        return reserved
+
+    async def settle_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
+        """So many hits were answered of those that were reserved."""
+        if caller.tenant is not None:
+            await self._quotas.settle_hits(_owner_of(caller.tenant, caller), reservation, hits)
 
     def start(self) -> None:
         """Begin what goes on in the background."""
@@ -237,6 +255,10 @@ class Guard:
         inside = sum(map(len, self._inside.values()))
         modes = "+".join(sorted(self.modes))
         return f"<Guard {modes}, {len(self._tenants)} tenants, {len(self._keyring)} keys, {inside} callers inside>"
+
+
+def _owner_of(tenant: Tenant, caller: Caller) -> Owner:
+    return Owner(tenant.id, caller.address if tenant.id == ANONYMOUS else "")
 
 
 def _lacking(tenant: Tenant, message: Any) -> Unauthorized | None:

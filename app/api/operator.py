@@ -14,7 +14,7 @@ from app.api.state import GatewayState
 from app.api.visit import TurnedAway
 from app.federation.tenant import Tenant
 from app.protocol import envelope
-from app.protocol.errors import InvalidRequest, ParseError, PayloadTooLarge, RcpError, Unauthorized
+from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError, Unauthorized
 
 REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/tenants.md)"
 
@@ -85,6 +85,9 @@ async def body_of(request: Request, most: int) -> dict[str, Any]:
         raise Kept(400, fault) from None
     if type(body) is not dict:
         raise Kept(400, InvalidRequest("the body must be a JSON object"))
+    deep = body.get("params")
+    if isinstance(deep, envelope.UnusableParams):  # the body is no message: it nests too deep as a whole
+        raise Kept(400, InvalidParams(f"the body nests more than {envelope.MAX_REQUEST_DEPTH} levels deep"))
     return body
 
 

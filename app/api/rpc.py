@@ -12,7 +12,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from app.api.caller import Caller
+from app.api.caller import Caller, arrival_of
 from app.api.cancel import Running
 from app.api.dispatch import Dispatcher
 from app.api.guard import Guard
@@ -80,13 +80,14 @@ class Admitted(NamedTuple):
 class _Sent:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
-    __slots__ = ("admitted", "caller", "head", "message", "place", "receive", "send", "stream")
+    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "send", "stream")
 
     caller: Caller
     """Who asks; set as soon as that is known."""
 
-    def __init__(self, place: Place, head: Head, receive: Receive, send: Send) -> None:
+    def __init__(self, place: Place, head: Head, receive: Receive, send: Send, arrived: float) -> None:
         self.place = place
+        self.arrived = arrived
         self.admitted: Admitted | None = None
         self.head = head
         self.receive = receive
@@ -118,9 +119,10 @@ class RpcDoor:
         if place is None:
             await self._app(scope, receive, send)
             return
+        arrived = arrival_of(scope)
         head = self._read_headers(scope)
         request_id = head.request_id
-        request = _Sent(place, head, receive, send)
+        request = _Sent(place, head, receive, send, arrived)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -130,12 +132,16 @@ class RpcDoor:
                 await self._refuse(send, 415, COMPRESSED, request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
+            elif self._admission.full and await self._refused_early(scope, send, request_id):
+                pass
             elif self._guard is not None:
                 await self._serve_known(self._guard, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
                 await self._refuse_engine(send, place.engine, request_id)
             else:
-                request.caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
+                request.caller = Caller(
+                    request_id, head.session, place.engine, self._address(scope), since=arrived, trace=head.trace
+                )
                 await self._serve(request)
         except HungUp:
             await part(scope, receive)
@@ -169,7 +175,7 @@ class RpcDoor:
         address = visit.owner.address
         request.admitted = Admitted(guard, visit, running)
         request.caller = Caller(
-            request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace
+            request_id, head.session, place.engine, address, visit.tenant, visit.key_id, request.arrived, head.trace
         )
         try:
             await self._serve(request)
@@ -213,7 +219,6 @@ class RpcDoor:
         caller = request.caller
         admission = self._admission
         if not admission.try_enter():
-            caller = caller._replace(since=asyncio.get_running_loop().time())
             await admission.enter()
         places = 1
         try:
@@ -226,8 +231,8 @@ class RpcDoor:
                     wishes = self._state.settings.server
                     request.stream = EventStream(request.send, head.request_id, wishes, watch.hang_up)
                 work = self._dispatcher.message(message, caller, request.place.method or None, request.stream)
-            elif type(message) is list and message:
-                if len(message) <= self._state.settings.server.max_batch:
+            elif type(message) is list:
+                if 1 < len(message) <= self._state.settings.server.max_batch:
                     admission.widen(len(message) - 1)
                     places = len(message)
                 watch = HangUpWatch(request.receive)
@@ -290,6 +295,23 @@ class RpcDoor:
             if size > most:
                 return None
         return b"".join(parts)
+
+    async def _refused_early(self, scope: Scope, send: Send, request_id: str) -> bool:
+        """Refuse a request before anything costs: who calls is not looked at, and the body is neither read nor parsed.
+
+        A connection that comes back too soon is held for a moment first. False if there is room by then.
+        """
+        seconds = self._admission.hold(scope.get("client"))
+        if not seconds:
+            await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
+            return True
+        await asyncio.sleep(seconds)
+        if not self._admission.full:
+            return False
+        fault = self._admission.refusal("full")
+        self._state.metrics.error(fault.code)  # and no line in the log: its first refusal has one
+        await send_answer(send, 503, envelope.failure(None, fault), request_id, RETRY_AFTER)
+        return True
 
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)

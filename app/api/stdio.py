@@ -18,7 +18,7 @@ from app.api.outbox import LineEar, Outbox, Write
 from app.api.state import GatewayState
 from app.engines.lines import LineSplitter, Oversized
 from app.protocol import envelope
-from app.protocol.errors import BackendUnavailable, ParseError, PayloadTooLarge
+from app.protocol.errors import BackendUnavailable, PayloadTooLarge, RcpError
 
 MAX_UNDER_WAY = 128
 """Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
@@ -89,15 +89,17 @@ class StdioDoor:
 
     async def _take_lines(self) -> None:
         """Read the pipe to its end, no faster than the caller reads."""
+        loop = asyncio.get_running_loop()
         with suppress(OSError):
             while chunk := await self._read():
+                arrived = loop.time()
                 for line in self._splitter.feed(chunk):
-                    await self._take(line)
+                    await self._take(line, arrived)
         for line in self._splitter.rest():
-            await self._take(line)
+            await self._take(line, loop.time())
 
-    async def _take(self, line: bytes | bytearray | Oversized) -> None:
-        """Begin to answer one line, as soon as there is room for it."""
+    async def _take(self, line: bytes | bytearray | Oversized, arrived: float) -> None:
+        """Begin to answer one line, as soon as there is room for it; it was read at `arrived` (event-loop seconds)."""
         while len(self._under_way) >= MAX_UNDER_WAY or self._outbox.full:
             self._room.clear()
             await self._room.wait()
@@ -108,10 +110,11 @@ class StdioDoor:
         elif line.strip():
             try:
                 message = envelope.read_body(bytes(line))
-            except ParseError as fault:
+            except RcpError as fault:
                 self._outbox.put(self._dispatcher.refused(fault, request_id, None))
             else:
-                task = asyncio.get_running_loop().create_task(self._answer(message, Caller(request_id, SESSION)))
+                caller = Caller(request_id, SESSION, since=arrived)
+                task = asyncio.get_running_loop().create_task(self._answer(message, caller))
                 self._under_way.add(task)
                 task.add_done_callback(self._answered)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api.caller import ARRIVAL
 from app.api.corked import CorkedTransport
 from app.api.doorway import Doorway
 
@@ -161,6 +162,7 @@ class DoorProtocol(HttpToolsProtocol):
         self.server_state.idle.pop(self, None)
         super().on_message_begin()
         self.scope["abort"] = self._abort  # type: ignore[typeddict-unknown-key]
+        self.scope["extensions"] = {ARRIVAL: {"time": self.loop.time()}}
 
     def on_headers_complete(self) -> None:
         """A head was read to its end. What still comes in the manner of a header is a trailer, and sets nothing."""

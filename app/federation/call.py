@@ -52,3 +52,8 @@ class MethodCall(Call):
 def time_left(call: Call) -> float:
     """Seconds."""
     return call.deadline - asyncio.get_running_loop().time()
+
+
+def time_waited(call: Call) -> float:
+    """Seconds from the arrival of the request until now, as exact as the event loop's clock."""
+    return max(0.0, asyncio.get_running_loop().time() - call.started)

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.federation.adjustment import dedups
 from app.federation.blend import Blend
+from app.federation.call import time_waited
 from app.federation.candidates import Misfit, candidates_for
 from app.federation.clues import join_followups
 from app.federation.communities import join_communities, join_summaries
@@ -49,8 +50,8 @@ async def graph(errand: Errand, pages: Pages) -> dict[str, Any]:
 
     `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
     """
-    began = perf_counter()
     call, members, settings = errand.call, errand.members, errand.settings
+    began = perf_counter() - time_waited(call)
     wish = read_graph(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     candidates = candidates_for(call, members, "graph", gateway, partial(_fit, wish.op))

@@ -7,7 +7,7 @@ Journey takes them; what was kept from an earlier answer is served without askin
 from time import perf_counter
 
 from app.federation.answer import ON_ITS_OWN, build_result, note
-from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left
+from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left, time_waited
 from app.federation.journey import Journey
 from app.federation.membership import Members
 from app.federation.pages import Pages
@@ -31,7 +31,7 @@ async def retrieve(
 
     Without `pages` nothing outlives the answer, and its `nextCursor` leads nowhere.
     """
-    began = perf_counter()
+    began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     pages = pages or Pages.kept(settings.state)

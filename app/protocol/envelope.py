@@ -5,13 +5,14 @@ method means.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import orjson
 
-from app.protocol.errors import InvalidRequest, ParseError, PayloadTooLarge, RcpError
+from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError
 from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy
 
 MAX_EXACT_ID = 2**63
@@ -21,8 +22,31 @@ MAX_REQUEST_DEPTH = 100
 
 WEIGHING = f"{MEMBER} for each value, {BOX} for each object or array, {NAME} for each name"
 
+MAX_READ_DEPTH = 1024
+"""Levels of nesting that orjson reads."""
+
 MAX_WRITTEN_DEPTH = 200
-"""Levels of nesting that are written; orjson reads 1024 and writes 254."""
+"""Levels of nesting that are written; orjson writes 254."""
+
+
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+"""A string, or the beginning or end of an array or object."""
+
+
+class UnusableParams(dict[str, Any]):
+    """Stands in for params that are no object, or nest too deep: empty, and refused once the method has been gated.
+
+    RCP §12 checks params after gating, so an unknown method is -32004 whatever its params are.
+    """
+
+    __slots__ = ("fault",)
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def __repr__(self) -> str:
+        return f"<UnusableParams: {self.fault}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +80,50 @@ def loads_answer(body: bytes | bytearray) -> Any:
 def read_body(body: bytes) -> Any:
     """What a caller sent, parsed: as `loads`, but bounded in depth and with one method per object.
 
-    Parsers differ in which of two equal keys they keep, so a proxy in front of us may have let another method through.
-    Raises ParseError (-32700), and PayloadTooLarge (-32013) for one that would take too long to parse.
+    Params that nest too deep become UnusableParams. Parsers differ in which of two equal keys they keep, so a proxy in
+    front of us may have let another method through.
+    Raises ParseError (-32700), InvalidParams (-32602) for a list that nests too deep, and PayloadTooLarge (-32013) for
+    a body that would take too long to parse.
     """
     if is_heavy(body, MAX_REQUEST_WEIGHT):
         raise PayloadTooLarge(f"a body may weigh at most {MAX_REQUEST_WEIGHT}: {WEIGHING}", field="body")
-    message = loads(body)
-    if body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH and _deeper(message, MAX_REQUEST_DEPTH):
-        raise ParseError(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
-    if body.count(b'"method"') > 1:
-        json.loads(body, object_pairs_hook=_refuse_two_methods)
+    deep = body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH
+    try:
+        message = loads(body)
+    except ParseError:
+        # JSON that nests deeper than orjson reads is JSON, so it is read without what nests too deep.
+        body = _flattened(body) if deep else body
+        message = loads(body)
+    if deep:
+        for member in message if type(message) is list else (message,):
+            if not _deeper(member, MAX_REQUEST_DEPTH):
+                continue
+            if type(member) is not dict:
+                raise InvalidParams(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
+            member["params"] = UnusableParams(f"'params' nests more than {MAX_REQUEST_DEPTH} levels deep")
+    if body.count(b'"method"') > 1 or b"\\u00" in body:  # a letter of the name may be written as \u00XX
+        # Numbers are not looked at: the digits that `int` converts are limited.
+        json.loads(body, object_pairs_hook=_refuse_two_methods, parse_int=len, parse_float=len)
     return message
+
+
+def _flattened(body: bytes) -> bytes:
+    """`body` with null in place of what nests too deep, if it nests deeper than orjson reads; else as it is."""
+    kept, open_, begin, deepest = [], bytearray(), 0, 0
+    for token in _NESTING.finditer(body):
+        mark = token[0]
+        if mark in b"[{":
+            open_ += b"]" if mark == b"[" else b"}"
+            deepest = max(deepest, len(open_))
+            if len(open_) == MAX_REQUEST_DEPTH + 3:  # a batch has a level of its own
+                kept += [body[begin : token.start()], b"null"]
+        elif mark in b"]}":
+            if not open_.endswith(mark):
+                return body
+            if len(open_) == MAX_REQUEST_DEPTH + 3:
+                begin = token.end()
+            del open_[-1]
+    return body if open_ or deepest <= MAX_READ_DEPTH else b"".join([*kept, body[begin:]])
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -96,7 +153,8 @@ def canonical(value: Any) -> bytes:
 def read_request(message: Any) -> Request:
     """One member of the wire made a Request (RCP §4.1, §4.5, §5.2).
 
-    Without `jsonrpc` and `id` it is the compact envelope: answered, with `id: null`.
+    Without `jsonrpc` and `id` it is the compact envelope: answered, with `id: null`. Params that are no object are left
+    to `check_params`.
     Raises InvalidRequest (-32600).
     """
     if type(message) is not dict:
@@ -113,11 +171,17 @@ def read_request(message: Any) -> Request:
     params = message.get("params")
     if params is None:
         params = {}
-    elif type(params) is not dict:
-        raise InvalidRequest("'params' must be an object", field="params")
+    elif not isinstance(params, dict):
+        params = UnusableParams("'params' must be an object")
     if "id" in message:
         return Request(method, params, _checked_id(message["id"]))
     return Request(method, params, None, version is not None)
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    """Raises InvalidParams (-32602) for params that could not be used as they were sent; call it after gating."""
+    if type(params) is UnusableParams:
+        raise InvalidParams(params.fault, field="params")
 
 
 def recover_id(message: Any) -> str | int | float | None:

@@ -81,13 +81,13 @@ class LimitsEntry(Section):
     """How much a tenant may; what is absent is not limited."""
 
     rps: float | None = Field(default=None, gt=0, le=1e6)
-    """Requests a second on average; members of a batch count each."""
+    """Requests a second; members of a batch count each."""
     burst: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Requests at once; by default a second's worth."""
+    """Most requests in any `burst / rps` seconds; by default a second's worth."""
     concurrent: int | None = Field(default=None, ge=1, le=100_000)
     """Requests under way in one process."""
     hits_per_day: int | None = Field(default=None, ge=1)
-    """Hits answered within 24 hours."""
+    """Most hits answered within 24 hours; they are reserved before a request is answered."""
 
     @model_validator(mode="after")
     def _burst_needs_rps(self) -> "LimitsEntry":

@@ -4,9 +4,9 @@ The counterpart of `state/shared.py`. It refuses to know what is kept.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from app.state.memory import MemoryStore
+from app.state.rate_limit import LocalLimiter
 from app.state.store import Store
 
 
@@ -24,11 +24,9 @@ class Alone:
         """`local` as it is."""
         return local
 
-    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
-        """Where the limits library counts."""
-        from app.state.counters import Counters
-
-        return Counters(max_entries, clock)
+    def limiter(self, max_entries: int, clock: Callable[[], float]) -> LocalLimiter:
+        """Where limits are counted."""
+        return LocalLimiter(max_entries, clock)
 
     async def start(self) -> None:
         """Nothing is to be reached."""

@@ -120,6 +120,10 @@ class Link:
         arguments: list[bytes | int] = [beginning, text, milliseconds]
         return bool(await self.ask(lambda _: self._swap(keys=[key], args=arguments)))
 
+    def script(self, text: str) -> Callable[..., Awaitable[Any]]:
+        """A script that runs in Redis; call it with `keys` and `args` inside a question to `ask`."""
+        return self._redis.register_script(text)
+
     def _cut(self, reason: Reason, detail: str) -> None:
         """From now on everybody falls back, until a probe is answered."""
         now = self._clock()

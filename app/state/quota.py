@@ -1,28 +1,23 @@
 """How much a caller may still ask: requests by the second, requests under way, hits by the day.
 
 Decides what is counted together: an owner is a tenant, or an address of the anonymous one. It refuses to know HTTP, and
-who a caller is. Counting is the limits library's, behind its storage interface, so that replicas can count together.
+who a caller is. Counting is in `rate_limit.py`, or in Redis, so that replicas can count together.
 """
 
 import time
 from collections.abc import Callable
-from functools import lru_cache
-from math import ceil, floor
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from math import ceil
+from typing import Literal, NamedTuple
 
 from app.settings.tenants import LimitsEntry
 from app.state.alone import ALONE
-
-if TYPE_CHECKING:
-    from limits import RateLimitItem
-    from limits.aio.storage import Storage
-    from limits.aio.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
+from app.state.rate_limit import Limiter, Reservation, Window
 
 Bound = Literal["requests", "concurrent", "hits"]
 """Which limit was reached."""
 
 TENANT_COUNTERS = 100_000
-"""Counters of tenants kept at once: there are four for each tenant at most, and tenants are declared."""
+"""Keys of tenants kept at once: there are two for each tenant at most, and tenants are declared."""
 
 WAIT_FOR_ANOTHER = 1.0
 """Seconds after which to try again where too many requests are under way: nobody knows when they end."""
@@ -43,30 +38,23 @@ class Owner(NamedTuple):
     """Of an anonymous caller; empty: the whole tenant counts as one."""
 
 
-class _Counting(NamedTuple):
-    """The library's strategies over one storage: a window that slides for requests, a fixed day for hits."""
-
-    requests: "SlidingWindowCounterRateLimiter"
-    hits: "FixedWindowRateLimiter"
-
-
 class Quotas:
-    """Counts what is asked and answered. Nothing is loaded or counted before somebody is limited."""
+    """Counts what is asked and answered."""
 
     __slots__ = ("_addresses", "_clock", "_max_addresses", "_open", "_tenants", "_under_way")
 
     def __init__(
         self,
         max_addresses: int,
-        counters: "Callable[[int, Callable[[], float]], Storage]" = ALONE.counters,
-        clock: Callable[[], float] = time.time,
+        limiter: Callable[[int, Callable[[], float]], Limiter] = ALONE.limiter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`counters`: opens a storage for at most so many counters. `clock`: seconds since the epoch."""
+        """`limiter`: opens one for at most so many keys. `clock` in seconds, never going back."""
         self._max_addresses = max_addresses
-        self._open = counters
+        self._open = limiter
         self._clock = clock
-        self._tenants: _Counting | None = None
-        self._addresses: _Counting | None = None
+        self._tenants: Limiter | None = None
+        self._addresses: Limiter | None = None
         self._under_way: dict[Owner, int] = {}
 
     async def take(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
@@ -97,44 +85,45 @@ class Quotas:
             else:
                 self._under_way.pop(owner, None)
 
-    async def add_hits(self, owner: Owner, limits: LimitsEntry, hits: int) -> None:
-        """So many hits were answered."""
-        if limits.hits_per_day is not None and hits:
-            await self._counting(owner).hits.hit(_daily(limits.hits_per_day), *owner, cost=hits)
+    async def reserve_hits(
+        self, owner: Owner, limits: LimitsEntry, hits: int, seconds: float
+    ) -> Reservation | Reached | None:
+        """Set so many of the day's hits aside for a request of at most `seconds`, or say that they are too many.
+
+        None where hits are not limited. Every reservation is settled with `settle_hits`.
+        """
+        if limits.hits_per_day is None:
+            return None
+        reserved = await self._limiter(owner).reserve(_key("hits", owner), limits.hits_per_day, hits, seconds)
+        return Reached("hits", reserved) if isinstance(reserved, float) else reserved
+
+    async def settle_hits(self, owner: Owner, reservation: Reservation, hits: int) -> None:
+        """So many hits were answered of those that were reserved."""
+        await self._limiter(owner).settle(reservation, hits)
 
     async def _counted(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
         if limits.hits_per_day is not None:
-            day, counting = _daily(limits.hits_per_day), self._counting(owner).hits
-            if not await counting.test(day, *owner):
-                return Reached("hits", await self._until_reset(counting, day, owner))
+            reached = await self.reserve_hits(owner, limits, 0, 0.0)
+            if isinstance(reached, Reached):
+                return reached
         if limits.rps is not None:
-            window, requests = _window(limits.rps, limits.burst), self._counting(owner).requests
-            if not await requests.hit(window, *owner, cost=count):
-                return Reached("requests", await self._until_reset(requests, window, owner))
+            window = window_of(limits.rps, limits.burst)
+            seconds = await self._limiter(owner).take(_key("requests", owner), window, count)
+            if seconds:
+                return Reached("requests", max(0.001, seconds))
         return None
 
-    async def _until_reset(
-        self, counting: "FixedWindowRateLimiter | SlidingWindowCounterRateLimiter", item: "RateLimitItem", owner: Owner
-    ) -> float:
-        stats = await counting.get_window_stats(item, *owner)
-        # The library takes the present of a sliding window from the system, whatever clock is counted by.
-        now = self._clock() if item.namespace == "hits" else time.time()
-        return float(max(0.001, stats.reset_time - now))
-
-    def _counting(self, owner: Owner) -> _Counting:
+    def _limiter(self, owner: Owner) -> Limiter:
         if owner.address:
             if self._addresses is None:
-                self._addresses = self._opened(4 * self._max_addresses)
+                self._addresses = self._open(4 * self._max_addresses, self._now)
             return self._addresses
         if self._tenants is None:
-            self._tenants = self._opened(TENANT_COUNTERS)
+            self._tenants = self._open(TENANT_COUNTERS, self._now)
         return self._tenants
 
-    def _opened(self, max_entries: int) -> _Counting:
-        from limits.aio.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
-
-        storage = self._open(max_entries, self._clock)
-        return _Counting(SlidingWindowCounterRateLimiter(storage), FixedWindowRateLimiter(storage))
+    def _now(self) -> float:
+        return self._clock()
 
     def __repr__(self) -> str:
         under_way = sum(self._under_way.values())
@@ -145,26 +134,18 @@ def at_once(limits: LimitsEntry) -> int | None:
     """The largest number of requests that can ever begin together; None if nothing bounds it."""
     bounds = [] if limits.concurrent is None else [limits.concurrent]
     if limits.rps is not None:
-        bounds.append(_amount(limits.rps, limits.burst)[0])
+        bounds.append(window_of(limits.rps, limits.burst).most)
     return min(bounds, default=None)
 
 
-def _amount(rps: float, burst: int | None) -> tuple[int, int]:
-    """(requests, seconds): what `rps` on average and `burst` at once come to as one window of whole seconds."""
+def window_of(rps: float, burst: int | None) -> Window:
+    """`burst` at once and `rps` on average: at most `burst` in any `burst / rps` seconds.
+
+    Without `burst` it is a second's worth, so that `rps` is the most in any second.
+    """
     most = max(1, ceil(rps)) if burst is None else burst
-    seconds = max(1, ceil(most / rps))
-    return max(most, floor(rps * seconds)), seconds
+    return Window(most, most / rps)
 
 
-@lru_cache(maxsize=1024)
-def _window(rps: float, burst: int | None) -> "RateLimitItem":
-    from limits import RateLimitItemPerSecond
-
-    return RateLimitItemPerSecond(*_amount(rps, burst), namespace="requests")
-
-
-@lru_cache(maxsize=1024)
-def _daily(hits: int) -> "RateLimitItem":
-    from limits import RateLimitItemPerDay
-
-    return RateLimitItemPerDay(hits, namespace="hits")
+def _key(use: str, owner: Owner) -> str:
+    return f"{use}:{owner.tenant}:{owner.address}"

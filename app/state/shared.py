@@ -1,15 +1,16 @@
-"""The state that gateways share, behind one link to Redis: opens every store and counter over it.
+"""The state that gateways share, behind one link to Redis: opens every store and limiter over it.
 
 It decides what keys begin with, so that gateways which differ in what they serve never read each other's values. It
 refuses to know what is kept. Only loaded when `state.url` names a Redis.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from app.settings.state import StateSettings
 from app.state.link import Link
 from app.state.memory import MemoryStore
+from app.state.rate_limit import LocalLimiter
+from app.state.shared_rate_limit import SharedLimiter
 from app.state.shared_store import SharedStore
 from app.telemetry.state import StateMetrics
 
@@ -41,14 +42,11 @@ class SharedState:
             use, self._link, local, self._namespace, self._metrics, constant=constant, max_bytes=max_bytes
         )
 
-    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
-        """Where the limits library counts."""
-        from app.state.counters import Counters
-        from app.state.shared_counters import SharedCounters
-
+    def limiter(self, max_entries: int, clock: Callable[[], float]) -> SharedLimiter:
+        """Where limits are counted."""
         wishes = self._wishes
         prefix = f"{wishes.prefix}:{self._name}:limits"
-        return SharedCounters(self._link, Counters(max_entries, clock), wishes.replicas, prefix, self._metrics)
+        return SharedLimiter(self._link, LocalLimiter(max_entries, clock), wishes.replicas, prefix, self._metrics)
 
     async def start(self) -> None:
         """Look whether Redis is at hand; a gateway starts without it too."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from app.state.memory import MemoryStore
+from app.state.rate_limit import Limiter
 
 Value = TypeVar("Value")
 
@@ -55,7 +56,7 @@ class Store(Protocol):
 
 
 class Sharing(Protocol):
-    """With whom the state is shared: opens stores and counters, each with what stands in for it in this process."""
+    """With whom the state is shared: opens stores and limiters, each with what stands in for it in this process."""
 
     @property
     def degraded(self) -> bool:
@@ -66,8 +67,8 @@ class Sharing(Protocol):
         """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone."""
         ...
 
-    def counters(self, max_entries: int, clock: Callable[[], float]) -> Any:
-        """A storage of the limits library, which holds at most so many counters here; `clock` in seconds since 1970."""
+    def limiter(self, max_entries: int, clock: Callable[[], float]) -> Limiter:
+        """Where limits are counted, of at most so many keys in this process; `clock` in seconds."""
         ...
 
     async def start(self) -> None:

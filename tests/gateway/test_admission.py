@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from app.api import admission, rpc
+from app.api.caller import Caller
+from app.api.dispatch import Dispatcher
 from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import asking, listening, question
+from tests.support.log_lines import own_log
 from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import hang, hits
 
@@ -53,6 +57,85 @@ async def test_beyond_the_bound_requests_are_refused(engines: Any) -> None:
         assert gateway.state.admission.in_flight == 0
 
 
+async def test_a_full_gateway_refuses_before_it_looks(engines: Any) -> None:
+    """Neither who calls nor what is asked is looked at; the id is not known."""
+    engine = await engines()
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 1)
+        refused = await gateway.post(b"{no json")
+        assert (refused.status_code, refused.json()["id"]) == (503, None)
+        await end(tasks)
+        assert (await gateway.post(b"{no json")).status_code == 400
+
+
+async def test_who_comes_back_at_once_is_held(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was refused a moment ago waits for its next refusal, and is served if there is room by then."""
+    held = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def holding(seconds: float) -> None:
+        if seconds == admission.HOLD_SECONDS:
+            held.set()
+            await end(tasks)
+            seconds = 0.0
+        await sleep(seconds)
+
+    engine = await engines()
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
+        tasks = await taken(gateway, engine, 1)
+        assert (await gateway.post(PING)).status_code == 503
+        assert not held.is_set()
+        monkeypatch.setattr(rpc.asyncio, "sleep", holding)
+        assert (await gateway.post(PING)).status_code == 200
+        assert held.is_set()
+        assert await gateway.metric("rcp_gateway_admission_refusals_total", reason="full") == 1
+
+
+async def test_the_deadline_counts_from_the_arrival(engines: Any) -> None:
+    """A request that came a while before it was begun has less time, and the log counts that while."""
+    engine = await engines()
+    engine.answers["retrieve"] = {"hits": hits("a")}
+    settings = {"retrieve": {"deadline_ms": 60_000, "reserve_ms": 0}}
+    with own_log() as log:
+        async with running([entry("e", engine, timeoutMs=600_000)], settings) as gateway:
+            caller = Caller("r", since=asyncio.get_running_loop().time() - 50)
+            message = json.loads((await Dispatcher(gateway.state).message(question(None), caller, None)) or b"")
+            assert message["result"]["usage"]["latencyMs"] >= 50_000
+            assert engine.requests()[-1].params["_meta"]["deadlineMs"] <= 10_000
+            late = Caller("late", since=asyncio.get_running_loop().time() - 70)
+            answer = json.loads((await Dispatcher(gateway.state).message(question(None), late, None)) or b"")
+            assert answer["error"]["code"] == -32014
+    assert [line["ms"] >= 50_000 for line in log.lines if line.get("method") == "retrieve"] == [True, True]
+
+
+async def test_who_cannot_be_served_in_time_is_refused_at_once(engines: Any) -> None:
+    """Of many requests at once those whose deadline the queue would miss are -32014 before any engine hears of them,
+    the others are served; none is logged as later than its deadline."""
+    engine = await engines()
+    engine.answers["retrieve"] = {"hits": hits("a")}
+    with own_log() as log:
+        async with running([entry("e", engine)], {"server": {"max_in_flight": 1000}}) as gateway:
+            dispatcher = Dispatcher(gateway.state)
+            dispatcher._pace._interval = 1.0  # by what it has measured, the queue moves once a second
+
+            async def ask(number: int) -> Json:
+                message = {**question(None), "id": number}
+                message["params"] = {**message["params"], "_meta": {"deadlineMs": 5000}}
+                now = asyncio.get_running_loop().time()
+                answer = await dispatcher.message(message, Caller(f"r{number}", since=now), None)
+                return json.loads(answer or b"")
+
+            answers = await asyncio.gather(*(ask(number) for number in range(300)))
+    refused = [answer for answer in answers if "error" in answer]
+    assert {answer["error"]["code"] for answer in refused} == {-32014}
+    assert all(answer["error"]["data"]["retryAfterMs"] >= 1000 for answer in refused)
+    assert 200 <= len(refused) < 300
+    assert len(engine.requests()) == 300 - len(refused)
+    assert max(line["ms"] for line in log.lines if line.get("method") == "retrieve") <= 5000
+
+
 async def test_some_wait_for_a_moment(engines: Any) -> None:
     """A request waits up to `max_wait_ms` for a place: it is served if one gets free, and refused if none does."""
     engine = await engines()
@@ -64,7 +147,7 @@ async def test_some_wait_for_a_moment(engines: Any) -> None:
         assert (await gateway.post(PING)).status_code == 503
         await end(tasks)
         assert (await waiting).status_code == 200
-        assert await gateway.metric("rcp_gateway_admission_wait_seconds_count") == 2
+        assert await gateway.metric("rcp_gateway_admission_wait_seconds_count") == 1
     settings["server"]["max_wait_ms"] = 20
     async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
         tasks = await taken(gateway, engine, 1)

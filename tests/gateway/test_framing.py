@@ -47,7 +47,8 @@ async def test_ids_of_other_types_are_refused(gateway: Any, id: Any) -> None:
         (b"123", -32600),
         (b"null", -32600),
         (b"{}", -32600),
-        (b"[]", -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","\\u006dethod":"shutdown"}', -32700),
+        (b'[{"method":"ping","meth\\u006Fd":"retrieve"}]', -32700),
     ],
 )
 async def test_what_is_no_json_rpc_is_400(gateway: Any, body: bytes, code: int) -> None:
@@ -71,7 +72,15 @@ async def test_content_type_does_not_decide(gateway: Any) -> None:
         ({**PING, "jsonrpc": "1.0"}, -32600),
         ({"id": 1, "method": "ping"}, -32600),
         ({**PING, "method": 5}, -32600),
-        ({**PING, "params": [1]}, -32600),
+        ({**PING, "params": [1]}, -32602),
+        ({**PING, "params": "x"}, -32602),
+        ({**PING, "params": 0}, -32602),
+        ({**PING, "params": False}, -32602),
+        ({**PING, "method": "initialize", "params": []}, -32602),
+        ({**PING, "method": "catalog/list", "params": [1]}, -32602),
+        ({**PING, "method": "retrieve", "params": ["q"]}, -32602),
+        ({**PING, "method": "nonsense", "params": [1]}, -32004),
+        ({**PING, "method": "embed", "params": [1]}, -32003),
         ({**PING, "method": "notifications/cancel", "params": {"id": 3}}, -32600),
         ({**PING, "method": "nonsense"}, -32004),
         ({**PING, "method": "rpc.discover"}, -32004),
@@ -91,6 +100,36 @@ async def test_errors_are_200_with_their_code(gateway: Any, message: Any, code: 
     assert response.json()["id"] == 1
 
 
+@pytest.mark.parametrize("levels", [101, 500, 5000])
+@pytest.mark.parametrize(
+    ("method", "code"), [("retrieve", -32602), ("ping", -32602), ("nonsense", -32004), ("embed", -32003)]
+)
+async def test_json_that_nests_too_deep_is_refused_after_gating(
+    gateway: Any, levels: int, method: str, code: int
+) -> None:
+    """It is JSON: its id is echoed, in a batch too, where the other members are answered. Broken JSON is -32700."""
+    deep = b"[" * levels + b'"[{]"' + b"]" * levels
+    message = b'{"jsonrpc":"2.0","method":"%b","params":{"query":%b},"id":"last"}' % (method.encode(), deep)
+    response = await gateway.post(message)
+    assert response.status_code == 200
+    assert (response.json()["id"], response.json()["error"]["code"]) == ("last", code)
+    answers = (await gateway.post(b"[" + message + b"," + json.dumps(PING).encode() + b"]")).json()
+    assert sorted((str(each["id"]), each.get("error", {}).get("code")) for each in answers) == [
+        ("1", None),
+        ("last", code),
+    ]
+    broken = await gateway.post(message.replace(b"]]", b"]}", 1))
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, -32700)
+
+
+async def test_an_empty_batch_is_one_error(gateway: Any) -> None:
+    """HTTP 200 with a single -32600 and no list (RCP §5.2, §11)."""
+    response = await gateway.post(b"[]")
+    assert response.status_code == 200
+    assert (response.json()["id"], response.json()["error"]["code"]) == (None, -32600)
+    assert gateway.state.admission.in_flight == 0
+
+
 async def test_the_compact_envelope_is_answered(gateway: Any) -> None:
     """`{method, params}` without jsonrpc and id is answered with id null."""
     response = await gateway.post({"method": "ping", "params": {"nonce": "n"}})
@@ -103,6 +142,14 @@ async def test_notifications_are_never_answered(gateway: Any, method: str) -> No
     response = await gateway.post({"jsonrpc": "2.0", "method": method, "params": {"id": 99}})
     assert response.status_code == 204
     assert response.content == b""
+
+
+@pytest.mark.parametrize("params", [[1], "x", 7, [{}]])
+async def test_notifications_with_unusable_params_are_not_answered(gateway: Any, params: Any) -> None:
+    """Whatever their params are, over HTTP that is 204 without a body."""
+    for method in ("notifications/cancel", "ping", "retrieve", "nonsense"):
+        response = await gateway.post({"jsonrpc": "2.0", "method": method, "params": params})
+        assert (response.status_code, response.content) == (204, b"")
 
 
 async def test_the_path_must_agree_with_the_body(gateway: Any) -> None:

@@ -117,17 +117,48 @@ async def test_a_cancelled_request_gives_its_place_back(engines: Any) -> None:
 
 
 async def test_hits_of_a_day(engines: Any) -> None:
-    """Once a day's hits are answered nothing more is, until the day is over."""
+    """No more than a day's hits are answered; an answer that may hold too many is refused, and once all are answered
+    everything is, until the day is over."""
     engine = await serving(engines, *range(30))
     tenants = {"red": tenant("*", keys=(RED,), limits={"hits_per_day": 15})}
     async with limited([entry("e", engine)], tenants=tenants) as gateway:
-        for _ in range(2):
-            assert len((await result(gateway, RED, "retrieve", {"query": "q"}))["hits"]) == 10
+        assert len((await result(gateway, RED, "retrieve", {"query": "q"}))["hits"]) == 10
+        many = (await asked(gateway, RED, "retrieve", {"query": "q"})).json()
+        assert len((await result(gateway, RED, "retrieve", {"query": "q", "k": 5}))["hits"]) == 5
         refused = await asked(gateway, RED, "retrieve", {"query": "q"})
+    assert many["error"]["code"] == -32011
+    assert 86_000_000 < many["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert refused.status_code == 429
     assert refused.json()["error"]["message"] == "this caller has been answered all the hits of its day"
     assert 86_000_000 < refused.json()["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert len(engine.requests()) == 2
+
+
+async def test_requests_in_flight_together_stay_within_the_day(engines: Any) -> None:
+    """A hundred at once are answered a day's hits and no more; what was not served is given back."""
+    engine = await engines()
+    gate = asyncio.Event()
+
+    async def wait(asked: Any) -> Json:
+        await gate.wait()
+        return {"hits": [hit(str(number)) for number in range(10 if asked.params["query"] == "full" else 0)]}
+
+    engine.answers["retrieve"] = wait
+    tenants = {"red": tenant("*", keys=(RED,), limits={"hits_per_day": 200})}
+    async with limited([entry("e", engine)], tenants=tenants) as gateway:
+
+        async def flood(query: str) -> list[Json]:
+            gate.clear()
+            asking = [asyncio.create_task(asked(gateway, RED, "retrieve", {"query": query})) for _ in range(100)]
+            await until(lambda: sum(task.done() for task in asking) == 80)
+            gate.set()
+            return [answer.json() for answer in await asyncio.gather(*asking)]
+
+        assert not any(answer.get("result", {}).get("hits") for answer in await flood("empty"))
+        answers = await flood("full")
+        assert sum(len(answer["result"]["hits"]) for answer in answers if "result" in answer) == 200
+        assert {answer["error"]["code"] for answer in answers if "error" in answer} == {-32011}
+        assert {answer["error"]["data"]["retryAfterMs"] for answer in answers if "error" in answer} == {1000}
 
 
 PROXY = {"server": {"trusted_proxies": ["10.0.0.0/8"]}}
@@ -193,6 +224,6 @@ async def test_a_flood_makes_no_table_larger(kind: str) -> None:
         guard = gateway.state.guard
         assert guard is not None
         assert len(guard._strangers) == (50 if kind == "key" else 0)
-        counting = guard._quotas._addresses
-        assert (0 if counting is None else len(counting.requests.storage)) <= 200
+        limiter = guard._quotas._addresses
+        assert limiter is None or "/200>" in repr(limiter)
         assert guard._quotas._under_way == guard._inside == {}

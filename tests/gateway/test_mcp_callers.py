@@ -98,8 +98,8 @@ async def test_hits_of_the_day_are_counted(engine: ScriptedEngine) -> None:
     """Hits that tools give count against `hits_per_day`."""
     tenants = {"red": tenant("*", keys=(RED,), limits={"hits_per_day": 3})}
     async with running([entry("docs", engine)], SERVED, tenants=tenants) as gateway:
-        assert (await posted(gateway, calling("search", {"query": "q"}), **bearer(RED))).status_code == 200
-        assert (await posted(gateway, calling("search", {"query": "q"}), **bearer(RED))).status_code == 429
+        assert (await posted(gateway, calling("retrieve", {"query": "q", "k": 3}), **bearer(RED))).status_code == 200
+        assert (await posted(gateway, calling("retrieve", {"query": "q", "k": 3}), **bearer(RED))).status_code == 429
 
 
 async def test_each_call_leaves_its_lines(engine: ScriptedEngine) -> None:

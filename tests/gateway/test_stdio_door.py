@@ -38,6 +38,29 @@ async def test_the_handshake_is_required(engines: Starter) -> None:
         assert len((await gateway.call("retrieve", ASK))["result"]["hits"]) == 3
 
 
+async def test_the_deadline_counts_from_the_line(engines: Starter) -> None:
+    """A line that was read and had to wait for others is late when its turn comes: -32014; no engine hears of it."""
+    engine, release = await engines(), asyncio.Event()
+
+    async def held(asked: Any) -> Json:
+        await release.wait()
+        return {"hits": hits("a")}
+
+    engine.answers["retrieve"] = held
+    async with piped([entry("e", engine, maxConcurrency=MAX_UNDER_WAY, timeoutMs=60_000)]) as gateway:
+        for number in range(MAX_UNDER_WAY):
+            gateway.ask("retrieve", ASK, number)
+        gateway.ask("retrieve", {"query": "late", "_meta": {"deadlineMs": 50}}, "late")
+        await until(lambda: len(engine.requests()) == MAX_UNDER_WAY)
+        loop = asyncio.get_running_loop()
+        over = loop.time() + 0.1
+        await until(lambda: loop.time() >= over)
+        release.set()
+        answers = [await gateway.message() for _ in range(MAX_UNDER_WAY + 1)]
+    assert [code(answer) for answer in answers if answer["id"] == "late"] == [-32014]
+    assert "late" not in [request.params["query"] for request in engine.requests()]
+
+
 async def test_requests_are_pipelined_and_answered_as_they_end(engines: Starter) -> None:
     """A quick answer does not wait for a slow one that was asked for before; each comes once."""
     slow, release = await engines(), asyncio.Event()
@@ -94,7 +117,8 @@ async def test_lines_are_cut_at_newlines_and_nowhere_else(engines: Starter) -> N
         (b"\xff\xfe{}", [-32700]),
         (b"\xef\xbb\xbf{}", [-32700]),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"', [-32700]),
-        (b"[" * 200 + b"]" * 200, [-32700]),
+        (b"[" * 200 + b"]" * 200, [-32602]),
+        (b"[" + b"{}," * 60_000 + b"{}]", [-32013]),
         (b"7", [-32600]),
         (b"null", [-32600]),
         (b'"ping"', [-32600]),

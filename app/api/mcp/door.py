@@ -14,7 +14,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from sse_starlette.sse import AppStatus
 
-from app.api.caller import Caller
+from app.api.caller import Caller, arrival_of
 from app.api.dispatch import Dispatcher
 from app.api.guard import Guard
 from app.api.hang_up import part
@@ -110,7 +110,9 @@ class McpDoor:
             if any(name in CODINGS and value.lower() not in CODINGS[name] for name, value in scope["headers"]):
                 raise TurnedAway(415, COMPRESSED)
             if self._guard is None:
-                await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
+                await self._admit(
+                    exchange, Caller(exchange.request_id, exchange.session, since=arrival_of(scope)), receive
+                )
             else:
                 await self._serve_known(self._guard, exchange, receive)
         except TurnedAway as away:
@@ -129,7 +131,8 @@ class McpDoor:
         visit = await guard.identify(exchange.scope)
         running = guard.enter(visit)
         session, address = exchange.session, visit.owner.address
-        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id)
+        arrived = arrival_of(exchange.scope)
+        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id, arrived)
         try:
             await guard.spend(visit, READING)
             await self._admit(exchange, caller, receive)
@@ -144,7 +147,6 @@ class McpDoor:
         """Take the request on, as soon as there is room; its place is free when its message is answered."""
         admission = self._state.admission
         if not admission.try_enter():
-            caller = caller._replace(since=asyncio.get_running_loop().time())
             try:
                 await admission.enter()
             except RateLimited as fault:

@@ -102,7 +102,7 @@ async def test_only_post_is_spoken(method: str) -> None:
         (b"null", -32600),
         (b"true", -32600),
         (b"{}", -32600),
-        (b"[]", -32600),
+        (b'[["x"]', -32700),
         (b'{"jsonrpc":"2.0","id":1,"result":{}}', -32600),
     ],
     ids=repr,

@@ -1,12 +1,15 @@
 """How much may still be asked: what counts together, when it counts anew, and how large the tables become."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.settings.tenants import LimitsEntry
-from app.state.counters import Counters
-from app.state.quota import Owner, Quotas, Reached, _amount, at_once
+from app.state.quota import Owner, Quotas, Reached, at_once, window_of
+from app.state.rate_limit import LocalLimiter, Reservation, Window
 
 RED, BLUE = Owner("red"), Owner("blue")
 
@@ -37,15 +40,15 @@ def limits(**more: Any) -> LimitsEntry:
     [
         (10, None, (10, 1)),
         (10, 50, (50, 5)),
-        (10, 15, (20, 2)),
+        (10, 15, (15, 1.5)),
         (0.5, None, (1, 2)),
-        (2.5, None, (5, 2)),
+        (2.5, None, (3, 1.2)),
         (0.01, 3, (3, 300)),
     ],
 )
-def test_rate_and_burst_are_one_window(rps: float, burst: int | None, expected: tuple[int, int]) -> None:
-    """`burst` at once and `rps` on average: so many in a window of whole seconds."""
-    assert _amount(rps, burst) == expected
+def test_rate_and_burst_are_one_window(rps: float, burst: int | None, expected: tuple[int, float]) -> None:
+    """`burst` at once and `rps` on average: so many in any window."""
+    assert window_of(rps, burst) == pytest.approx(expected)
 
 
 async def test_requests_within_a_window(clock: Clock) -> None:
@@ -57,9 +60,13 @@ async def test_requests_within_a_window(clock: Clock) -> None:
     assert reached.bound == "requests"
     assert 0 < reached.seconds <= 2
     assert await quotas.take(BLUE, wishes, 4) is None
-    clock.now += 3
-    assert await quotas.take(RED, wishes, 2) is None
-    assert await quotas.take(RED, wishes, 1) is not None
+    clock.now += 1
+    assert await quotas.take(RED, wishes, 1) == Reached("requests", 1.0)
+    clock.now += 1
+    assert await quotas.take(RED, wishes, 3) is None
+    clock.now += 1.5
+    assert await quotas.take(RED, wishes, 1) is None
+    assert await quotas.take(RED, wishes, 1) == Reached("requests", 0.5)
     clock.now += 10
     assert await quotas.take(RED, wishes, 4) is None
 
@@ -85,12 +92,21 @@ async def test_what_one_limit_refuses_counts_against_no_other(clock: Clock) -> N
     assert "0 limited requests" in repr(quotas)
 
 
+async def answered(quotas: Quotas, wishes: LimitsEntry, asked: int, hits: int) -> None:
+    """One request that reserves and settles."""
+    reserved = await quotas.reserve_hits(RED, wishes, asked, 15)
+    assert isinstance(reserved, Reservation)
+    await quotas.settle_hits(RED, reserved, hits)
+
+
 async def test_hits_of_a_day(clock: Clock) -> None:
-    """Hits are counted once answered; a day after the first of them the count begins anew."""
+    """Hits are reserved before they are answered; a day after the first of them the count begins anew."""
     quotas, wishes = Quotas(10, clock=clock), limits(hits_per_day=10)
-    for _ in range(2):
-        assert await quotas.take(RED, wishes, 1) is None
-        await quotas.add_hits(RED, wishes, 7)
+    assert await quotas.reserve_hits(RED, limits(rps=1), 7, 15) is None
+    await answered(quotas, wishes, 10, 7)
+    assert await quotas.reserve_hits(RED, wishes, 4, 15) == Reached("hits", 86_400.0)
+    assert await quotas.take(RED, wishes, 1) is None
+    await answered(quotas, wishes, 3, 3)
     assert await quotas.take(RED, wishes, 1) == Reached("hits", 86_400.0)
     clock.now += 86_399
     assert await quotas.take(RED, wishes, 1) == Reached("hits", 1.0)
@@ -98,16 +114,26 @@ async def test_hits_of_a_day(clock: Clock) -> None:
     assert await quotas.take(RED, wishes, 1) is None
 
 
+async def test_what_is_reserved_is_not_given_twice(clock: Clock) -> None:
+    """Requests in flight together cannot exceed what is left; what they do not use is given back."""
+    quotas, wishes = Quotas(10, clock=clock), limits(hits_per_day=200)
+    reserved = [await quotas.reserve_hits(RED, wishes, 10, 15) for _ in range(100)]
+    held = [each for each in reserved if isinstance(each, Reservation)]
+    assert len(held) == 20
+    assert {each for each in reserved if not isinstance(each, Reservation)} == {Reached("hits", 1.0)}
+    for number, each in enumerate(held):
+        await quotas.settle_hits(RED, each, number % 2 * 10)  # half of them fail
+    assert sum([isinstance(await quotas.reserve_hits(RED, wishes, 10, 15), Reservation) for _ in range(100)]) == 10
+
+
 async def test_a_store_that_fails_keeps_no_places() -> None:
     """If counting raises, the places are given back."""
 
-    class Broken(Counters):
-        STORAGE_SCHEME = None
-
-        async def acquire_sliding_window_entry(self, *args: Any, **more: Any) -> bool:
+    class Broken(LocalLimiter):
+        async def take(self, *args: Any, **more: Any) -> float:
             raise ConnectionError
 
-    quotas = Quotas(10, lambda most, clock: Broken(most, clock))
+    quotas = Quotas(10, Broken)
     with pytest.raises(ConnectionError):
         await quotas.take(RED, limits(rps=1, concurrent=1), 1)
     assert "0 limited requests" in repr(quotas)
@@ -121,7 +147,7 @@ async def test_addresses_do_not_push_out_tenants(clock: Clock) -> None:
         assert await quotas.take(Owner("anonymous", f"{number}"), wishes, 1) is None
     assert await quotas.take(RED, wishes, 1) is not None
     assert quotas._addresses is not None
-    assert len(quotas._addresses.requests.storage) == 200  # type: ignore[arg-type]
+    assert repr(quotas._addresses) == "<LocalLimiter 200/200>"
 
 
 def test_the_largest_batch() -> None:
@@ -134,24 +160,50 @@ def test_the_largest_batch() -> None:
     assert not limits(concurrent=1).none
 
 
-async def test_counters_end_and_are_forgotten(clock: Clock) -> None:
-    """A counter ends with its time, can be cleared, and the least recently used go first."""
-    counters = Counters(3, clock)
-    assert [await counters.incr("a", 10, 2), await counters.incr("a", 99)] == [2, 3]
-    assert await counters.get_expiry("a") == clock.now + 10
-    assert await counters.get_expiry("nobody") == clock.now
-    clock.now += 10
-    assert await counters.get("a") == 0
-    for key in "abc":
-        await counters.incr(key, 10)
-    await counters.get("a")
-    await counters.incr("d", 10)
-    assert [await counters.get(key) for key in "abcd"] == [1, 0, 1, 1]
-    await counters.clear("a")
-    assert await counters.check()
-    assert repr(counters) == "<Counters 2/3>"
-    assert await counters.reset() == 2
-    assert await counters.acquire_sliding_window_entry("w", 1, 10)
-    await counters.clear_sliding_window("w", 10)
-    assert await counters.get_sliding_window("w", 10) == (0, 0.0, 0, 20.0)
-    assert issubclass(counters.base_exceptions, Exception)
+@given(
+    st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 4)), min_size=1, max_size=60),
+    st.integers(1, 12),
+    st.floats(0.2, 3),
+)
+def test_no_window_holds_more_than_its_limit(steps: list[tuple[float, int]], most: int, seconds: float) -> None:
+    """However requests come, no window of that length, wherever it begins, holds more; and whoever comes again when
+    told is let in."""
+
+    async def scenario() -> None:
+        clock, window = Clock(), Window(most, seconds)
+        limiter, passed = LocalLimiter(10, clock), list[tuple[float, int]]()
+        for pause, count in steps:
+            clock.now += pause
+            wait = await limiter.take("k", window, count)
+            if wait and count <= most:
+                clock.now += wait * (1 + 1e-6) + 1e-6
+                assert await limiter.take("k", window, count) == 0
+                wait = 0.0
+            if not wait:
+                passed.append((clock.now, count))
+        for begin, _ in passed:
+            assert sum(count for at, count in passed if begin <= at < begin + seconds * (1 - 1e-9)) <= most
+
+    asyncio.run(scenario())
+
+
+async def test_a_steady_caller_at_the_limit_is_served_at_the_limit(clock: Clock) -> None:
+    """Ten a second are what `rps: 10` lets through of a flood, in every second and on average."""
+    limiter, window = LocalLimiter(10, clock), window_of(10, None)
+    passed = []
+    for _ in range(10_000):
+        clock.now += 0.001
+        if not await limiter.take("k", window, 1):
+            passed.append(clock.now)
+    assert len(passed) in (100, 101)
+    assert max(sum(begin <= at < begin + 0.999 for at in passed) for begin in passed) == 10
+    assert repr(limiter) == "<LocalLimiter 1/10>"
+
+
+async def test_a_window_takes_little_memory_at_any_rate(clock: Clock) -> None:
+    """A million requests a second are not a million entries."""
+    limiter, window = LocalLimiter(10, clock), Window(1_000_000, 1)
+    for _ in range(20_000):
+        clock.now += 0.0001
+        assert not await limiter.take("k", window, 10)
+    assert len(limiter._entries["k"].times) <= 1100

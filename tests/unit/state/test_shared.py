@@ -1,10 +1,11 @@
-"""What opens stores and counters: alone, or over one link."""
+"""What opens stores and limiters: alone, or over one link."""
 
-from time import time
+from time import monotonic
 
 from app.settings.state import StateSettings
 from app.state.alone import ALONE
 from app.state.memory import MemoryStore
+from app.state.rate_limit import Window
 from app.state.shared import SharedState
 from app.state.store import Sharing
 from tests.support.redis_server import Relay
@@ -19,32 +20,33 @@ async def test_alone_a_store_is_the_one_in_memory() -> None:
     await sharing.start()
     assert sharing.store("pages", local, constant=True, max_bytes=1) is local
     assert not sharing.degraded
-    assert repr(sharing.counters(7, time)) == "<Counters 0/7>"
+    assert repr(sharing.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
     assert repr(sharing) == "<Alone>"
     await sharing.close()
 
 
 async def test_shared_all_are_over_one_link(relay: Relay) -> None:
-    """Stores and counters are degraded together, and tell where they keep what they keep."""
+    """Stores and limiters are degraded together, and tell where they keep what they keep."""
     prefix, identity = unique(), ["gateway-1"]
     wishes = StateSettings(url=relay.url, prefix=prefix, timeout_ms=10_000, connections=3)
     sharing = SharedState(wishes, "gateway", lambda: identity[0], Watched().metrics)
     store = sharing.store("pages", MemoryStore(10, 10))
-    counters = sharing.counters(7, time)
+    limiter = sharing.limiter(7, monotonic)
     await sharing.start()
     try:
         assert repr(sharing) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
         await store.put("k", 1, 60, int)
-        await counters.incr("n", 60)
+        await limiter.take("n", Window(2, 60), 1)
         written = sorted(await sharing._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))
-        assert written == [f"{prefix}:gateway-1:pages:k".encode(), f"{prefix}:gateway:limits:n".encode()]
+        counted = [f"{prefix}:gateway:limits:n:{each}".encode() for each in ("times", "total")]
+        assert written == [f"{prefix}:gateway-1:pages:k".encode(), *counted]
         identity[0] = "gateway-2"
         assert await store.get("k", int) is None
         await relay.cut()
-        assert await counters.incr("n", 60) == 1
-        assert (sharing.degraded, store.degraded, await counters.check()) == (True, True, False)
+        assert await limiter.take("n", Window(2, 60), 2) == 0
+        assert (sharing.degraded, store.degraded) == (True, True)
         await relay.start()
         await until(lambda: not sharing.degraded)
-        assert await counters.incr("n", 60) == 2
+        assert await limiter.take("n", Window(2, 60), 2) > 0
     finally:
         await sharing.close()

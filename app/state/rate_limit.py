@@ -1,0 +1,138 @@
+"""Exact limits: so many in any window of some seconds, and so many of a day with reservations.
+
+A reservation is made before work begins and settled when it ends, so that requests in flight together cannot exceed
+what is left. This one counts in the process; `shared_rate_limit.py` counts in Redis by the same rules.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+DAY_SECONDS = 86_400
+
+SLOTS = 1024
+"""Requests that come within this fraction of a window are kept as one, at the later time.
+
+So a window takes little memory at any rate, and never lets more through; a request may be refused so much too long.
+"""
+
+RESERVED_RETRY_SECONDS = 1.0
+"""When to try again where what is left is only reserved: nobody knows how much of it will be given back."""
+
+
+class Window(NamedTuple):
+    """At most `most` in any `seconds`."""
+
+    most: int
+    seconds: float
+
+
+class Reservation(NamedTuple):
+    """So much of a day is set aside under `key`, until it is settled."""
+
+    key: str
+    limit: int
+    amount: int
+    id: str = ""
+    """Names it in the shared state; empty: it was made in this process."""
+
+
+class Limiter(Protocol):
+    """Counts under keys. Nothing raises: what is not at hand is replaced by a count of this process."""
+
+    async def take(self, key: str, window: Window, count: int) -> float:
+        """Count `count` now if the window has room; else the seconds until it will have, and nothing is counted."""
+        ...
+
+    async def reserve(self, key: str, limit: int, amount: int, seconds: float) -> Reservation | float:
+        """Set `amount` of a day's `limit` aside for at most `seconds`, or say in how many seconds to try again.
+
+        An amount of 0 only asks whether the day is used up.
+        """
+        ...
+
+    async def settle(self, reservation: Reservation, used: int) -> None:
+        """So much was used; the rest of the reservation is given back."""
+        ...
+
+
+class _Counted:
+    """What is counted under one key."""
+
+    __slots__ = ("ends", "held", "times", "total", "used")
+
+    def __init__(self) -> None:
+        self.times: deque[tuple[float, int]] = deque()
+        self.total = 0
+        self.used = 0
+        self.held = 0
+        self.ends = 0.0
+
+    def __repr__(self) -> str:
+        return f"<_Counted {self.total} in the window, {self.used} used and {self.held} reserved of the day>"
+
+
+class LocalLimiter:
+    """At most `max_entries` keys; beyond that the least recently used are evicted. `clock` in seconds."""
+
+    def __init__(self, max_entries: int, clock: Callable[[], float]) -> None:
+        self._entries: OrderedDict[str, _Counted] = OrderedDict()
+        self._max_entries = max_entries
+        self._clock = clock
+
+    async def take(self, key: str, window: Window, count: int) -> float:
+        """As in Limiter; it decides without waiting."""
+        counted, now = self._entry(key), self._clock()
+        times = counted.times
+        while times and times[0][0] <= now - window.seconds:
+            counted.total -= times.popleft()[1]
+        excess = counted.total + count - window.most
+        if excess > 0:
+            for at, number in times:
+                excess -= number
+                if excess <= 0:
+                    return at + window.seconds - now
+            return window.seconds
+        if times and times[-1][0] > now - window.seconds / SLOTS:
+            times[-1] = (now, times[-1][1] + count)
+        else:
+            times.append((now, count))
+        counted.total += count
+        return 0.0
+
+    async def reserve(self, key: str, limit: int, amount: int, seconds: float) -> Reservation | float:
+        """As in Limiter. The process that made a reservation settles it, so none expires."""
+        counted, now = self._entry(key), self._clock()
+        if counted.ends <= now:
+            counted.used = 0
+        if counted.used >= limit or counted.used + amount > limit:
+            return counted.ends - now if counted.used else float(DAY_SECONDS)
+        if counted.used + counted.held + amount > limit:
+            return RESERVED_RETRY_SECONDS
+        counted.held += amount
+        return Reservation(key, limit, amount)
+
+    async def settle(self, reservation: Reservation, used: int) -> None:
+        """As in Limiter. A day begins with the first that is used of it."""
+        counted, now = self._entry(reservation.key), self._clock()
+        if not reservation.id:
+            counted.held = max(0, counted.held - reservation.amount)
+        if used and counted.ends <= now:
+            counted.used, counted.ends = 0, now + DAY_SECONDS
+        counted.used += used
+
+    def _entry(self, key: str) -> _Counted:
+        counted = self._entries.get(key)
+        if counted is None:
+            counted = self._entries[key] = _Counted()
+            if len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(key)
+        return counted
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<LocalLimiter {len(self)}/{self._max_entries}>"
