@@ -113,10 +113,10 @@ class Reload:
         state = self._state
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
-        state.metrics.forget_engines(set(change.left) - set(change.joined))
+        state.metrics.forget_engines(change.left)
         state.metrics.declare_engines(change.joined, LEG_KINDS)
         for engine in state.engines.engines:
-            if engine.id in change.joined:
+            if engine.id in change.joined or engine.id in change.changed:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
         before = state.settings
         state.renew(settings, loaded.fingerprint)
@@ -124,7 +124,7 @@ class Reload:
             state.guard.replace(tenants, settings.fusion)
         state.metrics.door.reloaded(time.time())
         changed = list(differing(before, settings))
-        logger().info("reloaded", joined=change.joined, left=change.left, settings=changed)
+        logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")

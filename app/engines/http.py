@@ -110,6 +110,9 @@ class HttpTransport:
         """Look the engine's name up anew, and use no open connection for another call."""
         self._pool.move_on()
 
+    def overdue(self) -> None:
+        """A server is restarted by whoever runs it."""
+
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         await self._pool.close()

@@ -106,6 +106,9 @@ class HttpxTransport:
         self._stale = True
         self._dialler.forget()
 
+    def overdue(self) -> None:
+        """A server is restarted by whoever runs it."""
+
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         self._closed = True

@@ -293,6 +293,13 @@ class EnginesSettings(_Section):
     """Between two health checks of an engine that is up (jittered)."""
     reconnect_max_seconds: float = Field(default=5.0, gt=0)
     """Longest pause between two handshake attempts with an engine that is down."""
+    warm_seconds: float = Field(default=30.0, ge=0, le=3600)
+    """After a reload: how long the engines in force keep serving while a changed or added engine has not completed its
+    handshake. 0: changes apply at once (docs/resilience.md)."""
+    stdio_unanswered: int = Field(default=3, ge=0, le=1000)
+    """Calls and pings in a row that a stdio engine may leave unanswered before its process is restarted; 0: never."""
+    stdio_restart_max_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """Longest pause before a stdio command is started again that keeps ending without answering a call."""
     breaker_failures: int = Field(default=5, ge=0, le=1000)
     """Failures in a row that open an engine's breaker (docs/resilience.md); 0: breakers never open."""
     breaker_window: int = Field(default=20, ge=1, le=1000)

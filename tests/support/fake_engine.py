@@ -93,6 +93,7 @@ class FakeTransport:
         self.most_under_way = 0
         self.closed = False
         self.renewed = 0
+        self.overdue_calls = 0
         self._parts = {
             name: _Part(script) for name, script in {"initialize": described(), "ping": {}, **scripts}.items()
         }
@@ -111,6 +112,9 @@ class FakeTransport:
     @property
     def stderr_tail(self) -> str | None:
         return None
+
+    def overdue(self) -> None:
+        self.overdue_calls += 1
 
     def renew(self) -> None:
         self.renewed += 1

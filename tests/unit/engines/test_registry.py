@@ -137,19 +137,21 @@ def test_apply_changes_only_what_is_different(wires: dict[str, FakeTransport]) -
         engines.start()
         await asyncio.sleep(1.0)
         a, b, _ = engines.engines
-        gone, wires["b"] = wires["b"], FakeTransport()
         changed = [entry_of("d"), entry_of("b", weight=2.0), entry_of("a"), entry_of("off", enabled=False)]
-        assert engines.apply(changed, SETTINGS, 5.0) == (["b", "d"], ["b", "c"])
+        assert engines.apply(changed, SETTINGS, 5.0) == (["d"], ["c"], ["b"])
         assert [engine.id for engine in engines.engines] == ["a", "b", "d"]
         assert engines.engines[0] is a
         assert engines.engines[1].entry.weight == 2.0
         assert engines.engines[1].advertisement is b.advertisement
+        assert engines.engines[1].replicas[0] is b.replicas[0]
         assert engines.disabled == ("off",)
-        assert repr(engines).endswith(", 2 lingering>")
+        await turns()
+        assert repr(engines).endswith(", 1 lingering>")
         await asyncio.sleep(4.9)
-        assert (gone.closed, wires["c"].closed, engines.engines[2].up) == (False, False, True)
+        assert (wires["c"].closed, engines.engines[2].up) == (False, True)
         await asyncio.sleep(0.2)
-        assert (gone.closed, wires["c"].closed, wires["a"].closed) == (True, True, False)
+        assert (wires["b"].closed, wires["c"].closed, wires["a"].closed) == (False, True, False)
+        assert wires["b"].asked("initialize") == 1
         assert "lingering" not in repr(engines)
         await engines.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -171,14 +173,19 @@ def test_what_lingers_is_closed_with_the_set(wires: dict[str, FakeTransport]) ->
     virtually(story())
 
 
-def test_other_settings_are_other_engines(wires: dict[str, FakeTransport]) -> None:
-    """What is decided for all engines together holds for all of them at once."""
+def test_other_settings_hold_for_all_engines(wires: dict[str, FakeTransport]) -> None:
+    """A setting of connections renews them; any other leaves them as they are."""
 
     async def story() -> None:
         engines = engine_set(entry_of("a"))
+        (before,) = engines.engines[0].replicas
+        other = EnginesSettings(breaker_failures=1)
+        assert engines.apply([entry_of("a")], other, 0.0) == ([], [], ["a"])
+        assert engines.engines[0].replicas[0] is before
         other = EnginesSettings(idle_seconds=1.0)
-        assert engines.apply([entry_of("a")], other, 0.0) == (["a"], ["a"])
-        assert engines.apply([entry_of("a")], other, 0.0) == ([], [])
+        assert engines.apply([entry_of("a")], other, 0.0) == ([], [], ["a"])
+        assert engines.engines[0].replicas[0] is not before
+        assert engines.apply([entry_of("a")], other, 0.0) == ([], [], [])
         await engines.close()
 
     virtually(story())
@@ -194,7 +201,7 @@ def test_who_joined_through_a_gateway_is_left_alone(
         engines = engine_set(entry_of("a"))
         engines.join(entry_of("guest", priority=1))
         joined = engines.engines[0]
-        assert engines.apply([entry_of("b")], SETTINGS, 0.0) == (["b"], ["a"])
+        assert engines.apply([entry_of("b")], SETTINGS, 0.0) == (["b"], ["a"], [])
         assert engines.engines[0] is joined
         engines.leave("guest")
         assert [engine.id for engine in engines.engines] == ["b"]
