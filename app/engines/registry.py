@@ -420,7 +420,7 @@ class EngineSet:
     def _opened(self, entry: EngineEntry, way: object) -> Replica:
         """A replica at one address; nothing is connected yet. What somebody else named is reached with caution."""
         if entry.id in self._listed:
-            transport = open_transport(entry, self._settings, self._line_log)
+            transport = open_transport(entry, self._settings, self._line_log, self._witness_of(entry.id))
         else:
             transport = open_wary_transport(entry, self._settings)
         made = Replica("0", transport, lambda advertisement: None)
@@ -477,11 +477,18 @@ def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
     return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
 
 
-def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: LineLog) -> Transport:
+def open_transport(
+    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, witness: Witness | None = None
+) -> Transport:
     """The transport that `entry` asks for; nothing is connected yet."""
     if entry.kind == "stdio":
         secrets = Secrets(entry)
-        return StdioTransport(entry, settings, log=lambda line: line_log(entry.id, secrets.without(line)))
+        return StdioTransport(
+            entry,
+            settings,
+            log=lambda line: line_log(entry.id, secrets.without(line)),
+            ended=(witness or Nobody()).process_ended,
+        )
     if entry.client == "httpx":
         from app.engines.httpx_client import HttpxTransport  # only those who ask for httpx2 pay for loading it
 

@@ -216,6 +216,8 @@ class FakeEngines:
     def __init__(self, *engines: FakeEngine, disabled: Sequence[str] = ()) -> None:
         self.engines: Sequence[FakeEngine] = engines
         self.disabled = disabled
+        self.stand_ins: Sequence[FakeEngine] = ()
+        self.warming: frozenset[str] = frozenset()
         self.switched_off: frozenset[str] = frozenset()
         self.groups: dict[str, Sequence[str]] = {}
         self.version = 0
