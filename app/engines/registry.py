@@ -189,7 +189,7 @@ class EngineSet:
                 if engine.id not in self._listed:
                     self._put(engine.entry)
         self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
-        self._let_go(leaving, joined)
+        self._let_go(leaving)
         self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
         self.version += 1
         return Change(joined, left, changed)
@@ -305,7 +305,7 @@ class EngineSet:
                 engine.succeed(current)
             self._enforce(engine, current, watched=True)
         self._warmed(Warmed(engine.id, asyncio.get_running_loop().time() - warming.began, fault))
-        self._let_go([], [])
+        self._let_go([])
 
     def _enforce(self, engine: RemoteEngine, current: RemoteEngine | None, *, watched: bool) -> None:
         """From the next request on it is asked, in place of `current`."""
@@ -345,9 +345,9 @@ class EngineSet:
         self.version += 1
         return current
 
-    def _let_go(self, leaving: Sequence[RemoteEngine], joined: Sequence[str]) -> None:
-        """Retire the engines that left, now or once nothing is warming any more that came in their place."""
-        if any(engine_id in self._warming for engine_id in joined):
+    def _let_go(self, leaving: Sequence[RemoteEngine]) -> None:
+        """Retire the engines that left, now or once nothing is warming any more that may come in their place."""
+        if self._warming:
             loop = asyncio.get_running_loop()
             for engine in leaving:
                 if engine.advertisement is not None and engine.id not in self._disabled:
@@ -358,9 +358,8 @@ class EngineSet:
             return
         for engine in leaving:
             self._retire(engine.id, engine.replicas)
-        if not self._warming:
-            for engine_id in tuple(self._stand_ins):
-                self._relieve(engine_id)
+        for engine_id in tuple(self._stand_ins):
+            self._relieve(engine_id)
 
     def _relieve(self, engine_id: str) -> None:
         one = self._stand_ins.pop(engine_id)
