@@ -300,15 +300,14 @@ class EngineSet:
         warming.timer.cancel()
         del self._warming[engine.id]
         if warming.withheld:
-            current = self._in_force(engine.id)
-            if current is not None:
-                engine.succeed(current)
-            self._enforce(engine, current, watched=True)
+            self._enforce(engine, self._in_force(engine.id), watched=True)
         self._warmed(Warmed(engine.id, asyncio.get_running_loop().time() - warming.began, fault))
         self._let_go([])
 
     def _enforce(self, engine: RemoteEngine, current: RemoteEngine | None, *, watched: bool) -> None:
         """From the next request on it is asked, in place of `current`."""
+        if current is not None:
+            engine.succeed(current)
         self.engines = _ordered((*(one for one in self.engines if one is not current), engine))
         self.version += 1
         if current is not None and not watched:
