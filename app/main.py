@@ -40,7 +40,7 @@ from app.api.listeners import listen, listen_for_metrics
 from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload
+from app.api.reload import Reload, tell_of_twins
 from app.api.rpc import RpcDoor
 from app.api.scrape import MetricsPort
 from app.api.sending import Asgi, not_found
@@ -250,8 +250,10 @@ async def _until_ready(readiness: Readiness, patience: float) -> None:
 
 
 def _tell_started(state: GatewayState) -> None:
-    engines = [engine.id for engine in state.engines.engines]
-    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=engines)
+    entries = [engine.entry for engine in state.engines.engines]
+    ids = [entry.id for entry in entries]
+    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=ids)
+    tell_of_twins(entries)
 
 
 def calm_the_collector() -> None:

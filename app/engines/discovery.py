@@ -73,7 +73,11 @@ class Discovery:
         """The registry changes: gateways in `leaving` go, those in `closed` are followed no more, and those with an
         engine of an id that is `wanted` read their listing anew."""
         for gateway_id, listing in list(self._listings.items()):
-            if gateway_id in leaving or gateway_id in closed or any(entry.id in wanted for entry in listing.joining.values()):
+            if (
+                gateway_id in leaving
+                or gateway_id in closed
+                or any(entry.id in wanted for entry in listing.joining.values())
+            ):
                 self.forget(gateway_id)
 
     def asked(self) -> tuple[RemoteEngine | Remainder, ...]:

@@ -195,7 +195,7 @@ class EngineSet:
         return Change(joined, left, changed)
 
     def join(self, entry: EngineEntry) -> None:
-        """One more engine, which another gateway named, or other wishes for it; it is connected to in the background."""
+        """One more engine that another gateway named, or another entry for it; it is connected to in the background."""
         self._put(entry)
 
     def leave(self, engine_id: str) -> None:
@@ -394,9 +394,7 @@ class EngineSet:
 
     def _no_gateways(self, wanted: Mapping[str, EngineEntry]) -> set[str]:
         """Engines whose listing is not followed any more."""
-        return {
-            engine.id for engine in self.engines if engine.entry.discover and not _discovers(wanted.get(engine.id))
-        }
+        return {engine.id for engine in self.engines if engine.entry.discover and not _discovers(wanted.get(engine.id))}
 
     def _way(self, entry: EngineEntry) -> tuple[object, ...]:
         """What decides who answers at one address and how it is talked to; where it is equal, a replica is kept."""

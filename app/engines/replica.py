@@ -67,7 +67,7 @@ class Replica:
         self.greeting: asyncio.Task[None] | None = None
         """A handshake under way in the background; it ends by itself or with `close`."""
         self.way: object = None
-        """What decides who answers here (address, command, headers ...): equal for replicas that are interchangeable."""
+        """What decides who answers here (address, command, headers ...); replicas of one way are interchangeable."""
 
     @property
     def greeted(self) -> bool:

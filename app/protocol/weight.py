@@ -29,8 +29,8 @@ BLOCK = 512
 """Of a long text one block in each stride is weighed first, at a place that its writer cannot foresee."""
 
 MARGIN = 2.0
-"""How much heavier than its sample a text may be. What is too heavy holds half a megabyte, more than sixty strides, that
-cannot be much denser than 1 to a byte: that less than half of it shows in the sample does not happen."""
+"""How much heavier than its sample a text may be. No text weighs much more than 1 to a byte, so one that is too heavy
+is dense over more than sixty strides: that less than half of it shows in the sample does not happen."""
 
 
 def weight(text: bytes | bytearray) -> int:

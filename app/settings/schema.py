@@ -4,7 +4,9 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 `source.py`'s business.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
@@ -155,6 +157,29 @@ class Registry(_Registry):
                 raise Misplaced(f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id")
             seen[entry.id] = index
         return self
+
+
+def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
+    """Pairs of enabled engines that are one and the same: they share an address or a command.
+
+    Fusion counts twice what such an engine returns.
+    """
+    seen: dict[object, str] = {}
+    pairs: dict[tuple[str, str], None] = {}
+    for entry in entries:
+        if entry.enabled:
+            for place in (*map(_same_address, entry.urls), *([tuple(entry.command)] if entry.command else [])):
+                first = seen.setdefault(place, entry.id)
+                if first != entry.id:
+                    pairs[first, entry.id] = None
+    return list(pairs)
+
+
+def _same_address(url: str) -> tuple[object, ...]:
+    """Equal for URLs that lead to the same place, however they are written."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
+    return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
 
 
 class ServerSettings(_Section):
