@@ -2,7 +2,7 @@
 
 The gateway starts this file as a small process of its own and writes to its stdin which process groups are running:
 `+123` for a started one, `-123` for one that has ended. When that pipe closes, the gateway is gone, and the groups that
-are left are ended: SIGTERM, and SIGKILL a second later. Standard library only, as it runs without the gateway's modules.
+are left are ended: SIGTERM, and SIGKILL a second later. Standard library only: it runs without the gateway's modules.
 """
 
 import atexit

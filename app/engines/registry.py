@@ -42,7 +42,7 @@ class Change(NamedTuple):
 
 
 class Warmed(NamedTuple):
-    """The end of an engine's warming: `fault` is None once it has shaken hands, else why it had not when time was up."""
+    """The end of an engine's warming: `fault` is None if it has shaken hands, else why it had not when time was up."""
 
     engine: str
     seconds: float
