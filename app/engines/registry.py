@@ -49,7 +49,7 @@ class Warmed(NamedTuple):
     fault: str | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Warming:
     """An engine that has yet to complete its first handshake under its present entry."""
 
@@ -61,7 +61,7 @@ class _Warming:
     timer: asyncio.TimerHandle
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _StandIn:
     """An engine that the registry no longer holds, and that serves whom nothing else would serve."""
 
@@ -400,11 +400,8 @@ class EngineSet:
         """What decides who answers at one address and how it is talked to; where it is equal, a replica is kept."""
         settings = self._settings
         if entry.kind == "stdio":
-            limits: tuple[object, ...] = (
-                settings.reconnect_max_seconds,
-                settings.stdio_unanswered,
-                settings.stdio_restart_max_seconds,
-            )
+            limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
+            limits = (settings.stdio_unanswered, *limits)
         else:
             limits = (settings.idle_seconds, settings.max_connection_age_seconds)
         tls = None if entry.tls is None else entry.tls.model_dump_json()
