@@ -226,6 +226,10 @@ class FakeEngines:
     def asked(self) -> Sequence[FakeEngine]:
         return self.engines
 
+    @property
+    def reached(self) -> bool:
+        return any(engine.advertisement is not None for engine in self.engines)
+
 
 def members_of(
     *engines: FakeEngine, disabled: Sequence[str] = (), max_k: int = 200, identity: str = "us", **more: Any
