@@ -39,7 +39,7 @@ from app.api.listeners import listen, listen_for_metrics
 from app.api.mcp.porch import Porch
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload
+from app.api.reload import Reload, tell_of_twins
 from app.api.rpc import RpcDoor
 from app.api.scrape import MetricsPort
 from app.api.sending import Asgi, not_found
@@ -51,7 +51,7 @@ from app.api.wire import DoorProtocol
 from app.api.workers import Workers, beating, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
-from app.engines.registry import EngineSet
+from app.engines.registry import EngineSet, Warmed
 from app.engines.witness import EngineWitness
 from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
@@ -92,7 +92,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
     for engine in engines.engines:
         metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
-    metrics.watch_engines(lambda: [engine.state() for engine in engines.engines])
+    metrics.watch_engines(engines.states)
     membership = Membership(
         engines,
         identity_of(settings, loaded.fingerprint),
@@ -142,6 +142,13 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
         else:
             log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
 
+    def engine_warmed(warmed: Warmed) -> None:
+        seconds = round(warmed.seconds, 1)
+        if warmed.fault is None:
+            log.info("engine_warmed", engine=warmed.engine, seconds=seconds)
+        else:
+            log.warning("engine_not_warm", engine=warmed.engine, seconds=seconds, detail=warmed.fault)
+
     return EngineSet(
         loaded.registry.engines,
         settings.engines,
@@ -150,6 +157,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
         engine_moved,
         lambda engine_id: EngineWitness(engine_id, metrics),
         settings.retrieve.deadline_ms / 1000,
+        engine_warmed,
     )
 
 
@@ -241,8 +249,10 @@ async def _until_ready(readiness: Readiness, patience: float) -> None:
 
 
 def _tell_started(state: GatewayState) -> None:
-    engines = [engine.id for engine in state.engines.engines]
-    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=engines)
+    entries = [engine.entry for engine in state.engines.engines]
+    ids = [entry.id for entry in entries]
+    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=ids)
+    tell_of_twins(entries)
 
 
 def calm_the_collector() -> None:

@@ -83,7 +83,7 @@ DRAWN = {"protocol/errors", "resilience/breaker"}
 
 VAGUE = {"util", "helper", "common", "core", "base", "manager", "service", "handler", "processor"}
 
-MAX_FILE = 400
+MAX_FILE = 500
 MAX_FUNCTION = 60
 
 
@@ -201,7 +201,7 @@ def test_modules_introduce_themselves() -> None:
 
 
 def test_files_are_short() -> None:
-    """No file is over 400 lines, and half of them are under 120."""
+    """No file is over 500 lines, and half of them are under 120."""
     lengths = {
         module: len((APP / f"{module}.py").read_text(encoding="utf-8").splitlines())
         for module, tree in modules().items()

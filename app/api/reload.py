@@ -6,13 +6,13 @@ finish as they began. It refuses to know how files are read and what an engine i
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from app.api.state import GatewayState
 from app.protocol.errors import LEG_KINDS
 from app.settings.faults import SettingsError
-from app.settings.schema import GatewaySettings
+from app.settings.schema import EngineEntry, GatewaySettings, twins
 from app.settings.source import Wishes
 from app.settings.watch import Watch
 from app.telemetry.logs import logger
@@ -113,10 +113,10 @@ class Reload:
         state = self._state
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
-        state.metrics.forget_engines(set(change.left) - set(change.joined))
+        state.metrics.forget_engines(change.left)
         state.metrics.declare_engines(change.joined, LEG_KINDS)
         for engine in state.engines.engines:
-            if engine.id in change.joined:
+            if engine.id in change.joined or engine.id in change.changed:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
         before = state.settings
         state.renew(settings, loaded.fingerprint)
@@ -124,7 +124,8 @@ class Reload:
             state.guard.replace(tenants, settings.fusion)
         state.metrics.door.reloaded(time.time())
         changed = list(differing(before, settings))
-        logger().info("reloaded", joined=change.joined, left=change.left, settings=changed)
+        logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
+        tell_of_twins(loaded.registry.engines)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
@@ -132,6 +133,12 @@ class Reload:
     def __repr__(self) -> str:
         state = "not started" if self._task is None else "ended" if self._task.done() else "watching"
         return f"<Reload {state} {self._watch!r}, {'faulty: ' + self.failure if self.failure else 'in force'}>"
+
+
+def tell_of_twins(entries: Iterable[EngineEntry]) -> None:
+    """Warn of engines that are one and the same under two ids."""
+    for pair in twins(entries):
+        logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
 
 
 def _waits(key: str) -> bool:

@@ -41,7 +41,7 @@ class Readiness:
         if self.draining:
             return "draining"
         if not self._reached:
-            self._reached = any(engine.advertisement is not None for engine in self._engines.engines)
+            self._reached = self._engines.reached
         return None if self._reached else "no engine has completed a handshake yet"
 
     @property

@@ -60,12 +60,16 @@ def check(
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
     """Both files, after telling about each; leaves with exit code 1 if one of them is at fault."""
     from app.settings.faults import SettingsError
+    from app.settings.schema import twins
     from app.settings.source import load_registry, load_settings
 
     loaded = settings = None
     try:
         loaded = load_registry(registry, os.environ)
         typer.echo(f"ok: {registry}: {_counted(loaded.registry.engines)}, fingerprint {loaded.fingerprint}")
+        for first, second in twins(loaded.registry.engines):
+            told = f"engines '{first}' and '{second}' have the same address, so fusion counts it twice; remove one"
+            typer.echo(f"warning: {harmless(told)}", err=True)
     except SettingsError as fault:
         _tell_error(explain(fault))
     try:

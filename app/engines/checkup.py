@@ -5,39 +5,86 @@ checks are due (health.py).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter
 
 from app.engines.blame import counts, marks_down
 from app.engines.guards import Guards
 from app.engines.replica import Replica
 from app.protocol.capabilities import Advertisement
-from app.protocol.errors import BadStatus, LegError, LegTimeout, ProtocolViolation
+from app.protocol.errors import BadStatus, ConnectFailed, LegError, LegTimeout, ProtocolViolation
 
 REFRESH = 4
 """Every how many checks an engine that is up is asked again what it can do; a gateway is asked each time."""
 
 
+AT_ONCE = 16
+"""Handshakes under way at once, over all engines: a reload of many engines is no burst of connections."""
+
+HELD_SECONDS = 5.0
+"""A handshake that takes longer gives its place to the next one, so that engines that hang keep nobody waiting."""
+
+
+class Places:
+    """The places for handshakes that are under way at once, in the order in which they were asked for."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for a place and hold it."""
+        await self._free.acquire()
+        held = asyncio.get_running_loop().call_later(HELD_SECONDS, self._free.release)
+        try:
+            yield
+        finally:
+            if held.when() > asyncio.get_running_loop().time():
+                held.cancel()
+                self._free.release()
+
+
 class Checkup:
     """The checks of one engine. `known` gives its last known advertisement."""
 
-    __slots__ = ("_guards", "_known", "_pings", "_rounds", "latency_ms")
+    __slots__ = ("_guards", "_known", "_pings", "_places", "_rounds", "latency_ms")
 
-    def __init__(self, guards: Guards, known: Callable[[], Advertisement | None]) -> None:
+    def __init__(self, guards: Guards, known: Callable[[], Advertisement | None], places: Places) -> None:
         self.latency_ms: float | None = None
         """Of the last check that went well."""
         self._guards = guards
         self._known = known
+        self._places = places
         self._pings = 0
         self._rounds = 0
 
     async def check(self, deadline: float) -> None:
-        """One replica that is well will do; each check begins with another. Raises LegError."""
+        """One replica that is well will do. Raises LegError.
+
+        While a handshake is due all replicas are greeted at once, and the first that answers makes the engine
+        available. An engine that is up is pinged at one of its replicas, each time at another; those that have not
+        shaken hands yet are greeted beside that.
+        """
         standing = self._guards.ledger.standing
         standing.answered = False
         replicas = self._guards.ledger.replicas.all
-        first = self._rounds % len(replicas)
+        first = self._rounds
         self._rounds += 1
+        if standing.fault is not None or self._known() is None:
+            unreached = await self._greet_all(replicas, deadline)
+            if unreached is not None:
+                self._judge(unreached)
+            return
+        for replica in replicas:
+            if not replica.greeted:
+                self._greet(replica, deadline - _now())
+        replicas = [replica for replica in replicas if replica.greeted] or replicas
+        if not self._guards.entry.health_check:
+            return
+        first %= len(replicas)
         fault: LegError | None = None
         for place, replica in enumerate((*replicas[first:], *replicas[:first])):
             share = (deadline - _now()) / (len(replicas) - place)
@@ -46,31 +93,89 @@ class Checkup:
                 return
             except LegError as failed:
                 fault = failed
-                if counts(fault):
-                    self._guards.ledger.replicas.failed(replica, fault, _now())
+                self._failed(replica, fault)
         assert fault is not None
+        self._judge(fault)
+
+    def _judge(self, fault: LegError) -> None:
+        """No replica was well. Raises LegError, unless calls were answered meanwhile."""
+        standing = self._guards.ledger.standing
         if standing.answered:
             return  # it serves what it is there for
         if marks_down(fault) or standing.fault is not None:
             standing.bad(fault)
         raise fault
 
-    async def handshake(self, deadline: float, replica: Replica | None = None) -> None:
+    def _failed(self, replica: Replica, fault: LegError) -> None:
+        if isinstance(fault, LegTimeout):
+            replica.transport.overdue()
+        if counts(fault):
+            self._guards.ledger.replicas.failed(replica, fault, _now())
+
+    async def _greet_all(self, replicas: Sequence[Replica], deadline: float) -> LegError | None:
+        """Shake hands with all at once. Done with the first that succeeds; the fault of one if none does."""
+        started = perf_counter()
+        seconds = deadline - _now()
+        under_way = {self._greet(replica, seconds) for replica in replicas}
+        fault: LegError | None = None
+        while under_way:
+            try:
+                ended, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:  # the engine is not looked after any more
+                for greeting in under_way:
+                    greeting.cancel()
+                await asyncio.gather(*under_way, return_exceptions=True)
+                raise
+            for greeting in ended:
+                if greeting.cancelled():
+                    continue
+                failed = greeting.exception()
+                if failed is None:
+                    self._guards.ledger.checked()
+                    self.latency_ms = (perf_counter() - started) * 1000
+                    return None
+                if not isinstance(failed, LegError):
+                    raise failed
+                fault = failed
+        return fault or ConnectFailed("closed")
+
+    def _greet(self, replica: Replica, seconds: float) -> asyncio.Task[None]:
+        """A handshake with one replica in the background, unless one is under way; `seconds` once it has a place."""
+        if replica.greeting is None or replica.greeting.done():
+            made = asyncio.get_running_loop().create_task(
+                self._greeting(replica, seconds), name=f"greet:{self._guards.entry.id}/{replica.label}"
+            )
+            made.add_done_callback(_seen)
+            replica.greeting = made
+        return replica.greeting
+
+    async def _greeting(self, replica: Replica, seconds: float) -> None:
+        async with self._places.one():
+            try:
+                await self._shake(replica, _now() + seconds)
+            except LegError as fault:
+                self._failed(replica, fault)
+                raise
+
+    async def handshake(self, deadline: float) -> None:
+        """Shake hands with all replicas at once; one that succeeds will do. Raises LegError."""
+        fault = await self._greet_all(self._guards.ledger.replicas.all, deadline)
+        if fault is not None:
+            raise fault
+
+    async def _shake(self, replica: Replica, deadline: float) -> None:
         """`initialize`, or `info` if it says it is initialized already (RCP §7.1, §13). Raises LegError."""
-        replica = replica or self._guards.ledger.replicas.all[0]
         await self._in_time(replica, deadline, "the handshake took longer than it was given", shaking=True)
 
     async def _look(self, replica: Replica, deadline: float) -> None:
         ledger = self._guards.ledger
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         advertisement = self._known()
-        if ledger.standing.fault is not None or advertisement is None:
-            await self.handshake(deadline, replica)
-        else:
-            self._pings += 1
-            await self._ping(replica, deadline)
-            if advertisement.gateway_id is not None or self._pings % REFRESH == 0:
-                await self._refresh(replica, deadline)
+        assert advertisement is not None
+        self._pings += 1
+        await self._ping(replica, deadline)
+        if advertisement.gateway_id is not None or self._pings % REFRESH == 0:
+            await self._refresh(replica, deadline)
         ledger.checked()
         self.latency_ms = (perf_counter() - started) * 1000
 
@@ -78,7 +183,7 @@ class Checkup:
         try:
             await self._in_time(replica, deadline, "no answer to ping", shaking=False)
         except (BadStatus, ProtocolViolation):
-            await self.handshake(deadline, replica)  # it may not serve ping at all; what it does serve outranks that
+            await self._shake(replica, deadline)  # it may not serve ping at all; what it does serve outranks that
         except LegError as fault:
             if marks_down(fault):
                 raise
@@ -109,3 +214,9 @@ class Checkup:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _seen(greeting: asyncio.Task[None]) -> None:
+    """What went wrong is written down already; here it only counts as fetched."""
+    if not greeting.cancelled():
+        greeting.exception()

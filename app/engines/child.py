@@ -1,8 +1,8 @@
 """One engine process: its pipes, its process group and its end (room engines, RCP §5 stdio).
 
 Decides when the process counts as gone, what its end is called, and how it is brought down: stdin is closed, then
-SIGTERM and at last SIGKILL to its whole group. If the gateway itself is killed, the contract is that the engine ends
-when its stdin ends. Refuses to know JSON-RPC, calls and restarts.
+SIGTERM and at last SIGKILL to its whole group. If the gateway itself is killed, reaper.py ends the group. Refuses to
+know JSON-RPC, calls and restarts.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final
 
 from app.engines.flood import Flood
 from app.engines.lines import LineSplitter, Oversized, StderrTail
+from app.engines.reaper import REAPER
 from app.protocol.errors import Overloaded, clip
 
 LAST_WORDS_SECONDS: Final = 0.25
@@ -52,6 +53,8 @@ class Child:
         """Nothing is heard any more."""
         self.answered = False
         """It has given a readable answer; set by whoever reads the answers."""
+        self.served = False
+        """It has answered more than handshakes and pings; set by whoever reads the answers."""
         self.status: int | None = None
         """Exit status, negative for a signal; None while it runs."""
         self.pid = 0
@@ -85,6 +88,7 @@ class Child:
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self.pid = process.pid
+        REAPER.watch(self.pid)
         try:
             _watch_exit(process, self._note_exit)
             loop = asyncio.get_running_loop()
@@ -93,6 +97,7 @@ class Child:
             self._stderr, _ = await loop.connect_read_pipe(lambda: _Pipe(self, 2), process.stderr)
         except BaseException:
             self._signal_group(signal.SIGKILL)
+            REAPER.forget(self.pid)
             raise
         self._started = True
         self._notice_the_end()  # it may have begun meanwhile
@@ -153,7 +158,7 @@ class Child:
             if self._started:
                 self._dam(self.noise, self._stdout)
             if self.noise.drowning:
-                self._condemn(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
+                self.condemn(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
 
     def lose(self, fd: int) -> None:
         """The pipe at `fd` is closed, by whichever side."""
@@ -189,7 +194,8 @@ class Child:
         if not pipe.is_closing():
             pipe.resume_reading()
 
-    def _condemn(self, why: str) -> None:
+    def condemn(self, why: str) -> None:
+        """Kill it; `why` is how its end is told."""
         self._condemned = why
         self._signal_group(signal.SIGKILL)
 
@@ -231,6 +237,7 @@ class Child:
             await self._adopted_reaped(KILL_SECONDS)
         finally:
             self._signal_group(signal.SIGKILL)
+            REAPER.forget(self.pid)
             self._release()
         await self._wait_for(self._released, KILL_SECONDS)
 

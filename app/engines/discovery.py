@@ -69,11 +69,15 @@ class Discovery:
         for entry in listing.joining.values():
             self._part(gateway_id, entry.id)
 
-    def make_room(self, leaving: Container[str], wanted: Container[str]) -> None:
-        """The registry changes: gateways in `leaving` go, and those with an engine of an id that is `wanted` read their
-        listing anew."""
+    def make_room(self, leaving: Container[str], wanted: Container[str], closed: Container[str] = ()) -> None:
+        """The registry changes: gateways in `leaving` go, those in `closed` are followed no more, and those with an
+        engine of an id that is `wanted` read their listing anew."""
         for gateway_id, listing in list(self._listings.items()):
-            if gateway_id in leaving or any(entry.id in wanted for entry in listing.joining.values()):
+            if (
+                gateway_id in leaving
+                or gateway_id in closed
+                or any(entry.id in wanted for entry in listing.joining.values())
+            ):
                 self.forget(gateway_id)
 
     def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
@@ -127,12 +131,13 @@ class Discovery:
             return False
         self._listings[gateway.id] = listing
         for engine_id, entry in before.joining.items():
-            if listing.joining.get(engine_id) != entry:
+            if engine_id not in listing.joining:
                 self._part(gateway.id, entry.id)
         for engine_id, entry in listing.joining.items():
             if before.joining.get(engine_id) != entry:
                 self._engines.join(entry)
-                self._moved(Move("joined", gateway.id, entry.id))
+                if engine_id not in before.joining:
+                    self._moved(Move("joined", gateway.id, entry.id))
         for engine_id, reason in listing.refused.items():
             if before.refused.get(engine_id) != reason:
                 self._moved(Move("refused", gateway.id, engine_id, reason))

@@ -48,6 +48,9 @@ class Drilled:
     def renew(self) -> None:
         self.inner.renew()
 
+    def overdue(self) -> None:
+        """The fault is made on purpose."""
+
     async def close(self) -> None:
         await self.inner.close()
 

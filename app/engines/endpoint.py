@@ -76,6 +76,14 @@ class Endpoint:
         """Why no TCP connection came about: `overloaded` where it is this process that can have no more of them."""
         return _own_shortage(fault) or ConnectFailed(f"{self.label}: {reason_of(fault)}")
 
+    def rejected(self) -> LegError:
+        """An engine that has never answered hung up right after the TLS handshake. In TLS 1.3 a client certificate is
+        refused only then, and the alert that says so may get lost."""
+        return TlsFailed(
+            f"{self.label}: closed without an answer after the TLS handshake; it may require a client certificate "
+            "(tls.certFile)"
+        )
+
     def distrusted(self, fault: BaseException) -> LegError:
         """Why there was a TCP connection but no TLS over it."""
         return _own_shortage(fault) or TlsFailed(f"{self.label}: {reason_of(fault)}")

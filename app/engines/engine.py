@@ -11,8 +11,8 @@ from typing import Any
 
 from app.engines.asked import Asked
 from app.engines.blame import Secrets, worth_repeating
-from app.engines.checkup import Checkup
-from app.engines.guards import guards_of
+from app.engines.checkup import Checkup, Places
+from app.engines.guards import Guards, guards_of
 from app.engines.inquiry import Inquiry, is_due, is_hasty
 from app.engines.replica import Replica
 from app.engines.standing import Told
@@ -30,7 +30,9 @@ class RemoteEngine:
     """An engine of the registry as this process knows it. Satisfies `federation.engine.Engine`.
 
     `on_change` is called after each handshake that brought another advertisement than the last known one, `told` when
-    it comes up (None) or goes down (why). `further` are the transports of its other replicas.
+    it comes up (None) or goes down (why). `further` are the transports of its other replicas; a Replica in place of a
+    transport is one that is known already. `before` is the same engine under its earlier entry: it hands over what it
+    knows. `places` bounds how many handshakes are under way at once, over all engines.
     """
 
     __slots__ = (
@@ -55,20 +57,28 @@ class RemoteEngine:
     def __init__(
         self,
         entry: EngineEntry,
-        transport: Transport,
+        transport: Transport | Replica,
         on_change: Callable[["RemoteEngine"], None],
         *,
-        further: Sequence[Transport] = (),
+        further: Sequence[Transport | Replica] = (),
         settings: EnginesSettings | None = None,
         witness: Witness | None = None,
         told: Told = lambda fault: None,
+        before: "RemoteEngine | None" = None,
+        places: Places | None = None,
     ) -> None:
         self.id = entry.id
         self.entry = entry
         self.advertisement: Advertisement | None = None
         transports = (transport, *further)
-        self.guards = guards_of(
-            entry, settings or EnginesSettings(), transports, witness or Nobody(), told, self._remember
+        self.guards: Guards = guards_of(
+            entry,
+            settings or EnginesSettings(),
+            transports,
+            witness or Nobody(),
+            told,
+            self._remember,
+            before=before.guards if before is not None else None,
         )
         self.gate: Gate = self.guards.gate
         self._allowance = self.guards.allowance
@@ -77,16 +87,30 @@ class RemoteEngine:
         self._breaker = self._ledger.breaker
         self._standing = self._ledger.standing
         self._lone: Replica | None = self._ledger.replicas.lone
-        self._checkup = Checkup(self.guards, lambda: self.advertisement)
+        self._checkup = Checkup(self.guards, lambda: self.advertisement, places or Places())
         self._secrets = Secrets(entry)
         self._on_change = on_change
         self._heard_at = 0.0
+        if before is not None:
+            self.advertisement = before.advertisement
+            self._heard_at = before._heard_at
+            self._checkup.latency_ms = before._checkup.latency_ms
         self._roundabout = entry.hedge or entry.attempt_timeout_ms is not None
 
     @property
     def up(self) -> bool:
         """Whether the last thing it did, in traffic or when checked, was right."""
         return self._standing.fault is None
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """All its replicas, in the order of the registry entry."""
+        return self._ledger.replicas.all
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a handshake with each of its replicas has succeeded."""
+        return all(replica.greeted for replica in self._ledger.replicas.all)
 
     @property
     def down_reason(self) -> str | None:
@@ -199,7 +223,7 @@ class RemoteEngine:
         self._standing.settle()
 
     async def handshake(self, deadline: float) -> Advertisement:
-        """Shake hands with its first replica, whatever is known. Raises LegError."""
+        """Shake hands with all its replicas, whatever is known; one that succeeds will do. Raises LegError."""
         try:
             await self._checkup.handshake(deadline)
         except LegError as fault:
@@ -238,7 +262,7 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Release its connections or its process."""
-        await asyncio.gather(*(replica.transport.close() for replica in self._ledger.replicas.all))
+        await asyncio.gather(*(replica.close() for replica in self._ledger.replicas.all))
 
     def _may_ask_again(self, fault: LegError, asked: Asked) -> bool:
         """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
@@ -251,15 +275,19 @@ class RemoteEngine:
         self._ledger.failed(fault, asked.replica, asked.generation)
         return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
 
+    def succeed(self, before: "RemoteEngine") -> None:
+        """Take the place of the engine that was reached under the earlier entry. A handshake may still be to come:
+        until then the advertisement of that one stands."""
+        if self.advertisement is None:
+            self.advertisement = before.advertisement
+        elif before.advertisement is not None and _differ(before.advertisement, self.advertisement):
+            self.guards.witness.advertised(before.advertisement, self.advertisement)
+
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()
         self._heard_at = time.time()
         before = self.advertisement
-        try:
-            same = advertisement == before
-        except RecursionError:  # it is read 1024 levels deep, which is more than can be compared
-            same = False
-        if same:
+        if before is not None and not _differ(before, advertisement):
             return
         self.advertisement = advertisement
         if before is not None:
@@ -269,3 +297,10 @@ class RemoteEngine:
     def __repr__(self) -> str:
         state = "up" if self.up else f"down ({self.down_reason})"
         return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self._breaker!r}, {self.gate!r}>"
+
+
+def _differ(before: Advertisement, after: Advertisement) -> bool:
+    try:
+        return before != after
+    except RecursionError:  # it is read 1024 levels deep, which is more than can be compared
+        return True

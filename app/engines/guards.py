@@ -5,7 +5,7 @@ Engines room. It decides which setting feeds which guard. It refuses to know how
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.engines.hedge import Hedge
 from app.engines.ledger import Ledger, breaker_rules
@@ -47,26 +47,57 @@ class Guards:
 def guards_of(
     entry: EngineEntry,
     settings: EnginesSettings,
-    transports: Sequence[Transport],
+    transports: Sequence[Transport | Replica],
     witness: Witness,
     told: Told,
     remember: Callable[[Advertisement], None],
     chance: Callable[[], float] = random.random,
+    before: Guards | None = None,
 ) -> Guards:
-    """Fresh guards for one engine with one transport for each replica. `chance` gives numbers from 0 up to 1."""
-    replicas = Replicas(
-        [Replica(str(place), transport, remember) for place, transport in enumerate(transports)],
-        EjectionRules(settings.eject_failures, settings.eject_ms / 1000, settings.slow_start_seconds),
-        chance,
-        lambda replica, fault: witness.replica(replica.label, fault),
-    )
+    """The guards for one engine with one transport, or replica that is known already, for each address.
+
+    `before` are the guards of the same engine under its earlier entry: what they know stays (breaker, standing, calls
+    under way), and only the rules change. `chance` gives numbers from 0 up to 1.
+    """
+    replicas = [_replica(str(place), each, remember) for place, each in enumerate(transports)]
+    rules = EjectionRules(settings.eject_failures, settings.eject_ms / 1000, settings.slow_start_seconds)
     queue = entry.max_concurrency * PATIENCE if entry.max_waiting is None else entry.max_waiting
+    pace = Pace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2)
+    if before is not None:
+        before.ledger.breaker.renew(breaker_rules(entry, settings))
+        before.ledger.replicas.renew(replicas, rules)
+        before.gate.resize(entry.max_concurrency, queue)
+        same_budget = before.allowance.share == settings.retry_budget
+        hedge = before.hedge
+        if hedge is None or hedge.allowance.share != settings.hedge_budget:
+            hedge = Hedge(settings.hedge_budget)
+        return replace(
+            before,
+            entry=entry,
+            pace=pace,
+            allowance=before.allowance if same_budget else Allowance(settings.retry_budget, RESERVE),
+            hedge=hedge if entry.hedge else None,
+        )
     return Guards(
         entry=entry,
-        ledger=Ledger(Breaker(breaker_rules(entry, settings)), replicas, Standing(told), witness),
+        ledger=Ledger(
+            Breaker(breaker_rules(entry, settings)),
+            Replicas(replicas, rules, chance, lambda replica, fault: witness.replica(replica.label, fault)),
+            Standing(told),
+            witness,
+        ),
         gate=Gate(entry.max_concurrency, queue),
         allowance=Allowance(settings.retry_budget, RESERVE),
-        pace=Pace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2),
+        pace=pace,
         hedge=Hedge(settings.hedge_budget) if entry.hedge else None,
         witness=witness,
     )
+
+
+def _replica(label: str, each: Transport | Replica, remember: Callable[[Advertisement], None]) -> Replica:
+    """A new replica, or a known one that from now on belongs to the engine that remembers by `remember`."""
+    if not isinstance(each, Replica):
+        return Replica(label, each, remember)
+    each.label = label
+    each.handshake.remember = remember
+    return each

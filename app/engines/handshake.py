@@ -23,14 +23,14 @@ GREETING = {
 class Handshake:
     """The handshakes with one replica; `remember` is handed what it advertises each time."""
 
-    __slots__ = ("_remember", "_shaking", "count", "forgotten", "transport")
+    __slots__ = ("_shaking", "count", "forgotten", "remember", "transport")
 
     def __init__(self, transport: Transport, remember: Callable[[Advertisement], None]) -> None:
         self.count = 0
         self.forgotten = False
         """It answered that it knows of no handshake, as after a restart."""
         self.transport = transport
-        self._remember = remember
+        self.remember = remember
         self._shaking = asyncio.Lock()
 
     async def shake(self, seen: int) -> None:
@@ -40,11 +40,11 @@ class Handshake:
                 said = read_advertisement(await self._greet())
                 self.count += 1
                 self.forgotten = False
-                self._remember(said)
+                self.remember(said)
 
     async def refresh(self) -> None:
         """Ask once more what it can do. Raises LegError."""
-        self._remember(read_advertisement((await self.transport.call("info", {})).result))
+        self.remember(read_advertisement((await self.transport.call("info", {})).result))
 
     async def ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         """The answer; the question is put once more, for free, if a handshake turns out to be due. Raises LegError."""

@@ -6,6 +6,7 @@ One engine that hangs delays no other. It decides when to look again; what it se
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from app.engines.engine import RemoteEngine
 from app.protocol.errors import LegError
@@ -30,24 +31,35 @@ class HealthLoop:
         self._settings = settings
         self._follow = follow
         self._jitter = jitter
-        self._watches: dict[str, asyncio.Task[None]] = {}
-        self._unseen: set[str] = set()
+        self._watches: dict[RemoteEngine, _Watch] = {}
+        self._unseen: set[_Watch] = set()
         self._all_seen = asyncio.Event()
 
     def watch(self, engine: RemoteEngine) -> None:
         """Start looking after `engine` at once."""
-        watch = asyncio.create_task(self._look_after(engine), name=f"health:{engine.id}")
-        watch.add_done_callback(_tell_of_fault)
-        self._watches[engine.id] = watch
-        self._unseen.add(engine.id)
+        watch = _Watch(engine)
+        watch.task = asyncio.create_task(self._look_after(watch), name=f"health:{engine.id}")
+        watch.task.add_done_callback(_tell_of_fault)
+        self._watches[engine] = watch
+        self._unseen.add(watch)
 
-    def unwatch(self, engine_id: str) -> None:
+    def unwatch(self, engine: RemoteEngine) -> None:
         """Look after it no longer."""
-        watch = self._watches.pop(engine_id, None)
+        watch = self._watches.pop(engine, None)
         if watch is not None:  # it may not have been started yet
-            watch.cancel()
-        self._unseen.discard(engine_id)
+            watch.task.cancel()
+            self._unseen.discard(watch)
         self._all_seen.set()
+
+    def hand_over(self, before: RemoteEngine, after: RemoteEngine) -> None:
+        """Look after `after`, which has addresses of `before`, in its place: what is under way is not begun anew."""
+        watch = self._watches.pop(before, None)
+        if watch is None:
+            self.watch(after)
+            return
+        watch.engine = after
+        self._watches[after] = watch
+        watch.changed.set()
 
     async def seen(self) -> None:
         """Wait until every engine has been looked at once, however that ended."""
@@ -63,30 +75,33 @@ class HealthLoop:
         """End every watch and wait until it has ended."""
         watches, self._watches = list(self._watches.values()), {}
         for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+            watch.task.cancel()
+        await asyncio.gather(*(watch.task for watch in watches), return_exceptions=True)
 
-    async def _look_after(self, engine: RemoteEngine) -> None:
+    async def _look_after(self, watch: "_Watch") -> None:
         first = min(FIRST_PAUSE, self._settings.reconnect_max_seconds)
         pause = first
         while True:
+            watch.changed.clear()
+            engine = watch.engine
             well = await self._look(engine)
-            self._unseen.discard(engine.id)
+            self._unseen.discard(watch)
             self._all_seen.set()
             try:
                 engine.settle()
             except Exception as own:  # noqa: BLE001 - who listens must not end the watch
                 _tell(f"the report about {engine.id} failed", own)
-            if well:
+            if well and engine.greeted:
                 pause = first
-                await asyncio.sleep(self._settings.health_interval_seconds * self._jitter())
+                await watch.sleep(self._settings.health_interval_seconds * self._jitter())
+            elif await watch.sleep(pause * self._jitter()):
+                pause = first
             else:
-                await asyncio.sleep(pause * self._jitter())
                 pause = min(pause * 2, self._settings.reconnect_max_seconds)
 
     async def _look(self, engine: RemoteEngine) -> bool:
         """Whether the engine is well, by a check; one that is not to be checked is, once it has been reached."""
-        if not engine.entry.health_check and engine.advertisement is not None:
+        if not engine.entry.health_check and engine.advertisement is not None and engine.greeted:
             return True
         budget = engine.entry.timeout_ms / 1000
         try:
@@ -101,7 +116,30 @@ class HealthLoop:
         return True
 
     def __repr__(self) -> str:
-        return f"<HealthLoop watching {sorted(self._watches)}>"
+        return f"<HealthLoop watching {sorted(engine.id for engine in self._watches)}>"
+
+
+class _Watch:
+    """One engine that is looked after, and the task that does it."""
+
+    __slots__ = ("changed", "engine", "task")
+
+    task: asyncio.Task[None]
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self.engine = engine
+        self.changed = asyncio.Event()
+        """Another engine is looked after than at the last look."""
+
+    async def sleep(self, seconds: float) -> bool:
+        """Wait until the next look is due; whether that is now because the engine has changed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        return self.changed.is_set()
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self.engine.id}>"
 
 
 def _tell(message: str, fault: Exception) -> None:

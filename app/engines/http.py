@@ -32,7 +32,7 @@ class HttpTransport:
     No cookies, no proxies, no redirects: what is not in the registry entry is never sent.
     """
 
-    __slots__ = ("_entry", "_heads", "_ids", "_lines", "_pool", "_tls", "endpoint")
+    __slots__ = ("_entry", "_heads", "_ids", "_lines", "_pool", "_tls", "_unproven", "endpoint")
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class HttpTransport:
         """Nothing is connected or read yet. `clock` (seconds) tells the age of connections."""
         self.endpoint = Endpoint.of(entry.url or "")
         self._entry = entry
+        self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)
+        """Whether it may still turn out that it requires a client certificate."""
         self._ids = itertools.count(1)
         self._heads: dict[str, bytes] = {}
         self._lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
@@ -68,10 +70,15 @@ class HttpTransport:
                 connection = await self._pool.dial()
             try:
                 answer = await connection.ask(request)
+                self._unproven = False
                 result = _read(connection, answer, call_id)
             except Severed as end:  # a name of its own: compiled, a name has one type
                 self._part(connection, end, attempts)
                 if not once_more:
+                    if self._unproven:
+                        rejected = self.endpoint.rejected()
+                        rejected.attempts = attempts
+                        raise rejected from None
                     raise
                 connection, attempts, once_more = None, 2, False
             except BaseException as fault:
@@ -109,6 +116,9 @@ class HttpTransport:
     def renew(self) -> None:
         """Look the engine's name up anew, and use no open connection for another call."""
         self._pool.move_on()
+
+    def overdue(self) -> None:
+        """A server is restarted by whoever runs it."""
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""

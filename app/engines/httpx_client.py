@@ -44,6 +44,7 @@ class HttpxTransport:
         "_settings",
         "_stale",
         "_tls",
+        "_unproven",
         "_wire",
         "endpoint",
     )
@@ -62,6 +63,8 @@ class HttpxTransport:
         self._entry = entry
         self._settings = settings
         self._headers = request_headers(self.endpoint, entry)
+        self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)
+        """Whether it may still turn out that it requires a client certificate."""
         self._dialler = Dialler(self.endpoint, resolver or Resolver())
         self._tls = ssl_context
         self._clock = clock
@@ -106,6 +109,9 @@ class HttpxTransport:
         self._stale = True
         self._dialler.forget()
 
+    def overdue(self) -> None:
+        """A server is restarted by whoever runs it."""
+
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
         self._closed = True
@@ -146,11 +152,14 @@ class HttpxTransport:
         wire.in_flight += 1
         try:
             status, answer, retry_after = await wire.post(request, self._settings.max_response_bytes)
+            self._unproven = False
             return read_answer(status, answer, retry_after, call_id), len(answer)
         except LegError as fault:
             # It talks nonsense, or it is no longer where these connections lead: not a word more over them.
             if trail.unreachable or (isinstance(fault, ProtocolViolation) and fault.code is None):
                 await self._retire(wire)
+            if self._unproven and isinstance(fault, Severed):
+                raise self.endpoint.rejected() from None
             raise
         finally:
             wire.in_flight -= 1

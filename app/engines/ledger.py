@@ -9,7 +9,7 @@ from app.engines.blame import counts, marks_down, strays
 from app.engines.replica import Replica, Replicas
 from app.engines.standing import Standing
 from app.engines.witness import Witness
-from app.protocol.errors import BreakerOpen, LegError, LegRateLimited
+from app.protocol.errors import BreakerOpen, LegError, LegRateLimited, LegTimeout
 from app.resilience.breaker import CLOSED, HALF_OPEN, Breaker, BreakerRules
 from app.settings.engine_parts import EngineBreaker
 from app.settings.schema import EngineEntry, EnginesSettings
@@ -63,6 +63,8 @@ class Ledger:
         if isinstance(fault, LegRateLimited) and fault.retry_after_ms:
             self.replicas.hold(replica, now, fault.retry_after_ms / 1000)
             self._witness.held(fault.retry_after_ms / 1000)
+        if isinstance(fault, LegTimeout) and fault.attempts:
+            replica.transport.overdue()
         opened = False
         if counts(fault) or strays(fault):
             self.replicas.failed(replica, fault, now)

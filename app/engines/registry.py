@@ -4,16 +4,19 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.engines.blame import Secrets
+from app.engines.checkup import Places
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
 from app.engines.health import HealthLoop
 from app.engines.http import HttpTransport
 from app.engines.remainder import Remainder
+from app.engines.replica import Replica
 from app.engines.stdio import StdioTransport
 from app.engines.transport import Transport
 from app.engines.wary import WaryResolver
@@ -21,6 +24,7 @@ from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
+from app.telemetry.metrics import EngineState
 
 Report = Callable[[RemoteEngine, LegError | None], None]
 """Told whenever an engine comes up (None) or goes down (why)."""
@@ -30,17 +34,47 @@ LineLog = Callable[[str, str], None]
 
 
 class Change(NamedTuple):
-    """What a diff of the registry came to: ids of the engines that joined and left; one that was replaced did both."""
+    """What a diff of the registry came to: ids of the engines that joined, that left, and whose entry changed."""
 
     joined: list[str]
     left: list[str]
+    changed: list[str]
+
+
+class Warmed(NamedTuple):
+    """The end of an engine's warming: `fault` is None if it has shaken hands, else why it had not when time was up."""
+
+    engine: str
+    seconds: float
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Warming:
+    """An engine that has yet to complete its first handshake under its present entry."""
+
+    engine: RemoteEngine
+    withheld: bool
+    """Whether it is not in force yet: what was in force before it serves until it is warm."""
+    began: float
+    """Event-loop seconds."""
+    timer: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """An engine that the registry no longer holds, and that serves whom nothing else would serve."""
+
+    engine: RemoteEngine
+    timer: asyncio.TimerHandle
 
 
 class EngineSet:
     """The engines of one registry and those that joined through its gateways, by priority (highest first) and id.
 
     `version` grows whenever an advertisement changed, or who is asked, so that what is derived from them can be kept
-    until then. `moved` hears of engines that gateways let join and leave.
+    until then. `moved` hears of engines that gateways let join and leave, `warmed` of engines that a reload changed or
+    added, once they serve.
     """
 
     def __init__(
@@ -52,10 +86,14 @@ class EngineSet:
         moved: Callable[[Move], None] = lambda move: None,
         witness_of: Callable[[str], Witness] = lambda engine_id: Nobody(),
         linger: float = 10.0,
+        warmed: Callable[[Warmed], None] = lambda warmed: None,
     ) -> None:
         """`linger`: seconds until an engine that has left is closed."""
         self.version = 0
         self.engines: tuple[RemoteEngine, ...] = ()
+        """Those in force."""
+        self.reached = False
+        """Whether any engine has ever completed a handshake."""
         self.switched_off: frozenset[str] = frozenset()
         """Engines that an operator took out: known and looked after, and not asked."""
         self._disabled: tuple[str, ...] = ()
@@ -63,9 +101,13 @@ class EngineSet:
         self._report = report
         self._line_log = line_log
         self._witness_of = witness_of
+        self._warmed = warmed
         self._started = False
         self._listed: frozenset[str] = frozenset()
         self._linger = linger
+        self._warming: dict[str, _Warming] = {}
+        self._stand_ins: dict[str, _StandIn] = {}
+        self._places = Places()
         self._retiring: set[asyncio.Task[None]] = set()
         self._ends = asyncio.Event()
         self._discovery = Discovery(self, moved)
@@ -78,6 +120,23 @@ class EngineSet:
         """Whom requests are asked of: everybody, but for gateways whose engines are asked directly."""
         asked = self._discovery.asked()
         return tuple(one for one in asked if one.id not in self.switched_off) if self.switched_off else asked
+
+    @property
+    def stand_ins(self) -> tuple[RemoteEngine, ...]:
+        """Engines that left the registry while those that came in their place are not warm yet."""
+        return tuple(one.engine for one in self._stand_ins.values() if one.engine.id not in self.switched_off)
+
+    @property
+    def warming(self) -> frozenset[str]:
+        """Ids of the engines that a reload changed or added, and that have not shaken hands since."""
+        return frozenset(self._warming)
+
+    def states(self) -> list[EngineState]:
+        """How each engine in force stands, and those that are to be in force once they are warm."""
+        states = [engine.state() for engine in self.engines]
+        known = {state.id for state in states}
+        states += [one.engine.state() for one in self._warming.values() if one.engine.id not in known]
+        return [state._replace(warming=True) if state.id in self._warming else state for state in states]
 
     @property
     def disabled(self) -> tuple[str, ...]:
@@ -98,48 +157,52 @@ class EngineSet:
     def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> Change:
         """Become what the registry says, in one step.
 
-        An engine whose entry is as it was stays as it is. A changed one is replaced by a new one, which knows the old
-        one's advertisement until it has shaken hands if it is reached in the same way. What leaves, now or later, is
-        closed `linger` seconds after: no request that still knows it lives longer.
+        An engine whose entry is as it was stays as it is. If its entry changed, what is known of its addresses stays
+        known: connections, handshake, breaker, calls under way. If none of its addresses has shaken hands yet, it takes
+        the place of the one before as soon as one has, at the latest after `warm_seconds`; so does a `required` engine
+        that is new. An engine that left is asked no more, unless nothing that came in the same step is warm yet and
+        nothing else would answer (`stand_ins`). What leaves, now or later, is closed `linger` seconds after: no request
+        that still knows it lives longer.
         """
         wanted = {entry.id: entry for entry in entries if entry.enabled}
-        changed = settings != self._settings
+        other_settings = settings != self._settings
         self._settings = settings
         self._linger = linger
         self._health.renew(settings)
-        leaving = {
-            engine.id: engine
-            for engine in self.engines
-            if engine.id in self._listed and (changed or wanted.get(engine.id) != engine.entry)
-        }
-        self._discovery.make_room(leaving, {entry.id for entry in entries})
-        stays = {engine.id for engine in self.engines} - leaving.keys()
-        for engine_id in leaving:
-            self.leave(engine_id)
-        joining = [entry for entry in wanted.values() if entry.id not in stays]
-        for entry in joining:
-            self._admit(self._opened(entry, leaving.get(entry.id)))
+        known = {engine.id: engine for engine in self.engines if engine.id in self._listed}
+        known |= {one.engine.id: one.engine for one in self._warming.values() if one.engine.id in self._listed}
+        left = sorted(known.keys() - wanted.keys())
+        self._discovery.make_room(left, {entry.id for entry in entries}, self._no_gateways(wanted))
+        joined = sorted(wanted.keys() - known.keys())
+        changed = sorted(
+            engine_id
+            for engine_id in known.keys() & wanted.keys()
+            if other_settings or known[engine_id].entry != wanted[engine_id]
+        )
         self._listed = frozenset(wanted)
+        leaving = [engine for engine in map(self._dropped, left) if engine is not None]
+        for entry in wanted.values():
+            if entry.id in joined or entry.id in changed:
+                self._put(entry)
+        if other_settings:
+            for engine in self.engines:
+                if engine.id not in self._listed:
+                    self._put(engine.entry)
         self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
-        self.switched_off &= {engine.id for engine in self.engines}
+        self._let_go(leaving)
+        self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
         self.version += 1
-        return Change(sorted(entry.id for entry in joining), sorted(leaving))
+        return Change(joined, left, changed)
 
     def join(self, entry: EngineEntry) -> None:
-        """One more engine, which another gateway named; it is connected to in the background."""
-        self._admit(self._made(entry, [open_wary_transport(entry, self._settings)]))
+        """One more engine that another gateway named, or another entry for it; it is connected to in the background."""
+        self._put(entry)
 
     def leave(self, engine_id: str) -> None:
         """It is not asked any more from here on, and closed once no request that knows it can be under way."""
-        engine = next(engine for engine in self.engines if engine.id == engine_id)
-        self.engines = tuple(other for other in self.engines if other is not engine)
-        self.version += 1
-        self._health.unwatch(engine_id)
-        retiring = asyncio.get_running_loop().create_task(
-            self._retire(engine, self._linger), name=f"retire:{engine_id}"
-        )
-        self._retiring.add(retiring)
-        retiring.add_done_callback(self._retiring.discard)
+        engine = self._dropped(engine_id)
+        if engine is not None:
+            self._retire(engine_id, engine.replicas)
 
     def switch(self, engine_id: str, on: bool) -> bool:
         """Ask this engine from the next request on, or not; whether that is a change."""
@@ -159,63 +222,238 @@ class EngineSet:
         """Stop watching, then close every engine, also those that have left and linger."""
         await self._health.stop()
         self._ends.set()
-        await asyncio.gather(*(engine.close() for engine in self.engines), *self._retiring)
+        left: list[_Warming | _StandIn] = [*self._warming.values(), *self._stand_ins.values()]
+        self._warming, self._stand_ins = {}, {}
+        for one in left:
+            one.timer.cancel()
+        replicas = {replica for engine in self.engines for replica in engine.replicas}
+        replicas |= {replica for one in left for replica in one.engine.replicas}
+        await asyncio.gather(*(replica.close() for replica in replicas), *self._retiring)
 
-    async def _retire(self, engine: RemoteEngine, linger: float) -> None:
-        """Close an engine that has left; at once if the gateway ends."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(linger):
-                await self._ends.wait()
-        await engine.close()
+    # ── one engine ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _opened(self, entry: EngineEntry, before: RemoteEngine | None) -> RemoteEngine:
-        """The engine of an entry; `before` is whom it replaces."""
-        wires = [open_transport(each, self._settings, self._line_log) for each in addresses_of(entry)]
-        engine = self._made(entry, wires)
-        if before is not None and _way(before.entry) == _way(entry):
-            engine.advertisement = before.advertisement
-        return engine
+    def _put(self, entry: EngineEntry) -> None:
+        """Let this entry hold: at once, or as soon as the engine it describes is warm."""
+        current = self._in_force(entry.id)
+        if current is None and entry.id in self._stand_ins:  # it left a moment ago, and is back
+            one = self._stand_ins.pop(entry.id)
+            one.timer.cancel()
+            current = one.engine
+            self.engines = _ordered((*self.engines, current))
+            self._watch(current)
+        warming = self._warming.pop(entry.id, None)
+        if warming is not None:
+            warming.timer.cancel()
+        pending = warming.engine if warming is not None and warming.withheld else None
+        addresses = [(each, self._way(each)) for each in addresses_of(entry)]
+        known = {replica.way: replica for one in (pending, current) if one is not None for replica in one.replicas}
+        shared = {way: known[way] for _, way in addresses if way in known}
+        warm = any(replica.greeted for replica in shared.values())
+        withheld = self._is_withheld(entry, current) and not warm
+        heir = None if withheld or current is None or not {*current.replicas} & {*shared.values()} else current
+        if heir is None and pending is not None and {*pending.replicas} & {*shared.values()}:
+            heir = pending
+        engine = self._made(entry, [shared.get(way) or self._opened(each, way) for each, way in addresses], heir)
+        if not warm and self._started and self._settings.warm_seconds and (withheld or current is None or warming):
+            same = warming is not None and bool({*warming.engine.replicas} & {*shared.values()})
+            self._warm(engine, withheld, warming.began if warming is not None and same else None)
+        kept = {*engine.replicas} | ({*current.replicas} if withheld and current is not None else set())
+        if pending is not None:
+            self._hand_over(pending, engine, kept)
+        if withheld:
+            if pending is None:
+                self._watch(engine)
+        else:
+            self._enforce(engine, current, watched=pending is not None)
 
-    def _admit(self, engine: RemoteEngine) -> None:
-        self.engines = _ordered((*self.engines, engine))
+    def _is_withheld(self, entry: EngineEntry, current: RemoteEngine | None) -> bool:
+        """Whether what serves now would be lost, or every request, if this entry held before its engine is warm."""
+        if not (self._started and self._settings.warm_seconds):
+            return False
+        if current is not None and current.advertisement is not None:
+            return True
+        newly_required = entry.required and not (current is not None and current.entry.required)
+        return newly_required and entry.id in self._listed and self.reached
+
+    def _warm(self, engine: RemoteEngine, withheld: bool, began: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time() if began is None else began
+        timer = loop.call_at(began + self._settings.warm_seconds, self._out_of_time, engine)
+        self._warming[engine.id] = _Warming(engine, withheld, began, timer)
+
+    def _changed(self, engine: RemoteEngine) -> None:
+        """It advertises something else than before, or for the first time."""
         self.version += 1
+        self.reached = True
+        warming = self._warming.get(engine.id)
+        if warming is not None and warming.engine is engine:
+            self._end_warming(warming, None)
+
+    def _out_of_time(self, engine: RemoteEngine) -> None:
+        """The registry says so, and has said so for long enough: the engine serves, or fails, as what it is."""
+        warming = self._warming.get(engine.id)
+        if warming is not None and warming.engine is engine:
+            self._end_warming(warming, engine.down_reason or "no handshake yet")
+
+    def _end_warming(self, warming: _Warming, fault: str | None) -> None:
+        engine = warming.engine
+        warming.timer.cancel()
+        del self._warming[engine.id]
+        if warming.withheld:
+            self._enforce(engine, self._in_force(engine.id), watched=True)
+        self._warmed(Warmed(engine.id, asyncio.get_running_loop().time() - warming.began, fault))
+        self._let_go([])
+
+    def _enforce(self, engine: RemoteEngine, current: RemoteEngine | None, *, watched: bool) -> None:
+        """From the next request on it is asked, in place of `current`."""
+        if current is not None:
+            engine.succeed(current)
+        self.engines = _ordered((*(one for one in self.engines if one is not current), engine))
+        self.version += 1
+        if current is not None and not watched:
+            self._hand_over(current, engine, {*engine.replicas})
+        elif current is not None:
+            self._hand_over(current, None, {*engine.replicas})
+        elif not watched:
+            self._watch(engine)
+
+    def _hand_over(self, before: RemoteEngine, after: RemoteEngine | None, kept: Container[Replica]) -> None:
+        """Look after `after` in place of `before`, and let go of the replicas of `before` that are not kept."""
+        if after is not None and self._started:
+            if {*before.replicas} & {*after.replicas}:
+                self._health.hand_over(before, after)
+            else:
+                self._health.unwatch(before)
+                self._health.watch(after)
+        else:
+            self._health.unwatch(before)
+        self._retire(before.id, [replica for replica in before.replicas if replica not in kept])
+
+    def _dropped(self, engine_id: str) -> RemoteEngine | None:
+        """It is not asked any more; the engine that was in force, for the caller to retire."""
+        warming = self._warming.pop(engine_id, None)
+        current = self._in_force(engine_id)
+        if warming is not None:
+            warming.timer.cancel()
+            if warming.withheld:
+                self._hand_over(warming.engine, None, {*current.replicas} if current is not None else ())
+        if current is None:
+            return None
+        self._health.unwatch(current)
+        self.engines = tuple(other for other in self.engines if other is not current)
+        self.version += 1
+        return current
+
+    def _let_go(self, leaving: Sequence[RemoteEngine]) -> None:
+        """Retire the engines that left, now or once nothing is warming any more that may come in their place."""
+        if self._warming:
+            loop = asyncio.get_running_loop()
+            for engine in leaving:
+                if engine.advertisement is not None and engine.id not in self._disabled:
+                    timer = loop.call_later(self._settings.warm_seconds, self._relieve, engine.id)
+                    self._stand_ins[engine.id] = _StandIn(engine, timer)
+                else:
+                    self._retire(engine.id, engine.replicas)
+            return
+        for engine in leaving:
+            self._retire(engine.id, engine.replicas)
+        for engine_id in tuple(self._stand_ins):
+            self._relieve(engine_id)
+
+    def _relieve(self, engine_id: str) -> None:
+        one = self._stand_ins.pop(engine_id)
+        one.timer.cancel()
+        self.version += 1
+        self._retire(engine_id, one.engine.replicas)
+
+    def _retire(self, engine_id: str, replicas: Sequence[Replica]) -> None:
+        """Close these replicas once no request that knows them can be under way; at once if the gateway ends."""
+        if not replicas:
+            return
+
+        async def later() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._linger):
+                    await self._ends.wait()
+            await asyncio.gather(*(replica.close() for replica in replicas))
+
+        retiring = asyncio.get_running_loop().create_task(later(), name=f"retire:{engine_id}")
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
+    def _in_force(self, engine_id: str) -> RemoteEngine | None:
+        return next((engine for engine in self.engines if engine.id == engine_id), None)
+
+    def _watch(self, engine: RemoteEngine) -> None:
         if self._started:
             self._health.watch(engine)
 
     async def _follow(self, engine: RemoteEngine) -> None:
-        if engine.entry.discover and await self._discovery.follow(engine):
+        if engine.entry.discover and engine in self.engines and await self._discovery.follow(engine):
             self.version += 1
 
-    def _made(self, entry: EngineEntry, transports: Sequence[Transport]) -> RemoteEngine:
-        """The engine of one entry over these transports, one for each replica; nothing is connected yet."""
+    def _no_gateways(self, wanted: Mapping[str, EngineEntry]) -> set[str]:
+        """Engines whose listing is not followed any more."""
+        return {engine.id for engine in self.engines if engine.entry.discover and not _discovers(wanted.get(engine.id))}
+
+    def _way(self, entry: EngineEntry) -> tuple[object, ...]:
+        """What decides who answers at one address and how it is talked to; where it is equal, a replica is kept."""
+        settings = self._settings
+        if entry.kind == "stdio":
+            limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
+            limits = (settings.stdio_unanswered, *limits)
+        else:
+            limits = (settings.idle_seconds, settings.max_connection_age_seconds)
+        tls = None if entry.tls is None else entry.tls.model_dump_json()
+        return (
+            *(entry.url, tuple(entry.command or ()), tuple(sorted(entry.headers.items())), tls, entry.client),
+            *(entry.id in self._listed, settings.max_response_bytes, limits),
+        )
+
+    def _opened(self, entry: EngineEntry, way: object) -> Replica:
+        """A replica at one address; nothing is connected yet. What somebody else named is reached with caution."""
+        if entry.id in self._listed:
+            transport = open_transport(entry, self._settings, self._line_log, self._witness_of(entry.id))
+        else:
+            transport = open_wary_transport(entry, self._settings)
+        made = Replica("0", transport, lambda advertisement: None)
+        made.way = way
+        return made
+
+    def _made(self, entry: EngineEntry, replicas: Sequence[Replica], before: RemoteEngine | None) -> RemoteEngine:
+        """The engine of one entry with these replicas; `before` is the one whose addresses it shares."""
         engine: RemoteEngine
 
         def told(fault: LegError | None) -> None:
+            warming = self._warming.get(entry.id)
+            if fault is not None and warming is not None and warming.withheld:
+                standing = warming.engine.guards.ledger.standing
+                if standing is engine.guards.ledger.standing:
+                    return  # what serves in its place is not down; `warmed` tells how the warming ends
             self._report(engine, fault)
 
         engine = RemoteEngine(
             entry,
-            transports[0],
+            replicas[0],
             self._changed,
-            further=transports[1:],
+            further=replicas[1:],
             settings=self._settings,
             witness=self._witness_of(entry.id),
             told=told,
+            before=before,
+            places=self._places,
         )
         return engine
 
-    def _changed(self, engine: RemoteEngine) -> None:
-        self.version += 1
-
     def __repr__(self) -> str:
         up = sum(engine.up for engine in self.engines)
+        warming = f", {len(self._warming)} warming" if self._warming else ""
         lingering = f", {len(self._retiring)} lingering" if self._retiring else ""
-        return f"<EngineSet {up}/{len(self.engines)} up, version {self.version}{lingering}>"
+        return f"<EngineSet {up}/{len(self.engines)} up, version {self.version}{warming}{lingering}>"
 
 
-def _way(entry: EngineEntry) -> tuple[object, ...]:
-    """What decides who answers when an engine is asked."""
-    return entry.url, entry.replicas, entry.command, entry.headers
+def _discovers(entry: EngineEntry | None) -> bool:
+    return entry is not None and entry.discover
 
 
 def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
@@ -232,11 +470,18 @@ def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
     return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
 
 
-def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: LineLog) -> Transport:
+def open_transport(
+    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, witness: Witness | None = None
+) -> Transport:
     """The transport that `entry` asks for; nothing is connected yet."""
     if entry.kind == "stdio":
         secrets = Secrets(entry)
-        return StdioTransport(entry, settings, log=lambda line: line_log(entry.id, secrets.without(line)))
+        return StdioTransport(
+            entry,
+            settings,
+            log=lambda line: line_log(entry.id, secrets.without(line)),
+            ended=(witness or Nobody()).process_ended,
+        )
     if entry.client == "httpx":
         from app.engines.httpx_client import HttpxTransport  # only those who ask for httpx2 pay for loading it
 

@@ -4,6 +4,7 @@ Engines room. Power of two choices by calls under way; one that fails in a row i
 back gets its share slowly. It refuses to know what is asked and what counts as a failure.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,11 +40,13 @@ class Replica:
         "ejected_until",
         "ejections",
         "failures",
+        "greeting",
         "handshake",
         "held_until",
         "in_flight",
         "label",
         "transport",
+        "way",
     )
 
     def __init__(self, label: str, transport: Transport, remember: Callable[[Advertisement], None]) -> None:
@@ -61,6 +64,22 @@ class Replica:
         self.held_until: float | None = None
         """It asked not to be asked before (-32011, HTTP 429)."""
         self.back_since: float | None = None
+        self.greeting: asyncio.Task[None] | None = None
+        """A handshake under way in the background; it ends by itself or with `close`."""
+        self.way: object = None
+        """What decides who answers here (address, command, headers ...); replicas of one way are interchangeable."""
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a handshake with it has succeeded."""
+        return self.handshake.count > 0
+
+    async def close(self) -> None:
+        """Release its connections or its process."""
+        if self.greeting is not None:
+            self.greeting.cancel()
+            await asyncio.wait([self.greeting])
+        await self.transport.close()
 
     def reach(self, transport: Transport) -> None:
         """From the next call on it is reached over this."""
@@ -89,8 +108,18 @@ class Replicas:
         self._rules = rules
         self._chance = chance
         self._told = told
-        self._unsettled = False
+        self._unsettled = True
         self.lone = self._all[0] if len(self._all) == 1 else None
+
+    def renew(self, replicas: Sequence[Replica], rules: EjectionRules) -> None:
+        """Other addresses or rules; what is known of a replica that stays is kept."""
+        self._all = tuple(replicas)
+        self._rules = rules
+        self._unsettled = True
+        self.lone = self._all[0] if len(self._all) == 1 else None
+        if self.lone is not None:
+            self.lone.ejected_until = None  # the last one is never left out
+            self.lone.look()
 
     @property
     def all(self) -> Sequence[Replica]:
@@ -108,6 +137,9 @@ class Replicas:
         at_rest = self._unsettled
         open_ = [replica for replica in self._all if replica.held_until is None] if at_rest else self._all
         usable = [replica for replica in open_ if replica.ejected_until is None] if at_rest else open_
+        if at_rest:
+            # A replica that has not shaken hands may not be there yet: the others are asked as long as there are any.
+            usable = [replica for replica in usable if replica.greeted] or usable
         usable = usable or open_
         if avoid is not None and len(usable) > 1:
             usable = [replica for replica in usable if replica is not avoid]
@@ -154,7 +186,7 @@ class Replicas:
             replica.failures = replica.ejections = 0
             replica.ejected_until = replica.held_until = replica.back_since = None
             replica.look()
-        self._unsettled = False
+        self._unsettled = True
 
     def _settle(self, now: float) -> None:
         """Let back in whose time is over."""
@@ -170,7 +202,10 @@ class Replicas:
                 replica.back_since = None
             replica.look()
         self._unsettled = any(
-            replica.held_until is not None or replica.ejected_until is not None or replica.back_since is not None
+            replica.held_until is not None
+            or replica.ejected_until is not None
+            or replica.back_since is not None
+            or not replica.greeted
             for replica in self._all
         )
 

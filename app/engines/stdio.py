@@ -25,26 +25,43 @@ from app.protocol.errors import (
 )
 from app.settings.schema import EngineEntry, EnginesSettings
 
+HEALTHY_SECONDS: Final = 30.0
+"""A process that has answered, and ran for so long, is healthy: after its end the first pause is the shortest again."""
+
+START_SECONDS: Final = 120.0
+"""A process that has not answered anything yet may be loading its index: for so long it is not taken for hung."""
+
+PROBES: Final = frozenset({"initialize", "info", "ping"})
+"""Methods whose answers do not show that the engine can serve."""
+
 BOM: Final = b"\xef\xbb\xbf"
 OPENING_BRACE: Final = 0x7B
 
 
 @dataclass(slots=True)
 class Backoff:
-    """The pause before a process is started again, in seconds: `first`, doubled each time up to `longest`."""
+    """The pause before a process is started again, in seconds: `first`, doubled each time.
+
+    Up to `longest` for a process that served calls before it ended, else (it only crashes) up to `longest_idle`.
+    """
 
     first: float = 0.1
     longest: float = 5.0
+    longest_idle: float = 300.0
     pause: float = 0.0
+    deaths: int = 0
+    """In a row, without having been healthy in between."""
 
-    def lengthen(self) -> float:
+    def lengthen(self, served: bool = False) -> float:
         """The pause that is due after one more death."""
-        self.pause = min(self.pause * 2 or self.first, self.longest)
+        self.deaths += 1
+        self.pause = min(self.pause * 2 or self.first, self.longest if served else self.longest_idle)
         return self.pause
 
     def reset(self) -> None:
         """The process is healthy: the next pause is the first again."""
         self.pause = 0.0
+        self.deaths = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +88,9 @@ class StdioTransport:
     Started by the first call (in the gateway the handshake) or by `start`, and after its death by the first call once
     the pause is over. `generation` counts the processes started and is shown by `repr`; the engine above learns of a
     new one when it refuses to answer before a handshake. `log` is told each line of the child's stderr (at most 20 a
-    second; remarks of ours in brackets), `clock` gives monotonic seconds, `grace` is how many
-    seconds `close` leaves the process after EOF and again after SIGTERM.
+    second; remarks of ours in brackets), `ended` hears of each end that was not asked for (how, seconds until it may be
+    started again, how many in a row), `clock` gives monotonic seconds, `grace` is how many seconds `close` leaves the
+    process after EOF and again after SIGTERM.
     """
 
     def __init__(
@@ -81,6 +99,7 @@ class StdioTransport:
         settings: EnginesSettings,
         *,
         log: Callable[[str], None] | None = None,
+        ended: Callable[[str, float, int], None] = lambda how, seconds, times: None,
         clock: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
         grace: float = 1.0,
@@ -95,10 +114,23 @@ class StdioTransport:
         self._limit = settings.max_response_bytes
         self._log = log
         self._clock = clock
-        self._backoff = backoff or Backoff(longest=settings.reconnect_max_seconds)
+        self._ended = ended
+        self._backoff = backoff or Backoff(
+            longest=settings.reconnect_max_seconds, longest_idle=settings.stdio_restart_max_seconds
+        )
         self._grace = grace
         self._numbers = itertools.count(1)
+        self._sent = 0
+        """The number of the last call."""
         self._in_flight: dict[int, asyncio.Future[Any]] = {}
+        self._probes: set[int] = set()
+        self._started_at = 0.0
+        self._most_unanswered = settings.stdio_unanswered
+        self._unanswered = 0
+        """Silences in a row: calls that were not answered in time, of those under way together only one."""
+        self._abandoned = 0
+        self._silent_since = 0
+        """Calls up to this number were under way in a silence that counts already."""
         self._child: Child | None = None
         self._stderr = StderrTail(log, clock)
         self._starting: asyncio.Task[None] | None = None
@@ -132,15 +164,19 @@ class StdioTransport:
         child = self._child
         if child is None or child.gone:
             child = await self._running()
-        number = next(self._numbers)
+        number = self._sent = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         child.send(number, encode_call(number, method, params) + b"\n")
         self._in_flight[number] = answer
+        if method in PROBES:
+            self._probes.add(number)
         try:
             outcome = await answer
         except asyncio.CancelledError:
             self._abandon(child, number)
             raise
+        finally:
+            self._probes.discard(number)
         if type(outcome) is Heard:
             return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is Departed:
@@ -153,6 +189,18 @@ class StdioTransport:
 
     def renew(self) -> None:
         """A process is where it is."""
+
+    def overdue(self) -> None:
+        """The call that was given up last was not answered in time. Too many such in a row, and the process is killed:
+        nobody else can restart it."""
+        child = self._child
+        if not self._most_unanswered or child is None or child.gone or self._abandoned <= self._silent_since:
+            return
+        self._silent_since = self._sent
+        self._unanswered += 1
+        loading = not child.answered and self._clock() < self._started_at + START_SECONDS
+        if self._unanswered >= self._most_unanswered and not loading:
+            child.condemn(f"left {self._unanswered} calls in a row unanswered and was killed")
 
     async def close(self) -> None:
         """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
@@ -198,24 +246,30 @@ class StdioTransport:
         except (OSError, ValueError) as fault:
             reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
             words = f"cannot start {self._command[0]!r}: {reason}"
-            self._count_as_down(words, words)
+            self._count_as_down(words, words, served=False)
         else:
             self._child = child
+            self._started_at = self._clock()
+            self._unanswered = 0
             self.generation += 1
         finally:
             self._starting = None
 
     def _depart(self, child: Child) -> None:
         """`child` is gone by itself: tell all who wait, and see that nothing is left of it."""
-        self._count_as_down(child.epitaph, child.last_words)
+        if child.answered and self._clock() >= self._started_at + HEALTHY_SECONDS:
+            self._backoff.reset()
+        self._count_as_down(child.epitaph, child.last_words, served=child.served)
         for number in tuple(self._in_flight):
             self._settle(number, Departed(child.epitaph, not child.withdraw(number), child.answered))
         self._burying = asyncio.create_task(child.end(0), name="stdio-end")
 
-    def _count_as_down(self, fault: str, remark: str) -> None:
+    def _count_as_down(self, fault: str, remark: str, *, served: bool) -> None:
         self._fault = fault
-        self._retry_at = self._clock() + self._backoff.lengthen()
+        pause = self._backoff.lengthen(served)
+        self._retry_at = self._clock() + pause
         self._remark(remark)
+        self._ended(fault, pause, self._backoff.deaths)
 
     # -- answers
 
@@ -254,14 +308,15 @@ class StdioTransport:
         if not _is_answer(message):
             self._count_noise(len(line))
             return
+        self._unanswered = 0
         number = _number_of(message, self._in_flight)
         if number is None or not self._settle(number, Heard(message, len(line))):
             self._count_unknown(message.get("id"), len(line))
         elif self._child is not None:
             self._child.noise.ebb()
-            if not self._child.answered:
-                self._child.answered = True
-                self._backoff.reset()
+            self._child.answered = True
+            if number not in self._probes:
+                self._child.served = True
 
     def _hear_unreadable(self, line: bytes | bytearray, fault: LegError) -> None:
         """What cannot be read (NaN, a glued-on log line) fails its call at once if it shows whose answer it is."""
@@ -290,7 +345,11 @@ class StdioTransport:
         return True
 
     def _abandon(self, child: Child, number: int) -> None:
-        if self._in_flight.pop(number, None) is not None and not child.withdraw(number):
+        if self._in_flight.pop(number, None) is None:
+            return
+        if child is self._child:
+            self._abandoned = number
+        if not child.withdraw(number):
             child.offer(encode_notification("notifications/cancel", {"id": number}) + b"\n")
 
     def _count_unknown(self, answered: Any, size: int) -> None:

@@ -106,6 +106,10 @@ class Transport(Protocol):
         """Use no open connection for another call: they may lead to where the engine no longer is. Never waits."""
         ...
 
+    def overdue(self) -> None:
+        """A call or ping was not answered in its time, and not because the caller was in haste. Never waits."""
+        ...
+
     async def close(self) -> None:
         """Release everything; calls under way end with LegError. Raises nothing."""
         ...

@@ -53,6 +53,10 @@ class Witness(Protocol):
         """The engine advertises something else than before."""
         ...
 
+    def process_ended(self, how: str, seconds: float, times: int) -> None:
+        """Its process ended by itself, for the `times`th time in a row; it is not started again for `seconds`."""
+        ...
+
 
 class Nobody:
     """Watches nothing: for engines outside a gateway."""
@@ -72,6 +76,8 @@ class Nobody:
     def held(self, seconds: float) -> None: ...
 
     def advertised(self, before: Advertisement, after: Advertisement) -> None: ...
+
+    def process_ended(self, how: str, seconds: float, times: int) -> None: ...
 
 
 class EngineWitness:
@@ -120,6 +126,10 @@ class EngineWitness:
 
     def advertised(self, before: Advertisement, after: Advertisement) -> None:
         self._log.info("advertisement_changed", engine=self._engine, **difference(before, after))
+
+    def process_ended(self, how: str, seconds: float, times: int) -> None:
+        told = {"detail": how, "inARow": times, "restartInSeconds": round(seconds, 1)}
+        self._log.warning("engine_process_ended", engine=self._engine, **told)
 
     def __repr__(self) -> str:
         return f"<EngineWitness {self._engine}>"

@@ -4,7 +4,7 @@ A request works on one frozen Members value from beginning to end. Each tenant h
 and no others. It refuses to know health: the federated advertisement is what is configured and last known (decision 2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -54,6 +54,16 @@ class Engines(Protocol):
 
     @property
     def disabled(self) -> Sequence[str]: ...
+
+    @property
+    def stand_ins(self) -> Sequence[Engine]:
+        """Engines that left a moment ago, while those that came in the same step are not warm yet."""
+        ...
+
+    @property
+    def warming(self) -> Collection[str]:
+        """Ids of engines that have yet to complete their first handshake since a reload."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,8 @@ class Membership:
 
     def _compute(self, tenant: Tenant | None, before: Members | None) -> Members:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
+        if self._engines.stand_ins:
+            engines = self._with_stand_ins(engines, tenant)
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement)
@@ -184,6 +196,21 @@ class Membership:
         if before is None:
             return members
         return replace(members, epoch=before.epoch + (members.told() != before.told()))
+
+    def _with_stand_ins(self, engines: Sequence[Engine], tenant: Tenant | None) -> tuple[Engine, ...]:
+        """Where all that this tenant was served by has been replaced: also the old ones, until a new one is warm."""
+        warm = [engine.advertisement for engine in engines if engine.advertisement is not None]
+        retrieving = any(said.retrieve is not None for said in warm)
+        if not any(tenant is None or tenant.sees(engine_id) for engine_id in self._engines.warming):
+            return tuple(engines)
+        standing_in = [
+            engine
+            for engine in self._engines.stand_ins
+            if (tenant is None or tenant.sees(engine.id))
+            and engine.advertisement is not None
+            and (not warm or (not retrieving and engine.advertisement.retrieve is not None))
+        ]
+        return tuple(sorted((*engines, *standing_in), key=lambda engine: (-engine.entry.priority, engine.id)))
 
     def _groups_of(self, tenant: Tenant) -> Mapping[str, Sequence[str]]:
         """The gateways that this tenant sees, and what joined through them."""

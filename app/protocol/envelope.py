@@ -13,7 +13,7 @@ from typing import Any, Final, final
 import orjson
 
 from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError
-from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy
+from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy, seems_light
 
 MAX_EXACT_ID = 2**63
 
@@ -72,7 +72,9 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 def loads_answer(body: bytes | bytearray) -> Any:
     """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
-    if len(body) > MAX_ANSWER_WEIGHT and is_heavy(body, MAX_ANSWER_WEIGHT):  # most need not be weighed
+    # Most need not be weighed, and of those that are long most are clearly light.
+    long = len(body) > MAX_ANSWER_WEIGHT
+    if long and not seems_light(body, MAX_ANSWER_WEIGHT) and is_heavy(body, MAX_ANSWER_WEIGHT):
         raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
     return loads(body)
 

@@ -125,6 +125,15 @@ class Breaker:
         self._bits = self._row = 0
         self._cool_down = min(self._rules.open_seconds, self._rules.longest_seconds)
 
+    def renew(self, rules: BreakerRules) -> None:
+        """Apply other rules from the next outcome on; what was counted stays counted."""
+        self._rules = rules
+        self._mask = (1 << rules.window) - 1
+        self._bits &= self._mask
+        self.marked = self._bits != 0 or self._row != 0
+        if self.closed:
+            self._cool_down = min(rules.open_seconds, rules.longest_seconds)
+
     def _open(self, until: float) -> None:
         self.state = OPEN
         self.closed = False

@@ -58,12 +58,22 @@ class Gate:
 
     def leave(self) -> None:
         """Give the place back: to the first who waits, if any."""
-        while self._waiters:
+        while self._waiters and self.in_flight <= self.limit:  # above it after a `resize`: the place goes
             place = self._waiters.popleft()
             if not place.done():
                 place.set_result(None)
                 return
         self.in_flight -= 1
+
+    def resize(self, limit: int, queue: int) -> None:
+        """Apply other bounds. Calls under way stay; if there is room now, those that wait are let in."""
+        self.limit = limit
+        self.queue = queue
+        while self._waiters and self.in_flight < self.limit:
+            place = self._waiters.popleft()
+            if not place.done():
+                self.in_flight += 1
+                place.set_result(None)
 
     def __repr__(self) -> str:
         return f"<Gate {self.in_flight}/{self.limit} in flight, {self.waiting}/{self.queue} waiting>"

@@ -4,7 +4,9 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 `source.py`'s business.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
@@ -157,6 +159,29 @@ class Registry(_Registry):
         return self
 
 
+def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
+    """Pairs of enabled engines that are one and the same: they share an address or a command.
+
+    Fusion counts twice what such an engine returns.
+    """
+    seen: dict[object, str] = {}
+    pairs: dict[tuple[str, str], None] = {}
+    for entry in entries:
+        if entry.enabled:
+            for place in (*map(_same_address, entry.urls), *([tuple(entry.command)] if entry.command else [])):
+                first = seen.setdefault(place, entry.id)
+                if first != entry.id:
+                    pairs[first, entry.id] = None
+    return list(pairs)
+
+
+def _same_address(url: str) -> tuple[object, ...]:
+    """Equal for URLs that lead to the same place, however they are written."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
+    return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
+
+
 class ServerSettings(_Section):
     """The door."""
 
@@ -293,6 +318,13 @@ class EnginesSettings(_Section):
     """Between two health checks of an engine that is up (jittered)."""
     reconnect_max_seconds: float = Field(default=5.0, gt=0)
     """Longest pause between two handshake attempts with an engine that is down."""
+    warm_seconds: float = Field(default=30.0, ge=0, le=3600)
+    """After a reload: how long the engines in force keep serving while a changed or added engine has not completed its
+    handshake. 0: changes apply at once (docs/resilience.md)."""
+    stdio_unanswered: int = Field(default=3, ge=0, le=1000)
+    """Calls and pings in a row that a stdio engine may leave unanswered before its process is restarted; 0: never."""
+    stdio_restart_max_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """Longest pause before a stdio command is started again that keeps ending without answering a call."""
     breaker_failures: int = Field(default=5, ge=0, le=1000)
     """Failures in a row that open an engine's breaker (docs/resilience.md); 0: breakers never open."""
     breaker_window: int = Field(default=20, ge=1, le=1000)

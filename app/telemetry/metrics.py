@@ -61,6 +61,8 @@ class EngineState(NamedTuple):
     """Only of engines that have several."""
     handshake: float = 0.0
     """When the last handshake went well (Unix time), 0 before the first."""
+    warming: bool = False
+    """Whether it has yet to complete its first handshake since a reload changed or added it."""
 
 
 class _EngineStates(Collector):
@@ -91,6 +93,7 @@ _ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineState], float]], ...] = (
     ("in_flight", "Calls to the engine under way.", lambda state: state.in_flight),
     ("waiting", "Calls that wait for one of them to end.", lambda state: state.waiting),
     ("limit", "Most calls under way at once.", lambda state: state.limit),
+    ("warming", "1 while an engine that a reload changed or added has not completed a handshake.", lambda s: s.warming),
     ("last_handshake_timestamp_seconds", "When it last said what it can do.", lambda state: state.handshake),
 )
 

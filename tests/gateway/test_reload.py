@@ -18,7 +18,7 @@ from app.settings.source import Files
 from tests.support.gateway_process import gateway_process, write_files
 from tests.support.log_lines import LogLines, own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, lifespan, until
-from tests.support.scripted_engine import hits
+from tests.support.scripted_engine import ScriptedEngine, hits
 
 SWIFT = {"retrieve": {"deadline_ms": 4000}}
 """An engine that left is let go of once no request can be waiting for it any more."""
@@ -184,6 +184,75 @@ async def test_a_changed_entry_is_a_new_engine_that_knows_the_old_advertisement(
         assert now.entry.weight == 2.0
         assert now.advertisement == before.advertisement
         assert (await running.gateway.retrieve())["hits"]
+
+
+async def held_back(engine: ScriptedEngine) -> asyncio.Event:
+    """Let its handshakes wait for the event."""
+    free = asyncio.Event()
+
+    async def described(asked: Any) -> Any:
+        await free.wait()
+        return {
+            "protocolVersion": 1,
+            "server": {"name": engine.name, "version": "1"},
+            "capabilities": engine.capabilities,
+        }
+
+    engine.answers["initialize"] = described
+    return free
+
+
+async def test_the_old_set_serves_until_one_of_the_new_is_warm(engines: Any, tmp_path: Path) -> None:
+    """All engines are other ones: the old ones answer until a handshake has succeeded, and are asked no more then."""
+    old, new = await engines(results=hits("old")), await engines(results=hits("new"))
+    free = await held_back(new)
+    async with reloading(tmp_path, [entry("old", old)]) as running:
+        await running.turn_to([entry("new", new)])
+        result = await running.gateway.retrieve()
+        assert [hit["id"] for hit in result["hits"]] == ["old"]
+        assert "degraded" not in result["_meta"]
+        assert await running.gateway.metric("rcp_gateway_engine_warming", engine="new") == 1
+        assert (await running.gateway.client.get("/readyz")).status_code == 200
+        free.set()
+        await running.reached()
+        result = await running.gateway.retrieve()
+        assert (engines_of(result), [hit["id"] for hit in result["hits"]]) == (["new"], ["new"])
+        assert await running.gateway.metric("rcp_gateway_engine_warming", engine="new") == 0
+        assert running.told("engine_warmed")[0]["engine"] == "new"
+
+
+async def test_a_removed_engine_stays_only_where_nothing_else_is_warm(engines: Any, tmp_path: Path) -> None:
+    """A tenant all of whose engines were replaced is served by the old ones; others ask them no more from the start."""
+    old, new, other = [await engines(results=hits(name)) for name in ("old", "new", "other")]
+    free = await held_back(new)
+    keys = {name: [{"id": name, "sha256": sha256(name.encode()).hexdigest()}] for name in ("few", "all", "third")}
+    seen = {"few": ["old", "new"], "all": ["*"], "third": ["old"]}
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text(json.dumps({"tenants": {name: {"keys": keys[name], "engines": seen[name]} for name in keys}}))
+    settings = {**SWIFT, "auth": {"mode": "keys", "tenants_file": str(tenants)}}
+
+    async def answer(tenant: str) -> Json:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
+        return (await running.gateway.post(message, headers={"X-API-Key": tenant})).json()
+
+    async with reloading(tmp_path, [entry("old", old), entry("other", other)], settings) as running:
+        await running.turn_to([entry("new", new), entry("other", other)], settings)
+        assert [hit["id"] for hit in (await answer("few"))["result"]["hits"]] == ["old"]
+        assert [hit["id"] for hit in (await answer("all"))["result"]["hits"]] == ["other"]
+        assert "result" not in await answer("third"), "nothing comes in its place"
+        free.set()
+        await running.reached()
+        assert [hit["id"] for hit in (await answer("few"))["result"]["hits"]] == ["new"]
+
+
+async def test_one_address_under_two_ids_is_warned_of(engines: Any, tmp_path: Path) -> None:
+    """The log names the two, however their URLs are written, and nothing is refused for it."""
+    engine = await engines()
+    again = engine.url.replace("http://", "HTTP://") + "/"
+    async with reloading(tmp_path, [entry("a", engine), entry("b", again)]) as running:
+        assert running.told("same_engine_twice")[0]["engines"] == ["a", "b"]
+        await running.turn_to([entry("a", engine), entry("c", again)])
+        assert running.told("same_engine_twice")[1]["engines"] == ["a", "c"]
 
 
 async def test_series_come_and_go_with_engines(engines: Any, tmp_path: Path) -> None:

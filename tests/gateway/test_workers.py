@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.support.gateway_process import GatewayProcess, gateway_process, write_files
 from tests.support.running_gateway import PATIENCE, entry, until
@@ -94,6 +95,41 @@ async def test_workers_do_not_outlive_their_parent(engines: Any, tmp_path: Path)
         gateway.process.kill()
         await until(lambda: not any(map(runs, pids)))
         await until(lambda: not any(map(runs, children(tmp_path))))
+
+
+STUBBORN = """trap "" TERM HUP
+sh -c 'trap "" TERM HUP; echo $$ >> PIDS; while :; do sleep 1; done' &
+echo $$ >> PIDS
+while :; do sleep 1; done"""
+"""An engine that ignores the end of its stdin and every polite signal, with a child that does the same."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_killed_process_leaves_no_engine_process(engines: Any, tmp_path: Path, workers: int) -> None:
+    """`kill -9` of the gateway, or of one of its workers, ends its engines' processes and theirs too."""
+    child = {"id": "child", "command": ["sh", "-c", STUBBORN.replace("PIDS", str(tmp_path / "pids"))]}
+    entries = [entry("e", await engines()), child]
+    async with gateway_process(tmp_path, entries, None, "--workers", str(workers)) as gateway:
+        await until(lambda: len(children(tmp_path)) == 2 * workers)
+        started = children(tmp_path)
+        assert all(map(runs, started))
+        if workers == 1:
+            gateway.process.kill()
+            await until(lambda: not any(map(runs, started)))
+        else:
+            pids = await all_serve(gateway, workers)
+            of_one = [pid for pid in started if parent_of(pid) == pids[0]]
+            assert len(of_one) == 1
+            os.kill(pids[0], signal.SIGKILL)
+            await until(lambda: sum(map(runs, started)) == 2)
+            await until(lambda: len(children(tmp_path)) == 6)  # the worker that takes its place has its own
+            gateway.process.kill()
+            await until(lambda: not any(map(runs, children(tmp_path))))
+
+
+def parent_of(pid: int) -> int:
+    """The process id of its parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def children(folder: Path) -> list[int]:

@@ -93,6 +93,7 @@ class FakeTransport:
         self.most_under_way = 0
         self.closed = False
         self.renewed = 0
+        self.overdue_calls = 0
         self._parts = {
             name: _Part(script) for name, script in {"initialize": described(), "ping": {}, **scripts}.items()
         }
@@ -111,6 +112,9 @@ class FakeTransport:
     @property
     def stderr_tail(self) -> str | None:
         return None
+
+    def overdue(self) -> None:
+        self.overdue_calls += 1
 
     def renew(self) -> None:
         self.renewed += 1
@@ -212,6 +216,8 @@ class FakeEngines:
     def __init__(self, *engines: FakeEngine, disabled: Sequence[str] = ()) -> None:
         self.engines: Sequence[FakeEngine] = engines
         self.disabled = disabled
+        self.stand_ins: Sequence[FakeEngine] = ()
+        self.warming: frozenset[str] = frozenset()
         self.switched_off: frozenset[str] = frozenset()
         self.groups: dict[str, Sequence[str]] = {}
         self.version = 0
@@ -219,6 +225,10 @@ class FakeEngines:
     @property
     def asked(self) -> Sequence[FakeEngine]:
         return self.engines
+
+    @property
+    def reached(self) -> bool:
+        return any(engine.advertisement is not None for engine in self.engines)
 
 
 def members_of(

@@ -43,6 +43,9 @@ class NotingWitness:
     def advertised(self, before: Advertisement, after: Advertisement) -> None:
         self.lines.append(f"advertises {sorted(after.capabilities)} instead of {sorted(before.capabilities)}")
 
+    def process_ended(self, how: str, seconds: float, times: int) -> None:
+        self.lines.append(f"{how}; {times} in a row, again in {seconds:g} s")
+
     def count(self, line: str) -> int:
         """How often this was told."""
         return self.lines.count(line)

@@ -178,3 +178,11 @@ def test_a_gateway_that_would_not_start_is_told(files: Path, run: Run) -> None:
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
     assert "auth.mode: is none, and '0.0.0.0' can be reached from other machines" in result.stderr
+
+
+def test_one_engine_under_two_ids_is_a_warning(files: Path, run: Run) -> None:
+    """Fusion would count it twice; the files are sound all the same."""
+    _write(files, {"id": "a", "url": "http://h/rcp"}, {"id": "b", "url": "http://H:80/rcp/"})
+    result = run("check", "--registry", "rcp.json")
+    assert result.exit_code == 0
+    assert "warning: engines 'a' and 'b' have the same address" in result.stderr

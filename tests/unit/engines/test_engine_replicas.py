@@ -198,14 +198,14 @@ def test_a_rate_limited_replica_is_passed_over() -> None:
 
 
 def test_each_replica_is_shaken_hands_with() -> None:
-    """A replica that knows of no handshake is greeted when it says so, without the others."""
+    """All are greeted at once; a replica that forgot its handshake is greeted again, without the others."""
 
     async def story() -> None:
         first, second = wires(GOOD, [Refused("-32001", code=-32001), GOOD])
         subject = await shaken(first, second)
         for _ in range(30):
             await subject.ask()
-        assert (first.asked("initialize"), second.asked("initialize")) == (1, 1)
+        assert (first.asked("initialize"), second.asked("initialize")) == (1, 2)
 
     virtually(story())
 
@@ -219,6 +219,7 @@ def test_a_check_is_content_with_one_that_is_well() -> None:
         well.script("info", described())
         for _ in range(8):
             await subject.check()
+            await turns()
             assert subject.engine.up
         assert subject.witness.count("replica 0 connect") == 1
         well.script("ping", ConnectFailed("refused"))
@@ -229,13 +230,50 @@ def test_a_check_is_content_with_one_that_is_well() -> None:
     virtually(story())
 
 
-def test_a_hanging_replica_leaves_a_check_time_for_the_next() -> None:
-    """Of a check's time one replica gets no more than its share."""
+def test_replicas_are_greeted_at_once_and_the_first_that_answers_will_do() -> None:
+    """Each takes longer than its share of the time would be, and one hangs: the engine is up after the quickest."""
 
     async def story() -> None:
-        subject = LoneEngine(FakeTransport(initialize=never), FakeTransport())
+        slow = wires(GOOD, GOOD)
+        for transport, seconds in zip(slow, (1.2, 1.5), strict=True):
+            transport.script("initialize", slowly(seconds))
+        subject = LoneEngine(FakeTransport(initialize=never), *slow)
+        began = jumping_loop().time()
         await subject.check(2.0)
         assert subject.engine.up
+        assert jumping_loop().time() - began == pytest.approx(1.2)
+        assert (await subject.ask()).replica == "1", "the others have not shaken hands yet"
+        await asyncio.sleep(0.4)
+        assert [replica.greeted for replica in subject.engine.replicas] == [False, True, True]
+        await subject.engine.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    virtually(story())
+
+
+def slowly(seconds: float) -> Any:
+    """A script that shakes hands after so long."""
+
+    async def play(params: Mapping[str, Any]) -> Any:
+        await asyncio.sleep(seconds)
+        return described()
+
+    return play
+
+
+def test_a_replica_that_has_not_shaken_hands_is_asked_only_if_there_is_no_other() -> None:
+    """One that joins may not be there yet; once it has been greeted it gets its share of the calls."""
+
+    async def story() -> None:
+        transports = wires(GOOD, GOOD)
+        transports[1].script("initialize", slowly(1.0))
+        subject = LoneEngine(*transports)
+        await subject.check()
+        for _ in range(20):
+            assert (await subject.ask()).replica == "0"
+        await asyncio.sleep(1.0)
+        assert {(await subject.ask()).replica for _ in range(40)} == {"0", "1"}
+        await subject.engine.close()
 
     virtually(story())
 

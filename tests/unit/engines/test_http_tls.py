@@ -72,6 +72,25 @@ async def test_missing_client_certificate(reach: Reach, authority: Authority, ve
         await refusing
 
 
+async def test_missing_client_certificate_at_a_peer_that_resets(reach: Reach, authority: Authority) -> None:
+    """A peer that hangs up with the request unread resets the connection, and its alert may be lost: class tls too."""
+    context = authority.server("localhost", asks_for_certificate=True)
+
+    def refuse(listener: socket.socket) -> None:
+        secured = context.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
+        with suppress(ssl.SSLError):
+            secured.do_handshake()
+        secured.close()
+
+    for _ in range(10):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            refusing = asyncio.create_task(asyncio.to_thread(refuse, listener))
+            url = f"https://localhost:{listener.getsockname()[1]}"
+            with pytest.raises(TlsFailed):
+                await reach(url, tls=authority.trusted).call("retrieve", {})
+            await refusing
+
+
 async def test_plain_peer_behind_https(listen: Listen, client: HttpKind, stack: AsyncExitStack) -> None:
     """A peer that speaks no TLS, or hangs up in the handshake, is class tls."""
 

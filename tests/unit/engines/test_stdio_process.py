@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.stdio import Backoff, StdioTransport
+from app.engines.stdio import HEALTHY_SECONDS, START_SECONDS, Backoff, StdioTransport
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from tests.support.running_gateway import until
 from tests.support.stdio_engine import (
@@ -104,10 +104,10 @@ async def test_closed_pipes_are_an_end_too() -> None:
 
 @on_both_loops
 async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
-    """Within the pause calls fail fast and say when; a healthy answer makes the pause short again."""
+    """Within the pause calls fail fast and say when."""
     clock = StillClock()
     async with opened(peer("exit", "7", "no index\n"), clock=clock) as transport:
-        for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
+        for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8):
             fault = await failure(transport)
             assert isinstance(fault, ConnectFailed)
             assert fault.message.endswith("the engine's process exited with status 7")  # in the start or after it
@@ -118,17 +118,81 @@ async def test_it_is_started_again_after_a_pause_that_doubles() -> None:
         assert transport.generation == 8
 
 
-async def test_a_healthy_answer_resets_the_pause() -> None:
-    """After a process that answered, the next pause is the first one again."""
+async def test_a_process_that_ran_well_for_a_while_resets_the_pause() -> None:
+    """After a process that answered and lived long enough, the next pause is the first one again."""
     clock = StillClock()
-    backoff = Backoff(pause=4.0)
-    async with opened(clock=clock, backoff=backoff) as transport:
+    async with opened(clock=clock, backoff=Backoff(pause=4.0)) as transport:
         await ask(transport)
+        clock.now += HEALTHY_SECONDS
         await failure(transport, ["exit", 1])
         assert "started again in 0.1 s" in (await failure(transport)).message
         clock.now += 0.1
         await ask(transport)
         assert transport.generation == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "pauses"), [("retrieve", [0.1, 0.2, 0.4, 0.4, 0.4]), ("initialize", [0.1, 0.2, 0.4, 0.8, 1.0])]
+)
+async def test_a_handshake_alone_does_not_make_the_pause_short(method: str, pauses: list[float]) -> None:
+    """A process that dies after it served is soon there again; one that only shakes hands backs off much further."""
+    clock, ends = StillClock(), []
+
+    def ended(how: str, seconds: float, times: int) -> None:
+        ends.append((seconds, times))
+
+    async with opened(clock=clock, backoff=Backoff(longest=0.4, longest_idle=1.0), ended=ended) as transport:
+        for pause in pauses:
+            await asyncio.wait_for(transport.call(method, {"do": [["ok"]]}), PATIENCE)
+            await failure(transport, ["exit", 1])
+            clock.now += pause
+        assert ends == [(pause, number) for number, pause in enumerate(pauses, 1)]
+
+
+async def test_a_process_that_answers_no_call_any_more_is_killed_and_started_again() -> None:
+    """Calls under way together are one silence; three of these in a row, and the process is replaced."""
+    ends: list[str] = []
+    async with opened(ended=lambda how, seconds, times: ends.append(how)) as transport:
+        pid = (await ask(transport))["pid"]
+        for _ in range(2):
+            held = [asyncio.ensure_future(ask(transport, ["hold"])) for _ in range(8)]
+            await until(lambda: "8 in flight" in repr(transport))
+            for call in held:
+                call.cancel()
+            for call in held:
+                await asyncio.wait([call])
+                transport.overdue()
+        assert not ends
+        await ask(transport)
+        for _ in range(3):
+            assert not ends
+            call = asyncio.ensure_future(ask(transport, ["hold"]))
+            await until(lambda: "1 in flight" in repr(transport))
+            call.cancel()
+            await asyncio.wait([call])
+            transport.overdue()
+        await until(lambda: process_gone(pid) and bool(ends))
+        assert ends == ["the engine's process left 3 calls in a row unanswered and was killed"]
+
+
+async def test_a_process_that_is_still_loading_is_left_alone() -> None:
+    """Before its first answer it is not taken for hung until it has had two minutes."""
+    clock = StillClock()
+    async with opened(peer("deaf"), clock=clock) as transport:
+
+        async def silence() -> None:
+            call = asyncio.ensure_future(ask(transport))
+            await until(lambda: "1 in flight" in repr(transport))
+            call.cancel()
+            await asyncio.wait([call])
+            transport.overdue()
+
+        for _ in range(5):
+            await silence()
+        assert transport._backoff.deaths == 0
+        clock.now += START_SECONDS
+        await silence()
+        await until(lambda: transport._backoff.deaths == 1)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +385,7 @@ async def test_no_descriptor_is_lost() -> None:
 
 HOST = """
 import asyncio, ctypes, os, sys
+from app.engines.reaper import REAPER
 from app.engines.stdio import StdioTransport
 from app.settings.schema import EngineEntry, EnginesSettings
 
@@ -333,6 +398,7 @@ async def main():
     print(transport.stderr_tail.strip(), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await transport.close()
+    REAPER.close()
     try:
         print(os.waitpid(-1, os.WNOHANG))
     except ChildProcessError:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.weight import BOX, MAX_STRINGS, MEMBER, NAME, is_heavy, weight, weight_outside_strings
+from app.protocol.weight import BOX, MAX_STRINGS, MEMBER, NAME, is_heavy, seems_light, weight, weight_outside_strings
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(['"', "\\", '\\"', ",[{", '":', "a\\\\"]),
@@ -56,3 +56,24 @@ def test_many_strings_are_not_looked_into(end: bytes) -> None:
     assert is_heavy(b'["",' * (MAX_STRINGS + 1) + end, 1000)
     assert is_heavy(b"[," * 1000 + b'"' + b"\\" * 10_001 + end, 1000)
     assert weight_outside_strings(b'"\\"\\"' * 1000 + end) is not None
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("size", [700_000, 2_000_000, 16_000_000])
+def test_what_is_heavy_never_seems_light(size: int, place: float) -> None:
+    """Wherever in a long text of prose the many small parts are, a sample shows that it must be weighed."""
+    heavy = b"[" + b"{}," * 220_000 + b"{}]"
+    prose = b"x" * (size - len(heavy))
+    cut = int(len(prose) * place)
+    text = b'["' + prose[:cut] + b'",' + heavy + b',"' + prose[cut:] + b'"]'
+    assert is_heavy(text, 640_000)
+    assert not any(seems_light(text, 640_000, b"%d" % salt) for salt in range(50))
+
+
+def test_a_long_text_of_prose_seems_light() -> None:
+    """Ordinary prose, and vectors of numbers, are not weighed in full."""
+    prose = json.dumps([{"id": str(n), "text": "Some words, and then a few more. " * 200} for n in range(300)]).encode()
+    vectors = json.dumps([[0.123456789012345 + n] * 768 for n in range(120)]).encode()
+    for text in (prose, vectors):
+        assert len(text) > 1_500_000
+        assert seems_light(text, 640_000)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.faults import Fault
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
 from app.settings.verdict import faults_of
 
 
@@ -187,3 +187,24 @@ def test_sessions_need_one_worker() -> None:
     assert (fault.path, "workers: 1" in fault.message) == ("server.handshake", True)
     shared = {"server": {"handshake": "required", "workers": 2}, "state": {"url": "redis://h"}}
     assert GatewaySettings.model_validate(shared).server.workers == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"url": "http://h/rcp"}, {"url": "HTTP://H:80/rcp/"}, True),
+        ({"url": "https://h/rcp?k=1"}, {"url": "https://h.:443/rcp/?k=1"}, True),
+        ({"url": "http://h/rcp"}, {"url": "http://other/rcp", "replicas": ["http://H/rcp"]}, True),
+        ({"command": ["x", "1"]}, {"command": ["x", "1"]}, True),
+        ({"url": "http://h/rcp"}, {"url": "https://h/rcp"}, False),
+        ({"url": "http://h/rcp"}, {"url": "http://h:81/rcp"}, False),
+        ({"url": "http://h/rcp"}, {"url": "http://h/RCP"}, False),
+        ({"url": "http://h/rcp?k=1"}, {"url": "http://h/rcp?k=2"}, False),
+        ({"url": "http://h/rcp"}, {"url": "http://h/rcp", "enabled": False}, False),
+        ({"command": ["x", "1"]}, {"command": ["x", "2"]}, False),
+    ],
+)
+def test_engines_that_are_one_and_the_same_are_found(one: Any, other: Any, same: bool) -> None:
+    """By what an address means, not by how it is written."""
+    entries = [EngineEntry.model_validate({"id": "a", **one}), EngineEntry.model_validate({"id": "b", **other})]
+    assert twins(entries) == ([("a", "b")] if same else [])
