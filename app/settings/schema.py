@@ -41,6 +41,9 @@ class EngineEntry(_Registry):
     """Higher wins where one engine must be chosen (types, bodies, embedding space)."""
     required: bool = False
     """Its failure fails the whole request with its code."""
+    writer: bool = False
+    """Where several engines can be written to, or keep memories: `index/add` and `memory/build` go to this one if the
+    call names none. Without such an engine the one of the highest `priority` is taken."""
 
     enabled: bool = True
     """False: known, reported as `disabled`, never asked."""
