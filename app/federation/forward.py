@@ -186,6 +186,19 @@ def reported(result: Mapping[str, Any], members: Members, ended: Sequence[Outcom
     return {**result, "_meta": meta}
 
 
+def by_default(result: Result, engine_id: str | None) -> Result:
+    """`result` with a note that this engine was written to because the call named none; None: no such note."""
+    if engine_id is None:
+        return result
+    meta = {**result["_meta"], "x-gateway": {**result["_meta"]["x-gateway"], "writer": engine_id}}
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    before = usage.get("notes")
+    note = f"written to '{engine_id}', the default writer; 'x-gateway.engine' names another one"
+    notes = [*(before if type(before) is list else ()), note]
+    return {**result, "usage": {**usage, "notes": notes}, "_meta": meta}
+
+
 def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
     """Everyone who was not asked, once the candidate at `place` has answered."""
     behind = candidates.engines[place + 1 :]

@@ -156,7 +156,7 @@ class Membership:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
-            EngineOffer(engine.id, engine.entry.priority, engine.advertisement)
+            EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
             for engine in engines
             if engine.advertisement is not None
         )

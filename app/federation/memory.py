@@ -12,7 +12,7 @@ from app.federation.candidates import Candidates, Misfit, candidates_for
 from app.federation.clues import join_clues
 from app.federation.engine import Engine
 from app.federation.findings import found
-from app.federation.forward import forward, plain
+from app.federation.forward import by_default, forward, plain
 from app.federation.gathering import Errand, Letter, blend_of, gather, told_of
 from app.federation.membership import Members
 from app.federation.memory_name import MAX_NAME, Memory, memory_of, name_of
@@ -51,11 +51,11 @@ async def memory_build(
     gateway = read_gateway(call.params.get("x-gateway"))
     candidates = candidates_for(call, members, "memory", gateway, partial(_fit, wish.scope))
     memory = None if wish.memory_id is None else memory_of(wish.memory_id, _tenant_of(call))
-    chosen = _builder(candidates, members, gateway, memory)
+    chosen, default = _builder(candidates, members, gateway, memory)
     params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
     again = read_idempotency_key(call.passed_on) is not None
     question = plain("memory/build", params, partial(_named, chosen, _tenant_of(call)), idempotent=again)
-    return await forward(call, chosen, members, settings, witness, question)
+    return by_default(await forward(call, chosen, members, settings, witness, question), default)
 
 
 async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
@@ -108,13 +108,17 @@ def _fit(scope: str | None, _: Engine, said: Advertisement) -> Misfit | None:
     return Misfit(f"memory scope {scope} is not advertised", option="scope")
 
 
-def _builder(candidates: Candidates, members: Members, gateway: GatewayOptions, memory: Memory | None) -> Candidates:
-    """The one engine that builds: the memory's, the one that is named, or the only one. Raises RcpError."""
+def _builder(
+    candidates: Candidates, members: Members, gateway: GatewayOptions, memory: Memory | None
+) -> tuple[Candidates, str | None]:
+    """(the one engine that builds: the memory's, the one that is named, or the default writer; its id in the last
+    case). Raises RcpError."""
     if memory is None:
-        return _only(candidates, shelf_of(candidates, members, gateway).only().id, members)
+        shelf = shelf_of(candidates, members, gateway)
+        return _only(candidates, shelf.writer().id, members), shelf.chosen()
     if gateway.engine not in (None, memory.engine):
         raise InvalidParams("the memory belongs to another engine than 'x-gateway.engine'", field="x-gateway.engine")
-    return _only(candidates, memory.engine, members)
+    return _only(candidates, memory.engine, members), None
 
 
 def _only(candidates: Candidates, engine_id: str, members: Members) -> Candidates:
