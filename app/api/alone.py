@@ -4,10 +4,10 @@ It decides what of the engine's advertisement holds here, and when the engine is
 framing, and how an engine is asked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.api.answers import WRITTEN, Accepted, Params, negotiated
+from app.api.answers import WRITTEN, Params, negotiated
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.api.stream import Told
@@ -27,10 +27,10 @@ NOT_RELAYED = frozenset({"log"})
 class EngineAnswers:
     """The answers of every engine of one gateway, each by itself."""
 
-    def __init__(self, state: GatewayState, accepted: Callable[[Params, Caller], Accepted]) -> None:
-        """`accepted` tells what every call is, whatever its method."""
+    def __init__(self, state: GatewayState, call: Callable[[str, Params, Caller], Awaitable[MethodCall]]) -> None:
+        """`call` makes the Call of a method."""
         self._state = state
-        self._accepted = accepted
+        self._call = call
 
     def engine(self, engine_id: str, tenant: Tenant | None = None) -> RemoteEngine:
         """The engine of this id, if this tenant sees it. Raises NotFound (-32015)."""
@@ -54,7 +54,7 @@ class EngineAnswers:
         if method == "shutdown":
             return {}  # the caller's session, if it has one; never the engine
         self._check_gate(method, engine, caller)
-        call = MethodCall(params, *self._accepted(params, caller), method=method, tenant=caller.tenant)
+        call = await self._call(method, params, caller)
         if stream is not None:
             stream.open()
         state = self._state

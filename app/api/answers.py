@@ -13,6 +13,7 @@ from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.federation import indexing
 from app.federation.call import MethodCall, RetrieveCall
+from app.federation.alone import MEMORIES
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
 from app.federation.embedding import embed
 from app.federation.extension import extend
@@ -26,12 +27,21 @@ from app.federation.progress import Listener
 from app.federation.request import asked_engines
 from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
+from app.federation.sessions import scoped, scoped_key
 from app.federation.transform import transform
 from app.federation.witness import Witness
-from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
+from app.protocol.errors import (
+    BackendUnavailable,
+    CapabilityMissing,
+    InvalidParams,
+    StateUnreachable,
+    UnknownMethod,
+    VersionMismatch,
+)
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
 from app.settings.schema import GatewaySettings
+from app.telemetry.logs import logger
 
 Params = dict[str, Any]
 Answer = Callable[[Params, Caller], Awaitable[Params]]
@@ -92,6 +102,7 @@ class Answers:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
+        self._warned = False
         self._plain: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
@@ -127,7 +138,9 @@ class Answers:
             state = self._state
             members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
+            if caller.tenant is not None and type(params.get("sessionId")) is str:
+                params = {**params, "sessionId": scoped(members.identity, params["sessionId"], caller.tenant)}
+            call = await self.call(method, params, caller)
 
             async def asked() -> Params:
                 return await answer(call, members, state.settings, state.witness)
@@ -143,11 +156,33 @@ class Answers:
             state = self._state
             members = state.membership.current(caller.tenant)
             _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
+            call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
             return await answer(Errand(call, members, state.settings, state.witness, stream), pages)
 
         return gathered
+
+    async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
+        """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
+        accepted = self.accepted(params, caller)
+        secret = b""
+        if caller.tenant is not None and method in MEMORIES:
+            secret = await self._secret()
+        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret)
+
+    async def _secret(self) -> bytes:
+        """The key of the names that tenants are given. Raises BackendUnavailable while it cannot be read."""
+        state = self._state
+        configured = state.settings.auth.secret
+        if configured is None and state.secret.temporary and not self._warned:
+            self._warned = True
+            logger().warning("memory_names_temporary", remedy="set auth.secret: they end with this process otherwise")
+        try:
+            return await state.secret.key(configured)
+        except StateUnreachable:
+            raise BackendUnavailable(
+                "memories cannot be named now, for the shared state is not at hand", retryable=True
+            ) from None
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
@@ -160,6 +195,9 @@ class Answers:
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
+        key = passed_on.get("idempotencyKey")
+        if caller.tenant is not None and type(key) is str and key:
+            passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)
         return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:

@@ -51,7 +51,7 @@ class Dispatcher:
         self._in_flight = InFlight()
         self._pace = Pace()
         self._answers = Answers(state)
-        self._alone = EngineAnswers(state, self._answers.accepted)
+        self._alone = EngineAnswers(state, self._answers.call)
 
     async def message(
         self,

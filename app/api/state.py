@@ -18,6 +18,7 @@ from app.settings.mcp import McpSettings
 from app.settings.schema import GatewaySettings
 from app.settings.state import StateSettings
 from app.state.alone import ALONE
+from app.state.secret import DeploymentSecret
 from app.state.store import Sharing
 from app.telemetry.metrics import Metrics
 
@@ -70,6 +71,8 @@ class GatewayState:
     pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
     recent: Recent = field(default_factory=lambda: Recent.kept(McpSettings()))
+    secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
+    """Key of the names that tenants are given."""
     sharing: Sharing = ALONE
     """With whom it shares what outlives a request."""
 
