@@ -48,7 +48,7 @@ class EngineAnswers:
         if method == "initialize":
             return self._initialize(engine, params, caller)
         if method == "info":
-            return self._described(engine, PROTOCOL_VERSION, caller)
+            return self._described(engine, _then(engine, caller), PROTOCOL_VERSION, caller)
         if method == "ping":
             return _pong(engine, params)
         if method == "shutdown":
@@ -70,10 +70,9 @@ class EngineAnswers:
         version = negotiated(params)
         if not engine.up:
             raise _down(engine)
-        return self._described(engine, version, caller)
+        return self._described(engine, _known(engine), version, caller)
 
-    def _described(self, engine: RemoteEngine, version: int, caller: Caller) -> Params:
-        said = _known(engine)
+    def _described(self, engine: RemoteEngine, said: Advertisement, version: int, caller: Caller) -> Params:
         gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
         claim = {} if said.conformance is None else {"conformance": said.conformance}
         return {
@@ -88,8 +87,12 @@ class EngineAnswers:
         capability = gate_of(method)
         if capability is None:
             raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
-        if capability not in self._capabilities(_known(engine), caller):
+        if capability not in self._capabilities(_then(engine, caller), caller):
             raise CapabilityMissing(f"engine '{engine.id}' does not offer '{capability[:100]}' here")
+        if capability not in self._capabilities(_known(engine), caller):
+            raise BackendUnavailable(
+                f"engine '{engine.id}' does not offer '{capability[:100]}' any more", retryable=False
+            )
 
     def _capabilities(self, said: Advertisement, caller: Caller) -> Mapping[str, Any]:
         """Its own advertisement without what the gateway does not let through, or not to this caller."""
@@ -117,6 +120,15 @@ def _known(engine: RemoteEngine) -> Advertisement:
     if engine.advertisement is None:
         raise _down(engine)
     return engine.advertisement
+
+
+def _then(engine: RemoteEngine, caller: Caller) -> Advertisement:
+    """What it advertised when the caller's session began (RCP §13.2); outside of sessions, what it advertises now.
+
+    Raises BackendUnavailable (-32010) before its first handshake.
+    """
+    then = None if caller.begun is None else caller.begun.advertisement(engine.id)
+    return then or _known(engine)
 
 
 def _down(engine: RemoteEngine) -> BackendUnavailable:

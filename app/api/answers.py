@@ -6,6 +6,7 @@ refuses to know framing and what becomes of errors; how engines are asked is the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -131,13 +132,20 @@ class Answers:
             raise CapabilityMissing(f"this gateway does not answer '{method}'")
         return self._forwarding(method, extend)
 
+    def _members(self, caller: Caller) -> Members:
+        """The federation as the caller knows it: in a session, as it was when that began (RCP §13.2)."""
+        membership = self._state.membership
+        if caller.begun is None:
+            return membership.current(caller.tenant)
+        return membership.of_session(caller.tenant, caller.begun)
+
     def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
         """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
 
         async def forwarded(params: Params, caller: Caller) -> Params:
             state = self._state
-            members = state.membership.current(caller.tenant)
-            _check_gate(method, members, state.settings)
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
             if caller.tenant is not None and type(params.get("sessionId")) is str:
                 params = {**params, "sessionId": scoped(members.identity, params["sessionId"], caller.tenant)}
             call = await self.call(method, params, caller)
@@ -154,8 +162,8 @@ class Answers:
 
         async def gathered(params: Params, caller: Caller, stream: Listener | None = None) -> Params:
             state = self._state
-            members = state.membership.current(caller.tenant)
-            _check_gate(method, members, state.settings)
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
             return await answer(Errand(call, members, state.settings, state.witness, stream), pages)
@@ -190,6 +198,8 @@ class Answers:
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
         meta = read_meta(sent)
+        if meta.log_level is None and caller.log_level is not None:
+            meta = replace(meta, log_level=caller.log_level)
         most = settings.retrieve.deadline_ms
         deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
@@ -208,7 +218,7 @@ class Answers:
 
     def _described(self, version: int, caller: Caller) -> Params:
         state = self._state
-        members = state.membership.current(caller.tenant)
+        members = self._members(caller)
         return info(
             protocol_version=version,
             name=state.settings.server.name,
@@ -225,7 +235,7 @@ class Answers:
         return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
-        members = self._state.membership.current(caller.tenant)
+        members = self._members(caller)
         named = asked_engines(read_gateway(params.get("x-gateway")), members)
         offers = [offer for offer in members.offers if named is None or offer.id in named]
         discovered = frozenset().union(*members.groups.values())
@@ -233,8 +243,9 @@ class Answers:
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Listener | None = None) -> Params:
         state = self._state
-        members = state.membership.current(caller.tenant)
+        members = self._members(caller)
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
+            _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
@@ -261,7 +272,15 @@ def negotiated(params: Params) -> int:
     return min(theirs, PROTOCOL_VERSION)
 
 
-def _check_gate(method: str, members: Members, settings: GatewaySettings) -> None:
+def _check_begun(members: Members, caller: Caller) -> None:
+    """Raises BackendUnavailable (-32010) for a session that began before any engine had been reached."""
+    if caller.begun is not None and not members.offers:
+        raise BackendUnavailable(
+            "no engine had been reached when this session began; begin another one", retryable=False
+        )
+
+
+def _check_gate(method: str, members: Members, settings: GatewaySettings, caller: Caller) -> None:
     """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
     capability = gate_of(method)
     assert capability is not None, "what engines answer is gated"
@@ -269,6 +288,7 @@ def _check_gate(method: str, members: Members, settings: GatewaySettings) -> Non
         return
     if capability in WRITING and not settings.index.enabled:
         raise CapabilityMissing(f"this gateway does not write: '{method}' is switched off")
+    _check_begun(members, caller)
     if members.engines and not members.offers:
         raise BackendUnavailable("no engine has been reached yet", retryable=True)
     raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

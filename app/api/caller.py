@@ -5,6 +5,7 @@ It refuses to know what is asked. A named tuple, since one is made for every req
 
 from typing import NamedTuple
 
+from app.federation.session_engines import SessionEngines
 from app.federation.tenant import Tenant
 from app.telemetry.traces import Trace
 
@@ -28,6 +29,10 @@ class Caller(NamedTuple):
     """When it came (event-loop seconds), if it had to wait to be taken on: its deadline counts from then."""
     trace: Trace | None = None
     """Where it stands in a trace, if it does."""
+    begun: SessionEngines | None = None
+    """The engines that its session began with; None outside of sessions."""
+    log_level: str | None = None
+    """What its session wants to have logged, where a request does not say (RCP §17.1)."""
 
     @property
     def cancel_scope(self) -> str | None:

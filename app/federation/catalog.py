@@ -227,8 +227,8 @@ def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
                 writable.append((precedence(offer.writer, offer.priority, offer.id), index))
     if not writable:
         return None
-    _, index = min(writable, key=lambda ranked: ranked[0])
-    return _joined([index], {"writable": _any, "chunking": _any, "contextual": _any})
+    _, first = min(writable, key=lambda ranked: ranked[0])
+    return _joined([first], {"writable": _any, "chunking": _any, "contextual": _any})
 
 
 def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from app.settings.schema import GatewaySettings
 
 Result = dict[str, Any]
 
-NOT_SENT = frozenset({"connect", "tls", "overloaded", "breaker_open"})
+NOT_SENT = frozenset({"connect", "departed", "tls", "overloaded", "breaker_open"})
 """Failures before a byte of the call was sent."""
 
 NOT_DONE = frozenset(

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from app.federation.catalog import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
 from app.federation.outline import Outlines
+from app.federation.session_engines import SessionEngines, engines_of
 from app.federation.tenant import Tenant
 
 ROUTABLE = frozenset(
@@ -90,7 +91,7 @@ class Members:
 class Membership:
     """Hands out the current Members, to each tenant its own."""
 
-    __slots__ = ("_engines", "_identity", "_max_k", "_rerank_union", "_routable", "_session_seconds", "_views")
+    __slots__ = ("_engines", "_identity", "_max_k", "_rerank_union", "_routable", "_session_seconds", "_sessions", "_views")
 
     def __init__(
         self,
@@ -114,6 +115,8 @@ class Membership:
         self._session_seconds = session_seconds
         self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
+        self._sessions: dict[tuple[View | None, str], tuple[Members, Members]] = {}
+        """What a session began with, as it is seen -> (the members now, those of the session)."""
 
     @property
     def identity(self) -> str:
@@ -141,6 +144,23 @@ class Membership:
             del self._views[next(iter(self._views))]
         return members
 
+    def of_session(self, tenant: Tenant | None, session: SessionEngines) -> Members:
+        """The members as a session knows them that began with these engines: what joined later is not among them, and
+        what has left is, as an engine that fails."""
+        now = self.current(tenant)
+        seen = (EVERYTHING if tenant is None else (tenant.engines, tenant.roles), session.digest)
+        kept = self._sessions.get(seen)
+        if kept is not None and kept[0] is now:
+            return kept[1]
+        members = now
+        if now.offers != session.offers:
+            members = self._made(tenant, engines_of(session, now.engines), now.epoch)
+        self._sessions.pop(seen, None)
+        self._sessions[seen] = (now, members)
+        if len(self._sessions) > MAX_VIEWS:
+            del self._sessions[next(iter(self._sessions))]
+        return members
+
     @property
     def epoch(self) -> int:
         """How often the whole advertisement was made anew."""
@@ -154,6 +174,12 @@ class Membership:
 
     def _compute(self, tenant: Tenant | None, before: Members | None) -> Members:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
+        members = self._made(tenant, engines, 1)
+        if before is None:
+            return members
+        return replace(members, epoch=before.epoch + (members.told() != before.told()))
+
+    def _made(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
@@ -171,7 +197,7 @@ class Membership:
             offers, max_k=self._max_k, routable=routable, ours=ours, session_seconds=self._session_seconds
         )
         retrieve = capabilities.get("retrieve")
-        members = Members(
+        return Members(
             identity=self._identity,
             engines=engines,
             disabled=disabled,
@@ -180,10 +206,8 @@ class Membership:
             max_k=retrieve["maxK"] if retrieve else self._max_k,
             excluded_fields=excluded_fields(offers),
             groups=groups,
+            epoch=epoch,
         )
-        if before is None:
-            return members
-        return replace(members, epoch=before.epoch + (members.told() != before.told()))
 
     def _groups_of(self, tenant: Tenant) -> Mapping[str, Sequence[str]]:
         """The gateways that this tenant sees, and what joined through them."""

@@ -192,6 +192,12 @@ class ConnectFailed(LegError):
     kind = "connect"
 
 
+class Departed(ConnectFailed):
+    """The engine is no longer what it was when the caller's session began: nothing was done."""
+
+    kind = "departed"
+
+
 class TlsFailed(LegError):
     kind = "tls"
 
