@@ -20,6 +20,9 @@ from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 
+LOWEST_LEVEL = "L0"
+"""What is stated for an engine that states no level itself (RCP §14)."""
+
 NOT_RELAYED = frozenset({"log"})
 """Capabilities of an engine that do not reach through: it has no way to write to our caller's log."""
 
@@ -74,12 +77,11 @@ class EngineAnswers:
 
     def _described(self, engine: RemoteEngine, said: Advertisement, version: int, caller: Caller) -> Params:
         gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
-        claim = {} if said.conformance is None else {"conformance": said.conformance}
         return {
             "protocolVersion": version,
             "server": dict(said.server),
             "capabilities": self._capabilities(said, caller),
-            "_meta": {**claim, "x-gateway": gateway},
+            "_meta": {"conformance": said.conformance or LOWEST_LEVEL, "x-gateway": gateway},
         }
 
     def _check_gate(self, method: str, engine: RemoteEngine, caller: Caller) -> None:

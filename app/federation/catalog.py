@@ -11,7 +11,6 @@ from typing import Any
 
 from app.protocol.capabilities import Advertisement
 from app.protocol.filters import OPERATORS
-from app.protocol.messages import RETRIEVAL_CAPABILITIES
 from app.protocol.params import LOG_LEVELS
 
 EVERY_EXTENSION = "x-*"
@@ -114,10 +113,8 @@ def excluded_fields(offers: Sequence[EngineOffer]) -> dict[str, frozenset[str]]:
     return _merge_fields(offers)[1]
 
 
-def conformance(capabilities: Mapping[str, Any]) -> str | None:
-    """The level (RCP §14) that these capabilities prove, None below L0. It never claims more."""
-    if not RETRIEVAL_CAPABILITIES & capabilities.keys():
-        return None
+def conformance(capabilities: Mapping[str, Any]) -> str:
+    """The level (RCP §14) that these capabilities prove. It never claims more than the lowest, which must be stated."""
     modes = _union([_object(capabilities.get("retrieve")).get("modes")]) or ()
     if not ALL_MODES.issubset(modes) or "filter" not in capabilities or "citations" not in capabilities:
         return "L0"
@@ -147,13 +144,11 @@ def info(
     *, protocol_version: int, name: str, version: str, capabilities: Mapping[str, Any], gateway: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The result of `initialize` and `info` (RCP §7.1, §7.2); `gateway` is `_meta["x-gateway"]`."""
-    level = conformance(capabilities)
-    claim = {} if level is None else {"conformance": level}
     return {
         "protocolVersion": protocol_version,
         "server": {"name": name, "version": version},
         "capabilities": capabilities,
-        "_meta": {**claim, "x-gateway": gateway},
+        "_meta": {"conformance": conformance(capabilities), "x-gateway": gateway},
     }
 
 

@@ -190,7 +190,7 @@ class Membership:
         routable = self._routable
         if tenant is not None:
             routable = frozenset(capability for capability in routable if tenant.may_use(capability))
-        ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"]}
+        ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"], "tokenBudget": True}
         if self._rerank_union and any(offer.advertisement.offers("rerank") for offer in offers if offer.advertisement):
             ours["rerankBuiltin"] = True
         capabilities = merge(

@@ -15,6 +15,7 @@
     └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
         ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
+        │   └── Departed         departed; the engine is not what it was when the session began
         ├── TlsFailed            tls              ├── Refused            refused
         ├── BadStatus            http_status      ├── Overloaded         overloaded
         ├── ProtocolViolation    protocol         ├── BreakerOpen        breaker_open

@@ -280,7 +280,8 @@ class FederationSettings(_Section):
     """Stacked gateways (RCP §16)."""
 
     depth: int = Field(default=3, ge=0, le=32)
-    """Levels of aggregators below us when the caller does not say, and the most it may say."""
+    """Depth of a request that states none, and the most it may state. Each gateway takes one, and one that receives
+    1 or less asks nobody."""
 
 
 class EnginesSettings(_Section):
