@@ -3,6 +3,7 @@
 Decides which engine builds a memory, and who is asked to recall. It refuses to know what a memory holds.
 """
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -84,6 +85,8 @@ async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
         blend.so_far,
         lone=memory is not None,
     )
+    for _ in blend.steps(gathered.legs, gathered.outcomes):
+        await asyncio.sleep(0)
     voices, fusion = gathered.voices(), blend.fusion(gathered.legs, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
