@@ -91,3 +91,14 @@ def test_text_that_cannot_be_written_is_replaced() -> None:
     """A lone surrogate becomes a question mark and harms nobody."""
     (passage,) = passages_of([hit(text="a\ud800b")], 100)
     assert passage["text"] == "a?b"
+
+
+def test_what_is_hidden_in_texts_and_titles_goes_and_is_marked() -> None:
+    """Every text that a model is given; what was hidden may have been meant for it."""
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    texts = [{"text": f"pay{hidden}ment"}, {"content": [{"type": "text", "text": f"pay\u202ement{hidden}"}]}]
+    titles = [{"text": "t", "citation": {"title": f"a{hidden}"}}, {"text": "t", "meta": {"title": f"a{hidden}"}}]
+    made = passages_of([hit(**more) for more in (*texts, *titles, {"text": "\U0001f468\u200d\U0001f469"})], 1000)
+    assert [passage["text"] for passage in made] == ["payment", "payment", "t", "t", "\U0001f468\u200d\U0001f469"]
+    assert [passage["title"] for passage in made[2:4]] == ["a", "a"]
+    assert [passage.get("injectionSuspected") for passage in made] == [True, True, True, True, None]
