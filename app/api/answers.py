@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.federation import indexing
-from app.federation.call import MethodCall, RetrieveCall
 from app.federation.alone import MEMORIES
+from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
 from app.federation.embedding import embed
 from app.federation.extension import extend

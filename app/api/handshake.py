@@ -96,7 +96,9 @@ class CallerSessions:
 
     async def named(self, caller: Caller) -> bool:
         """Whether it sends the token of a session."""
-        return caller.session is not None and await self._store.get(_by_token(caller, caller.session), _load) is not None
+        return (
+            caller.session is not None and await self._store.get(_by_token(caller, caller.session), _load) is not None
+        )
 
     @property
     def unsure(self) -> bool:

@@ -116,9 +116,7 @@ class Tokens:
             self._verified.popitem(last=False)
         return bearer
 
-    def _verified_by(
-        self, keys: KeySet, token: bytes, kid: str | None, algorithm: Any
-    ) -> tuple[jwt.Token, str | None]:
+    def _verified_by(self, keys: KeySet, token: bytes, kid: str | None, algorithm: Any) -> tuple[jwt.Token, str | None]:
         """(the token, the id of the key that it was signed with). Raises JoseError, ValueError."""
         if kid is not None or len(keys.keys) == 1:
             return jwt.decode(token, keys, registry=self._jws), kid

@@ -91,7 +91,16 @@ class Members:
 class Membership:
     """Hands out the current Members, to each tenant its own."""
 
-    __slots__ = ("_engines", "_identity", "_max_k", "_rerank_union", "_routable", "_session_seconds", "_sessions", "_views")
+    __slots__ = (
+        "_engines",
+        "_identity",
+        "_max_k",
+        "_rerank_union",
+        "_routable",
+        "_session_seconds",
+        "_sessions",
+        "_views",
+    )
 
     def __init__(
         self,

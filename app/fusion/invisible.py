@@ -1,4 +1,4 @@
-"""Characters that nobody sees and a model reads: tags, overrides, stray selectors, zero-width characters in words. Pure.
+"""Characters that nobody sees and a model reads: tags, overrides, stray selectors, zero-width in words. Pure.
 
 What writing needs stays: emoji, flags, ideographic variants, and the marks of right-to-left and Indic scripts. Takes
 time in proportion to the text, and next to none for ASCII.

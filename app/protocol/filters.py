@@ -103,8 +103,8 @@ class FilterFault:
 def read_filter(tree: Any, max_depth: int = 32, max_leaves: int = 256) -> FilterTree | None:
     """Check the structure of `params.filter` (RCP §8), whatever is advertised; None and `{}` are no filter.
 
-    `max_depth` bounds the combinators above a leaf. Raises InvalidParams (-32602) whose `field` is the path of the node,
-    followed by the leaf's field where it has one.
+    `max_depth` bounds the combinators above a leaf. Raises InvalidParams (-32602) whose `field` is the path of the
+    node, followed by the leaf's field where it has one.
     """
     if tree is None:
         return None
@@ -217,7 +217,9 @@ def _read_kinds(leaf: FilterLeaf, value: Any) -> frozenset[str]:
 def _read_kind(leaf: FilterLeaf, value: Any) -> str:
     kind = _KINDS.get(type(value))
     if kind is None:
-        _refuse(leaf.path, f"'{leaf.op}' on '{leaf.path}' takes a string, a number or a boolean, not {json_type(value)}")
+        _refuse(
+            leaf.path, f"'{leaf.op}' on '{leaf.path}' takes a string, a number or a boolean, not {json_type(value)}"
+        )
     if kind == "string":
         return "date" if _is_date(value) else "string"
     if kind == "int" and not -MAX_INTEGER <= value <= MAX_INTEGER:

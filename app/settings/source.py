@@ -120,6 +120,4 @@ def _plain(written: Any) -> Any:
         return [_plain(member) for member in written]
     if not isinstance(written, dict):
         return written
-    return {
-        key: held if key == "headers" else _plain(held) for key, held in without_annotations(written).items()
-    }
+    return {key: held if key == "headers" else _plain(held) for key, held in without_annotations(written).items()}

@@ -41,7 +41,7 @@ async def test_capabilities_are_merged_as_one_server(engines: Any) -> None:
 
 
 async def test_conformance_is_never_overclaimed(engines: Any) -> None:
-    """Without filter and citations it is L0, and so with no engine that retrieves or none reached: a level is stated."""
+    """Without filter and citations it is L0, and with no engine reached: a level is always stated."""
     plain = await engines(capabilities=PLAIN)
     async with running([entry("plain", plain)]) as gateway:
         assert (await gateway.result("info"))["_meta"]["conformance"] == "L0"

@@ -1,4 +1,4 @@
-"""A session keeps the engines and capabilities that it began with (RCP §13.2), over HTTP, stdio and with shared state."""
+"""A session keeps the engines and capabilities that it began with (RCP §13.2): HTTP, stdio and shared state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

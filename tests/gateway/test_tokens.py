@@ -121,7 +121,9 @@ NOW = int(time())
         pytest.param(lambda: "a.b.c", id="no token"),
         pytest.param(lambda: "eyJhbGciOiJFUzI1NiJ9.e30.", id="no signature"),
         pytest.param(_critical, id="a critical header that nobody knows"),
-        pytest.param(lambda: _signed({"alg": "ES256", "kid": "k1", "crit": []}), id="an empty list of critical headers"),
+        pytest.param(
+            lambda: _signed({"alg": "ES256", "kid": "k1", "crit": []}), id="an empty list of critical headers"
+        ),
         pytest.param(lambda: _signed({"alg": "ES256", "kid": "k1", "crit": None}), id="no list of critical headers"),
         pytest.param(lambda: _signed({"alg": "ES256", "kid": "k1", "crit": ["kid"]}), id="a usual header as critical"),
     ],

@@ -246,7 +246,7 @@ def test_depth_is_never_negative() -> None:
     ids=["no depth left", "none left to pass on", "we are in the path"],
 )
 def test_nothing_is_forwarded_in_a_loop(federation: dict[str, Any], reason: str) -> None:
-    """With no depth to pass on, or with our identity in the path, nobody is asked, and the success says so (decision 3)."""
+    """With no depth to pass on, or with our identity in the path, nobody is asked, and the success says so."""
     members = members_of(FakeEngine("a"), FakeEngine("b", reached=False, required=True), disabled=["off"])
     plan = planned(members, meta={"federation": federation})
     assert plan.legs == ()

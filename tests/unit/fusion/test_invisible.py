@@ -89,7 +89,9 @@ def test_what_writing_needs_stays(text: str) -> None:
     assert revealed(whole) is whole
 
 
-@given(st.text(string.printable + "\u00e9\u4e2d\U0001f600\u200b\u200d\ufe0f\u202e\u2066\u2069\U000e0067\U0001f3f4\u05d0"))
+@given(
+    st.text(string.printable + "\u00e9\u4e2d\U0001f600\u200b\u200d\ufe0f\u202e\u2066\u2069\U000e0067\U0001f3f4\u05d0")
+)
 def test_nothing_that_is_seen_is_lost(text: str) -> None:
     """Whatever the text: only characters without a shape go, and once is enough."""
     shown = revealed(text)

@@ -106,7 +106,9 @@ def test_every_text_that_a_model_is_shown_is_looked_at(hit: dict[str, Any]) -> N
 @pytest.mark.parametrize("odd", [None, 7, [], {}, [None, 7, {"text": 5}], {"title": 3}])
 def test_odd_shapes_are_no_texts(odd: Any) -> None:
     """Whatever engines send in place of texts is passed over."""
-    assert not Screen("mark").suspicious({"id": 1, "score": 1.0, "text": odd, "content": odd, "citation": odd, "chunk": odd})
+    assert not Screen("mark").suspicious(
+        {"id": 1, "score": 1.0, "text": odd, "content": odd, "citation": odd, "chunk": odd}
+    )
 
 
 @pytest.mark.parametrize("mode", ["drop", "mark"])

@@ -291,5 +291,5 @@ def test_engine_that_may_be_asked_would_not_refuse(sent: dict[str, Any], fields:
 @pytest.mark.parametrize("leaf", [{"field": "a", "value": 1}, {"field": "a", "op": None, "value": 1}])
 def test_a_leaf_without_an_operator_is_told_so(leaf: dict[str, Any]) -> None:
     """A comparison that lacks `op` is told that it does, and what it may be."""
-    with pytest.raises(InvalidParams, match="'filter.a' has no operator; its 'op' must be one of eq, ne"):
+    with pytest.raises(InvalidParams, match=r"'filter\.a' has no operator; its 'op' must be one of eq, ne"):
         read_filter(leaf)
