@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.mcp.passages import MAX_TITLE, MAX_URI, cut, engines_of, passages_of, shares, text_of, title_of, uri_of
+from app.fusion.invisible import revealed
 
 texts = st.text(max_size=60)
 
@@ -20,6 +21,7 @@ def hit(**more: Any) -> dict[str, Any]:
 def test_texts_fit_and_nothing_is_lost(written: list[str], budget: int) -> None:
     """Whatever the texts: all hits stay in order, each text is a beginning, all fit, and what is cut says so."""
     made = passages_of([hit(id=number, text=text) for number, text in enumerate(written)], budget)
+    written = [revealed(text) for text in written]
     assert [passage["id"] for passage in made] == [str(number) for number in range(len(written))]
     assert sum(len(passage["text"].encode()) for passage in made) <= budget
     for passage, text in zip(made, written, strict=True):
