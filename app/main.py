@@ -67,6 +67,8 @@ from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.source import Files, LoadedRegistry
 from app.settings.tenants import Tenants
 from app.state.alone import ALONE
+from app.state.memory import MemoryStore
+from app.state.secret import DeploymentSecret
 from app.state.store import Sharing
 from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
@@ -115,6 +117,10 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
         recent=Recent.kept(settings.mcp, sharing),
+        secret=DeploymentSecret(
+            sharing.store("secret", MemoryStore(1, 1), lasting=True) if settings.state.shared else None,
+            os.environ.get(shared.FOLDER),
+        ),
         sharing=sharing,
     )
 

@@ -4,10 +4,10 @@ It decides what of the engine's advertisement holds here, and when the engine is
 framing, and how an engine is asked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.api.answers import WRITTEN, Accepted, Params, negotiated
+from app.api.answers import WRITTEN, Params, negotiated
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.api.stream import Told
@@ -20,6 +20,9 @@ from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 
+LOWEST_LEVEL = "L0"
+"""What is stated for an engine that states no level itself (RCP §14)."""
+
 NOT_RELAYED = frozenset({"log"})
 """Capabilities of an engine that do not reach through: it has no way to write to our caller's log."""
 
@@ -27,10 +30,10 @@ NOT_RELAYED = frozenset({"log"})
 class EngineAnswers:
     """The answers of every engine of one gateway, each by itself."""
 
-    def __init__(self, state: GatewayState, accepted: Callable[[Params, Caller], Accepted]) -> None:
-        """`accepted` tells what every call is, whatever its method."""
+    def __init__(self, state: GatewayState, call: Callable[[str, Params, Caller], Awaitable[MethodCall]]) -> None:
+        """`call` makes the Call of a method."""
         self._state = state
-        self._accepted = accepted
+        self._call = call
 
     def engine(self, engine_id: str, tenant: Tenant | None = None) -> RemoteEngine:
         """The engine of this id, if this tenant sees it. Raises NotFound (-32015)."""
@@ -48,13 +51,13 @@ class EngineAnswers:
         if method == "initialize":
             return self._initialize(engine, params, caller)
         if method == "info":
-            return self._described(engine, PROTOCOL_VERSION, caller)
+            return self._described(engine, _then(engine, caller), PROTOCOL_VERSION, caller)
         if method == "ping":
             return _pong(engine, params)
         if method == "shutdown":
             return {}  # the caller's session, if it has one; never the engine
         self._check_gate(method, engine, caller)
-        call = MethodCall(params, *self._accepted(params, caller), method=method, tenant=caller.tenant)
+        call = await self._call(method, params, caller)
         if stream is not None:
             stream.open()
         state = self._state
@@ -70,17 +73,15 @@ class EngineAnswers:
         version = negotiated(params)
         if not engine.up:
             raise _down(engine)
-        return self._described(engine, version, caller)
+        return self._described(engine, _known(engine), version, caller)
 
-    def _described(self, engine: RemoteEngine, version: int, caller: Caller) -> Params:
-        said = _known(engine)
+    def _described(self, engine: RemoteEngine, said: Advertisement, version: int, caller: Caller) -> Params:
         gateway = {"id": said.gateway_id or self._state.membership.current().identity, "engine": engine.id}
-        claim = {} if said.conformance is None else {"conformance": said.conformance}
         return {
             "protocolVersion": version,
             "server": dict(said.server),
             "capabilities": self._capabilities(said, caller),
-            "_meta": {**claim, "x-gateway": gateway},
+            "_meta": {"conformance": said.conformance or LOWEST_LEVEL, "x-gateway": gateway},
         }
 
     def _check_gate(self, method: str, engine: RemoteEngine, caller: Caller) -> None:
@@ -88,8 +89,12 @@ class EngineAnswers:
         capability = gate_of(method)
         if capability is None:
             raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
-        if capability not in self._capabilities(_known(engine), caller):
+        if capability not in self._capabilities(_then(engine, caller), caller):
             raise CapabilityMissing(f"engine '{engine.id}' does not offer '{capability[:100]}' here")
+        if capability not in self._capabilities(_known(engine), caller):
+            raise BackendUnavailable(
+                f"engine '{engine.id}' does not offer '{capability[:100]}' any more", retryable=False
+            )
 
     def _capabilities(self, said: Advertisement, caller: Caller) -> Mapping[str, Any]:
         """Its own advertisement without what the gateway does not let through, or not to this caller."""
@@ -117,6 +122,15 @@ def _known(engine: RemoteEngine) -> Advertisement:
     if engine.advertisement is None:
         raise _down(engine)
     return engine.advertisement
+
+
+def _then(engine: RemoteEngine, caller: Caller) -> Advertisement:
+    """What it advertised when the caller's session began (RCP §13.2); outside of sessions, what it advertises now.
+
+    Raises BackendUnavailable (-32010) before its first handshake.
+    """
+    then = None if caller.begun is None else caller.begun.advertisement(engine.id)
+    return then or _known(engine)
 
 
 def _down(engine: RemoteEngine) -> BackendUnavailable:

@@ -6,12 +6,14 @@ refuses to know framing and what becomes of errors; how engines are asked is the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from app.api.caller import Caller
 from app.api.state import GatewayState
 from app.federation import indexing
+from app.federation.alone import MEMORIES
 from app.federation.call import MethodCall, RetrieveCall
 from app.federation.catalog import EVERY_EXTENSION, catalog_entries, info
 from app.federation.embedding import embed
@@ -26,14 +28,23 @@ from app.federation.progress import Listener
 from app.federation.request import asked_engines
 from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
+from app.federation.sessions import scoped, scoped_key
 from app.federation.transform import transform
 from app.federation.witness import Witness
 from app.protocol.envelope import check_params
-from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
+from app.protocol.errors import (
+    BackendUnavailable,
+    CapabilityMissing,
+    InvalidParams,
+    StateUnreachable,
+    UnknownMethod,
+    VersionMismatch,
+)
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
 from app.resilience.deadline import RESERVE_SHARE
 from app.settings.schema import GatewaySettings
+from app.telemetry.logs import logger
 
 Params = dict[str, Any]
 Answer = Callable[[Params, Caller], Awaitable[Params]]
@@ -96,6 +107,7 @@ class Answers:
         """`lag`: seconds that finishing an answer takes only because the loop has much to do."""
         self._state = state
         self._lag = lag
+        self._warned = False
         self._plain: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
@@ -124,14 +136,23 @@ class Answers:
             raise CapabilityMissing(f"this gateway does not answer '{method}'")
         return self._forwarding(method, extend)
 
+    def _members(self, caller: Caller) -> Members:
+        """The federation as the caller knows it: in a session, as it was when that began (RCP §13.2)."""
+        membership = self._state.membership
+        if caller.begun is None:
+            return membership.current(caller.tenant)
+        return membership.of_session(caller.tenant, caller.begun)
+
     def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
         """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
 
         async def forwarded(params: Params, caller: Caller) -> Params:
             state = self._state
-            members = state.membership.current(caller.tenant)
-            _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
+            if caller.tenant is not None and type(params.get("sessionId")) is str:
+                params = {**params, "sessionId": scoped(members.identity, params["sessionId"], caller.tenant)}
+            call = await self.call(method, params, caller)
 
             async def asked() -> Params:
                 return await answer(call, members, state.settings, state.witness)
@@ -145,13 +166,35 @@ class Answers:
 
         async def gathered(params: Params, caller: Caller, stream: Listener | None = None) -> Params:
             state = self._state
-            members = state.membership.current(caller.tenant)
-            _check_gate(method, members, state.settings)
-            call = MethodCall(params, *self.accepted(params, caller), method=method, tenant=caller.tenant)
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
+            call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
             return await answer(Errand(call, members, state.settings, state.witness, stream), pages)
 
         return gathered
+
+    async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
+        """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
+        accepted = self.accepted(params, caller)
+        secret = b""
+        if caller.tenant is not None and method in MEMORIES:
+            secret = await self._secret()
+        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret)
+
+    async def _secret(self) -> bytes:
+        """The key of the names that tenants are given. Raises BackendUnavailable while it cannot be read."""
+        state = self._state
+        configured = state.settings.auth.secret
+        if configured is None and state.secret.temporary and not self._warned:
+            self._warned = True
+            logger().warning("memory_names_temporary", remedy="set auth.secret: they end with this process otherwise")
+        try:
+            return await state.secret.key(configured)
+        except StateUnreachable:
+            raise BackendUnavailable(
+                "memories cannot be named now, for the shared state is not at hand", retryable=True
+            ) from None
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike.
@@ -163,11 +206,16 @@ class Answers:
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
         meta = read_meta(sent)
+        if meta.log_level is None and caller.log_level is not None:
+            meta = replace(meta, log_level=caller.log_level)
         most = settings.retrieve.deadline_ms
         deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
+        key = passed_on.get("idempotencyKey")
+        if caller.tenant is not None and type(key) is str and key:
+            passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)
         # What the loop needs under its present load is kept back like the reserve, so that no answer is late.
         seconds = deadline_ms / 1000 - min(self._lag(), deadline_ms / 1000 * RESERVE_SHARE)
         return meta, started, started + seconds, caller.request_id, settings.federation.depth, passed_on
@@ -180,7 +228,7 @@ class Answers:
 
     def _described(self, version: int, caller: Caller) -> Params:
         state = self._state
-        members = state.membership.current(caller.tenant)
+        members = self._members(caller)
         return info(
             protocol_version=version,
             name=state.settings.server.name,
@@ -198,7 +246,7 @@ class Answers:
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
         check_params(params)
-        members = self._state.membership.current(caller.tenant)
+        members = self._members(caller)
         named = asked_engines(read_gateway(params.get("x-gateway")), members)
         offers = [offer for offer in members.offers if named is None or offer.id in named]
         discovered = frozenset().union(*members.groups.values())
@@ -206,8 +254,9 @@ class Answers:
 
     async def _retrieve(self, params: Params, caller: Caller, stream: Listener | None = None) -> Params:
         state = self._state
-        members = state.membership.current(caller.tenant)
+        members = self._members(caller)
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
+            _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
         return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
@@ -242,7 +291,15 @@ def negotiated(params: Params) -> int:
     return min(theirs, PROTOCOL_VERSION)
 
 
-def _check_gate(method: str, members: Members, settings: GatewaySettings) -> None:
+def _check_begun(members: Members, caller: Caller) -> None:
+    """Raises BackendUnavailable (-32010) for a session that began before any engine had been reached."""
+    if caller.begun is not None and not members.offers:
+        raise BackendUnavailable(
+            "no engine had been reached when this session began; begin another one", retryable=False
+        )
+
+
+def _check_gate(method: str, members: Members, settings: GatewaySettings, caller: Caller) -> None:
     """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
     capability = gate_of(method)
     assert capability is not None, "what engines answer is gated"
@@ -250,6 +307,7 @@ def _check_gate(method: str, members: Members, settings: GatewaySettings) -> Non
         return
     if capability in WRITING and not settings.index.enabled:
         raise CapabilityMissing(f"this gateway does not write: '{method}' is switched off")
+    _check_begun(members, caller)
     if members.engines and not members.offers:
         raise BackendUnavailable("no engine has been reached yet", retryable=True)
     raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

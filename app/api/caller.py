@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
+from app.federation.session_engines import SessionEngines
 from app.federation.tenant import Tenant
 from app.telemetry.traces import Trace
 
@@ -33,6 +34,10 @@ class Caller(NamedTuple):
     """When its first bytes came (event-loop seconds): its deadline counts from then. None: just now."""
     trace: Trace | None = None
     """Where it stands in a trace, if it does."""
+    begun: SessionEngines | None = None
+    """The engines that its session began with; None outside of sessions."""
+    log_level: str | None = None
+    """What its session wants to have logged, where a request does not say (RCP §17.1)."""
 
     @property
     def cancel_scope(self) -> str | None:

@@ -57,12 +57,12 @@ class Dispatcher:
     def __init__(self, state: GatewayState, handshake: Handshake | None = None) -> None:
         """`handshake`: what the door in front demands, by default what the settings demand over HTTP."""
         self._state = state
-        self._handshake = handshake or http_handshake(state.settings, state.sharing)
+        self._handshake = handshake or http_handshake(state.settings, state.offers, state.sharing)
         self._log = logger()
         self._in_flight = InFlight()
         self._pace = Pace()
         self._answers = Answers(state, lambda: self._pace.lag)
-        self._alone = EngineAnswers(state, self._answers.accepted)
+        self._alone = EngineAnswers(state, self._answers.call)
 
     async def message(
         self,
@@ -85,7 +85,7 @@ class Dispatcher:
             _check_shape(request, path_method)
         except InvalidRequest as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
-        if stream is not None and not self._tells_progress(request, caller, stream):
+        if stream is not None and not self._may_tell(request, caller, stream):
             stream = None
         return await self.respond(request, caller, stream)
 
@@ -124,9 +124,11 @@ class Dispatcher:
         try:
             begun = await self._begin(request.method, request.params, caller)
             if self._handshake is not None:
-                await self._handshake.before(request.method, caller)
+                caller = await self._handshake.before(request.method, caller)
             if request.method in UNGATED:
                 envelope.check_params(request.params)
+            if stream is not None and not _wants_to_hear(request, caller, stream):
+                stream = None
             reservation = await self._reserve_hits(request.method, request.params, caller)
             if caller.engine is not None:
                 result = await self._alone.answer(request.method, request.params, caller, stream)
@@ -136,7 +138,7 @@ class Dispatcher:
                 result = await self._answers.streamed[request.method](request.params, caller, stream)
                 stream.open()
             if self._handshake is not None:
-                await self._handshake.after(request.method, caller, result)
+                await self._handshake.after(request.method, caller, request.params, result)
             body = envelope.success(request.id, result)
             audit.answered(result)
         except RcpError as error:
@@ -302,13 +304,10 @@ class Dispatcher:
         elif caller.stream_scope is not None:
             self._in_flight.cancel_only(caller.stream_scope, message_id)
 
-    def _tells_progress(self, request: Request, caller: Caller, stream: Told) -> bool:
-        """Whether the caller of this request wants to hear how it comes along (RCP §9), and its method can say."""
-        meta = request.params.get("_meta")
+    def _may_tell(self, request: Request, caller: Caller, stream: Told) -> bool:
+        """Whether the method of this request can say how it comes along, and its caller may hear of that (RCP §9)."""
         can_say = request.method in self._answers.streamed if caller.engine is None else request.method not in UNGATED
-        if not can_say or type(meta) is not dict:
-            return False
-        return meta.get("progressToken") is not None or (stream.logs_alone and meta.get("logLevel") is not None)
+        return can_say and (stream.logs_alone or _wants_to_hear(request, caller, stream))
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"
@@ -325,6 +324,15 @@ def most_hits(method: str, params: Any, max_k: int) -> int:
 def _waited(caller: Caller) -> float:
     """Seconds since the caller's bytes came."""
     return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
+
+
+def _wants_to_hear(request: Request, caller: Caller, stream: Told) -> bool:
+    """Whether the caller asked for progress, or, where that is enough, for a log: in this request or its session."""
+    meta = request.params.get("_meta") if type(request.params) is dict else None
+    meta = meta if type(meta) is dict else {}
+    if meta.get("progressToken") is not None:
+        return True
+    return stream.logs_alone and (meta.get("logLevel") is not None or caller.log_level is not None)
 
 
 def _check_shape(request: Request, path_method: str | None) -> None:

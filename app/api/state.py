@@ -4,11 +4,14 @@ It decides when a gateway is ready. It refuses to know how its parts are made: t
 reload renews them in one step, and the doors read them for each request and keep none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.api.admission import Admission
+from app.api.caller import Caller
 from app.api.guard import Guard
 from app.engines.registry import EngineSet
+from app.federation.catalog import EngineOffer
 from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
 from app.federation.pages import Pages
@@ -18,6 +21,7 @@ from app.settings.mcp import McpSettings
 from app.settings.schema import GatewaySettings
 from app.settings.state import StateSettings
 from app.state.alone import ALONE
+from app.state.secret import DeploymentSecret
 from app.state.store import Sharing
 from app.telemetry.metrics import Metrics
 
@@ -70,8 +74,20 @@ class GatewayState:
     pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
     recent: Recent = field(default_factory=lambda: Recent.kept(McpSettings()))
+    secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
+    """Key of the names that tenants are given."""
     sharing: Sharing = ALONE
     """With whom it shares what outlives a request."""
+
+    def offers(self, caller: Caller) -> Sequence[EngineOffer]:
+        """What the engines that a caller speaks to offer now."""
+        if caller.engine is None:
+            return self.membership.current(caller.tenant).offers
+        return [
+            EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
+            for engine in self.engines.engines
+            if engine.id == caller.engine and engine.advertisement is not None
+        ]
 
     def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
         """Let other settings hold, and the engines that the living set has now: from the next request on.

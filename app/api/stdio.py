@@ -13,7 +13,7 @@ from typing import Any
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
-from app.api.handshake import Handshake, OneSession
+from app.api.handshake import Handshake, OneSession, session_sets
 from app.api.outbox import LineEar, Outbox, Write
 from app.api.state import GatewayState
 from app.engines.lines import LineSplitter, Oversized
@@ -36,7 +36,9 @@ class StdioDoor:
     """One caller at the other end of a pipe. `settled` ends when the engines have had their chance to be reached."""
 
     def __init__(self, state: GatewayState, read: Read, write: Write, settled: Callable[[], Awaitable[None]]) -> None:
-        self._dispatcher = Dispatcher(state, Handshake(OneSession(self.leave)))
+        sets = session_sets(state.settings)
+        handshake = Handshake(OneSession(sets, self.leave), sets, state.offers)
+        self._dispatcher = Dispatcher(state, handshake)
         self._limit = state.settings.server.max_line_bytes
         self._splitter = LineSplitter(self._limit)
         self._read = read

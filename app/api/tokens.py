@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from joserfc import jwt
 from joserfc.errors import JoseError
+from joserfc.jwk import Key, KeySet
 from joserfc.jws import JWSRegistry, extract_compact
 from joserfc.jwt import JWTClaimsRegistry
 
@@ -24,6 +25,19 @@ MAX_VERIFIED = 10_000
 
 MAX_HEADER = 4096
 """Bytes of a token's header; some hold a chain of certificates."""
+
+MAX_TRIED = 16
+"""Keys that are tried for a token that names none."""
+
+_KEY_TYPES = {
+    algorithm: kind
+    for kind, algorithms in {
+        "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+        "EC": ("ES256", "ES384", "ES512"),
+        "OKP": ("Ed25519",),
+    }.items()
+    for algorithm in algorithms
+}
 
 _BAD = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
 """What foreign bytes can make the library raise."""
@@ -86,12 +100,12 @@ class Tokens:
         known = self._remembered(digest)
         if known is not None:
             return known
-        kid = _kid_of(token)
+        kid, algorithm = _key_of(token)
         keys = await self.keys.known(kid)
         if keys is None:
             raise BackendUnavailable("the keys of the token's issuer cannot be read yet", retryable=True)
         try:
-            read = jwt.decode(token, keys, registry=self._jws)
+            read, kid = self._verified_by(keys, token, kid, algorithm)
             self._claims.validate(read.claims)
             bearer = self._bearer(read.claims, kid)
             end = float(read.claims["exp"]) + self._wishes.leeway_seconds
@@ -101,6 +115,17 @@ class Tokens:
         if len(self._verified) > MAX_VERIFIED:
             self._verified.popitem(last=False)
         return bearer
+
+    def _verified_by(self, keys: KeySet, token: bytes, kid: str | None, algorithm: Any) -> tuple[jwt.Token, str | None]:
+        """(the token, the id of the key that it was signed with). Raises JoseError, ValueError."""
+        if kid is not None or len(keys.keys) == 1:
+            return jwt.decode(token, keys, registry=self._jws), kid
+        for key in [key for key in keys.keys if _fits(key, algorithm)][:MAX_TRIED]:
+            try:
+                return jwt.decode(token, key, registry=self._jws), key.kid
+            except _BAD:
+                continue  # signed with another one
+        raise ValueError("no key of the issuer has signed it")
 
     def _remembered(self, digest: bytes) -> Bearer | None:
         if self._version != self.keys.version:
@@ -132,15 +157,26 @@ class Tokens:
         return f"<Tokens {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
 
 
-def _kid_of(token: bytes) -> str | None:
-    """The key that the token says it is signed with; not believed. Raises BadToken."""
+def _fits(key: Key, algorithm: Any) -> bool:
+    """Whether signatures of this algorithm can be made with the key. One of another curve fits and verifies nothing."""
+    stated = key.as_dict(private=False).get("alg")
+    return key.key_type == _KEY_TYPES.get(algorithm) and stated in (None, algorithm)
+
+
+def _key_of(token: bytes) -> tuple[str | None, Any]:
+    """(the key that the token says it is signed with, the algorithm); not believed. Raises BadToken."""
     if token.index(b".") > MAX_HEADER:
         raise BadToken("its header is too long")
     try:
-        kid = extract_compact(token).headers().get("kid")
+        header = extract_compact(token).headers()
     except _BAD as fault:
         raise BadToken(type(fault).__name__) from None
-    return kid if type(kid) is str else None
+    if "crit" in header:
+        # RFC 7515 §4.1.11: what is listed must be understood, and we know no extension; empty or malformed it is
+        # invalid, where the library takes it for absent.
+        raise BadToken("its header has 'crit'")
+    kid, algorithm = header.get("kid"), header.get("alg")
+    return kid if type(kid) is str else None, algorithm if type(algorithm) is str else None
 
 
 def _claim(claims: dict[str, Any], path: str) -> Any:

@@ -6,6 +6,7 @@ changed. It refuses to know what methods mean.
 """
 
 from functools import partial
+from typing import Any
 
 from app.federation.blemishes import relayed
 from app.federation.call import LEAST_SECONDS, MethodCall, time_left
@@ -13,14 +14,18 @@ from app.federation.candidates import check_route
 from app.federation.engine import Engine
 from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.membership import Members
+from app.federation.memory import named, owner_of
+from app.federation.memory_name import memory_of
 from app.federation.outcome import failed_alone
 from app.federation.request import closes_cycle
 from app.federation.sessions import scoped
 from app.federation.witness import Witness
 from app.fusion.trust import capped_hit
 from app.protocol.documents import read_idempotency_key
-from app.protocol.errors import BackendUnavailable, DeadlineExceeded
+from app.protocol.errors import BackendUnavailable, DeadlineExceeded, InvalidParams, NotFound
 from app.settings.schema import GatewaySettings
+
+MEMORIES = frozenset({"memory/build", "memory/recall"})
 
 REPEATABLE = frozenset(
     {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "index/delete", "memory/recall"}
@@ -43,17 +48,35 @@ async def ask_alone(
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
     params = {key: value for key, value in call.params.items() if key != "_meta"}
-    if call.tenant is not None and type(params.get("sessionId")) is str:
-        params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
+    if call.tenant is not None:
+        if call.method in MEMORIES and params.get("memoryId") is not None:
+            params["memoryId"] = _own_memory(params["memoryId"], engine, call)
+        if type(params.get("sessionId")) is str:
+            params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
     question = plain(call.method, params, partial(_read, call.method, engine.id, witness), idempotent=repeatable)
     outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
     if outcome.result is None:
         raise failed_alone(outcome)
     result = outcome.result
+    if call.tenant is not None and call.method == "memory/build":
+        result = named(engine.id, owner_of(call), dict(result))
     if engine.entry.max_trust is not None and type(result.get("hits")) is list:
         result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
     return reported(result, members, [outcome], ())
+
+
+def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
+    """What the engine calls the memory. Raises NotFound (-32015) for a name that this tenant was not given.
+
+    Engines do not tell tenants apart, so their own names are not believed here either.
+    """
+    if type(name) is not str:
+        raise InvalidParams("'memoryId' must be a string", field="memoryId")
+    memory = memory_of(name, owner_of(call))
+    if memory.engine != engine.id:
+        raise NotFound("no such memory: it belongs to another engine", field="memoryId")
+    return memory.own
 
 
 def _read(method: str, engine: str, witness: Witness, result: Result) -> Result:

@@ -3,7 +3,7 @@
 Pure. Decides by which wishes they are fused, as for `retrieve` (RCP §16.3). It refuses to know what else was answered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.federation.blemishes import mended
 from app.federation.outcome import Hit, Outcome
@@ -38,6 +38,11 @@ class Blend:
             identity=gateway.identity or settings.retrieve.identity,
         )
 
+    def steps(self, legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> Iterator[None]:
+        """Let a screen look at texts ahead of `fusion`; yields where others should have their turn of the loop."""
+        if self._screen is not None:
+            yield from self._screen.steps(fuse(lists_of(legs, outcomes), self._options), 0, self._k)
+
     def fusion(self, legs: Mapping[str, Leg], outcomes: Sequence[Outcome]) -> Fusion:
         """All hits of those who answered, without those that a screen leaves out; `outcomes` by engine id."""
         fusion = fuse(lists_of(legs, outcomes), self._options)
@@ -58,7 +63,10 @@ class Blend:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
         if not any(one.status == "ok" for one in outcomes):
             return None
-        hits = self.hits(self.fusion(legs, outcomes))
+        fusion = fuse(lists_of(legs, outcomes), self._options)
+        if self._screen is not None and any(True for _ in self._screen.steps(fusion, 0, self._k)):
+            return None  # more to look at than fits into one turn of the loop: this progress comes without its hits
+        hits = self.hits(fusion if self._screen is None else self._screen.kept(fusion))
         mended(hits)
         return hits
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from app.protocol.capabilities import Advertisement
 from app.protocol.filters import OPERATORS
-from app.protocol.messages import RETRIEVAL_CAPABILITIES
 from app.protocol.params import LOG_LEVELS
 
 EVERY_EXTENSION = "x-*"
@@ -38,6 +37,13 @@ class EngineOffer:
     id: str
     priority: int
     advertisement: Advertisement | None
+    writer: bool = False
+    """Whether the registry names it as the default writer."""
+
+
+def precedence(writer: bool, priority: int, engine_id: str) -> tuple[bool, int, str]:
+    """The order in which engines come as the default writer, smallest first."""
+    return not writer, -priority, engine_id
 
 
 def merge(
@@ -71,7 +77,7 @@ def merge(
     | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: they are ours, whatever engines can |
     | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
     | `rerank`, `transform`, `graph`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
-    | `index` | only engines that may be written to count; flags: if any |
+    | `index` | that of the default writer among the engines that may be written to, as far as RCP knows it |
     | `x-*` | the first engine's value as it is |
     | anything else, and what is not `routable` | not advertised; `catalog/list` carries it |
 
@@ -93,8 +99,9 @@ def merge(
     for key in _ONE_ENGINES:
         merged[key] = next((_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)), None)
     for key, rules in _JOINED.items():
-        stated = _stated(ranked, key)
+        stated = [_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)]
         merged[key] = _joined(stated, rules) if stated else None
+    merged["index"] = _index(offers)
     advertised = {key: value for key, value in merged.items() if value is not None and key in routable}
     if EVERY_EXTENSION in routable:
         advertised.update(_extensions(ranked))
@@ -106,10 +113,8 @@ def excluded_fields(offers: Sequence[EngineOffer]) -> dict[str, frozenset[str]]:
     return _merge_fields(offers)[1]
 
 
-def conformance(capabilities: Mapping[str, Any]) -> str | None:
-    """The level (RCP §14) that these capabilities prove, None below L0. It never claims more."""
-    if not RETRIEVAL_CAPABILITIES & capabilities.keys():
-        return None
+def conformance(capabilities: Mapping[str, Any]) -> str:
+    """The level (RCP §14) that these capabilities prove. It never claims more than the lowest, which must be stated."""
     modes = _union([_object(capabilities.get("retrieve")).get("modes")]) or ()
     if not ALL_MODES.issubset(modes) or "filter" not in capabilities or "citations" not in capabilities:
         return "L0"
@@ -139,13 +144,11 @@ def info(
     *, protocol_version: int, name: str, version: str, capabilities: Mapping[str, Any], gateway: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The result of `initialize` and `info` (RCP §7.1, §7.2); `gateway` is `_meta["x-gateway"]`."""
-    level = conformance(capabilities)
-    claim = {} if level is None else {"conformance": level}
     return {
         "protocolVersion": protocol_version,
         "server": {"name": name, "version": version},
         "capabilities": capabilities,
-        "_meta": {**claim, "x-gateway": gateway},
+        "_meta": {"conformance": conformance(capabilities), "x-gateway": gateway},
     }
 
 
@@ -193,7 +196,6 @@ _JOINED: Mapping[str, Mapping[str, _Rule]] = MappingProxyType(
         "rerank": {"methods": _union, "maxCandidates": _largest, "models": _union},
         "transform": {"methods": _union},
         "graph": {"ops": _union},
-        "index": {"writable": _any, "chunking": _any, "contextual": _any},
         "memory": {"scopes": _union, "clues": _any},
         "feedback": {},
     }
@@ -206,12 +208,22 @@ def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
     return [(engine_id, said) for _, engine_id, said in sorted(known, key=lambda offer: (-offer[0], offer[1]))]
 
 
-def _stated(ranked: Sequence[Advertisement], key: str) -> list[Mapping[str, Any]]:
-    """What engines say of a capability. An index that states nothing may be written to; one that may not, is none."""
-    stated = [_object(offer.capabilities[key]) for offer in ranked if offer.offers(key)]
-    if key != "index":
-        return stated
-    return [{"writable": True, **said} for said in stated if said.get("writable") is not False]
+def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
+    """What a write that names no engine can rely on: it goes to the default writer.
+
+    An index that states nothing may be written to; one that may not be written to is none.
+    """
+    writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
+    for offer in offers:
+        said = offer.advertisement
+        if said is not None and said.offers("index"):
+            index = {"writable": True, **_object(said.capabilities["index"])}
+            if index["writable"] is not False:
+                writable.append((precedence(offer.writer, offer.priority, offer.id), index))
+    if not writable:
+        return None
+    _, first = min(writable, key=lambda ranked: ranked[0])
+    return _joined([first], {"writable": _any, "chunking": _any, "contextual": _any})
 
 
 def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from app.settings.schema import GatewaySettings
 
 Result = dict[str, Any]
 
-NOT_SENT = frozenset({"connect", "tls", "overloaded", "breaker_open"})
+NOT_SENT = frozenset({"connect", "departed", "tls", "overloaded", "breaker_open"})
 """Failures before a byte of the call was sent."""
 
 NOT_DONE = frozenset(
@@ -184,6 +184,19 @@ def reported(result: Mapping[str, Any], members: Members, ended: Sequence[Outcom
     if dropped:
         meta["degraded"] = dropped
     return {**result, "_meta": meta}
+
+
+def by_default(result: Result, engine_id: str | None) -> Result:
+    """`result` with a note that this engine was written to because the call named none; None: no such note."""
+    if engine_id is None:
+        return result
+    meta = {**result["_meta"], "x-gateway": {**result["_meta"]["x-gateway"], "writer": engine_id}}
+    usage = result.get("usage")
+    usage = usage if type(usage) is dict else {}
+    before = usage.get("notes")
+    note = f"written to '{engine_id}', the default writer; 'x-gateway.engine' names another one"
+    notes = [*(before if type(before) is list else ()), note]
+    return {**result, "usage": {**usage, "notes": notes}, "_meta": meta}
 
 
 def _left_over(candidates: Candidates, place: int) -> list[Outcome]:

@@ -4,6 +4,7 @@ Decides who is asked for what, and what each operation's answers are joined into
 kind are joined.
 """
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
@@ -62,6 +63,8 @@ async def graph(errand: Errand, pages: Pages) -> dict[str, Any]:
     gathered = await gather(errand, candidates, partial(_letter, wish, errand), read, so_far)
     if not gathered.legs and not gathered.notes:
         raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
+    for _ in blend.steps(gathered.legs, gathered.outcomes):
+        await asyncio.sleep(0)
     fusion = blend.fusion(gathered.legs, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))

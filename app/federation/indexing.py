@@ -1,7 +1,6 @@
 """`index/add` and `index/delete`: every document to the engine it belongs to, and the answers in the caller's order.
 
-It decides what is sent to whom, and whether that may be sent twice; nothing is written to another engine in
-place of the one that is meant. It refuses to know how an engine indexes.
+Nothing is written to another engine in place of the one that is meant.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from app.federation.call import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates, Misfit, candidates_for, check_route
 from app.federation.engine import Engine
-from app.federation.forward import NEXT, Question, Result, ask_one, plain, reported, share_of
+from app.federation.forward import NEXT, Question, Result, ask_one, by_default, plain, reported, share_of
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
 from app.federation.parts import side_by_side
@@ -65,7 +64,8 @@ async def add(call: MethodCall, members: Members, settings: GatewaySettings, wit
     key = read_idempotency_key(call.passed_on)
     gateway = read_gateway(call.params.get("x-gateway"))
     writing = _writing(call, members, settings, witness, gateway)
-    loads = _loads_of(wish.documents, shelf_of(writing.candidates, members, gateway))
+    shelf = shelf_of(writing.candidates, members, gateway)
+    loads = _loads_of(wish.documents, shelf)
     for load in loads:
         _check_options(wish, load.engine)
 
@@ -81,22 +81,23 @@ async def add(call: MethodCall, members: Members, settings: GatewaySettings, wit
     for load, result in zip(loads, written.results, strict=True):
         for place, known_as in zip(load.places, result["ids"], strict=True):
             ids[place] = public(known_as, load.engine)
-    return _joined(writing, written, "chunks", {"ids": ids})
+    chosen = shelf.chosen(document.get("id") for document in wish.documents)
+    return _joined(writing, written, "chunks", {"ids": ids}, chosen)
 
 
 async def delete(call: MethodCall, members: Members, settings: GatewaySettings, witness: Witness) -> Result:
-    """Delete documents by id (RCP §7.11); of several engines that share a namespace each is asked. Raises RcpError."""
+    """Delete documents by id (RCP §7.11) at every engine that may hold them. Raises RcpError."""
     wish = read_deletion(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     writing = _writing(call, members, settings, witness, gateway)
     shelf = shelf_of(writing.candidates, members, gateway)
     loads: dict[str, Load] = {}
     for place, document_id in enumerate(wish.ids):
-        engines, known_as = shelf.of(document_id, f"ids[{place}]")
+        engines, known_as = shelf.holders(document_id, f"ids[{place}]")
         for engine in engines:
             _put(loads, engine, place, known_as)
     if not loads:
-        loads[""] = Load(shelf.only(), [], [])
+        loads[""] = Load(shelf.writer(), [], [])
 
     def question(load: Load) -> Question:
         def read(result: Result) -> Result:
@@ -104,7 +105,7 @@ async def delete(call: MethodCall, members: Members, settings: GatewaySettings, 
 
         return plain(call.method, {**wish.rest, "ids": load.items}, read)
 
-    written = await _write(writing, list(loads.values()), question)
+    written = await _write(writing, list(loads.values()), question, repeatable=True)
     return _joined(writing, written, "deleted", {})
 
 
@@ -143,10 +144,9 @@ def _loads_of(documents: Sequence[dict[str, Any]], shelf: Shelf) -> list[Load]:
     """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
     loads: dict[str, Load] = {}
     for place, document in enumerate(documents):
-        engines, known_as = shelf.of(document.get("id"), f"documents[{place}].id")
-        engine = engines[0] if len(engines) == 1 else shelf.only()
+        engine, known_as = shelf.keeper(document.get("id"), f"documents[{place}].id")
         _put(loads, engine, place, document if known_as is None else {**document, "id": known_as})
-    return list(loads.values()) or [Load(shelf.only(), [], [])]
+    return list(loads.values()) or [Load(shelf.writer(), [], [])]
 
 
 def _put(loads: dict[str, Load], engine: Engine, place: int, item: Any) -> None:
@@ -155,8 +155,13 @@ def _put(loads: dict[str, Load], engine: Engine, place: int, item: Any) -> None:
     load.items.append(item)
 
 
-async def _write(writing: Writing, loads: Sequence[Load], question: Callable[[Load], Question]) -> Written:
-    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did."""
+async def _write(
+    writing: Writing, loads: Sequence[Load], question: Callable[[Load], Question], *, repeatable: bool = False
+) -> Written:
+    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did.
+
+    `repeatable`: after a failure in part the caller may send the same call again.
+    """
     call = writing.call
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
@@ -170,11 +175,11 @@ async def _write(writing: Writing, loads: Sequence[Load], question: Callable[[Lo
     )
     results = [dict(outcome.result) for outcome in outcomes if outcome.result is not None]
     if len(results) < len(loads):
-        raise _failure(outcomes, out_of_time=any(share.cut_by_caller for share in shares))
+        raise _failure(outcomes, any(share.cut_by_caller for share in shares), repeatable)
     return Written(outcomes, results)
 
 
-def _failure(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
+def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -> RcpError:
     """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
     lost = [outcome for outcome in outcomes if outcome.result is None]
     refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in NEXT), None)
@@ -185,11 +190,17 @@ def _failure(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
     text = (
         f"carried out in part: {', '.join(sorted(done))} did, {', '.join(outcome.engine for outcome in lost)} did not"
     )
-    return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": False})
+    retryable = repeatable and error.data.get("retryable", False)
+    return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": retryable})
 
 
-def _joined(writing: Writing, written: Written, counted: str, fields: Mapping[str, Any]) -> Result:
-    """The results as one, with what was `counted` added up, and the report of every engine."""
+def _joined(
+    writing: Writing, written: Written, counted: str, fields: Mapping[str, Any], chosen: str | None = None
+) -> Result:
+    """The results as one, with what was `counted` added up, and the report of every engine.
+
+    `chosen`: the default writer, if anything went to it because nothing said where to.
+    """
     results, candidates = written.results, writing.candidates
     result = dict(reshaped(results[0], {counted: whole(0)})) if len(results) == 1 else {}
     counts = [count for result in results if type(count := result.get(counted)) is int]
@@ -202,4 +213,4 @@ def _joined(writing: Writing, written: Written, counted: str, fields: Mapping[st
         if engine.id not in asked
     ]
     ended = [*candidates.lost, *written.outcomes]
-    return reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle])
+    return by_default(reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen)

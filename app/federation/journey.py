@@ -133,6 +133,10 @@ class Journey:
             return self._from_nobody(plan, outcomes)
         if turn is not FIRST:
             stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
+        if self._screen is not None:
+            start = turn.place.start
+            for _ in self._screen.steps(stock.fusion, start, start + 2 * plan.k):
+                await asyncio.sleep(0)
         stock = self._screened(stock)
         if turn is not FIRST:
             self._failed |= frozenset(degraded(outcomes))
@@ -245,6 +249,8 @@ class Journey:
         stock = stock_of(plan, sorted(ended, key=_engine_of), self._call.params)
         if stock is None:
             return None
+        if self._screen is not None and any(True for _ in self._screen.steps(stock.fusion, 0, plan.k)):
+            return None  # more to look at than fits into one turn of the loop: this progress comes without its hits
         if turn is not FIRST:
             stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
         stock = self._screened(stock)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from app.federation.catalog import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine import Engine
 from app.federation.outline import Outlines
+from app.federation.session_engines import SessionEngines, engines_of
 from app.federation.tenant import Tenant
 
 ROUTABLE = frozenset(
@@ -100,7 +101,16 @@ class Members:
 class Membership:
     """Hands out the current Members, to each tenant its own."""
 
-    __slots__ = ("_engines", "_identity", "_max_k", "_rerank_union", "_routable", "_session_seconds", "_views")
+    __slots__ = (
+        "_engines",
+        "_identity",
+        "_max_k",
+        "_rerank_union",
+        "_routable",
+        "_session_seconds",
+        "_sessions",
+        "_views",
+    )
 
     def __init__(
         self,
@@ -124,6 +134,8 @@ class Membership:
         self._session_seconds = session_seconds
         self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
+        self._sessions: dict[tuple[View | None, str], tuple[Members, Members]] = {}
+        """What a session began with, as it is seen -> (the members now, those of the session)."""
 
     @property
     def identity(self) -> str:
@@ -151,6 +163,23 @@ class Membership:
             del self._views[next(iter(self._views))]
         return members
 
+    def of_session(self, tenant: Tenant | None, session: SessionEngines) -> Members:
+        """The members as a session knows them that began with these engines: what joined later is not among them, and
+        what has left is, as an engine that fails."""
+        now = self.current(tenant)
+        seen = (EVERYTHING if tenant is None else (tenant.engines, tenant.roles), session.digest)
+        kept = self._sessions.get(seen)
+        if kept is not None and kept[0] is now:
+            return kept[1]
+        members = now
+        if now.offers != session.offers:
+            members = self._made(tenant, engines_of(session, now.engines), now.epoch)
+        self._sessions.pop(seen, None)
+        self._sessions[seen] = (now, members)
+        if len(self._sessions) > MAX_VIEWS:
+            del self._sessions[next(iter(self._sessions))]
+        return members
+
     @property
     def epoch(self) -> int:
         """How often the whole advertisement was made anew."""
@@ -166,9 +195,15 @@ class Membership:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
         if self._engines.stand_ins:
             engines = self._with_stand_ins(engines, tenant)
+        members = self._made(tenant, engines, 1)
+        if before is None:
+            return members
+        return replace(members, epoch=before.epoch + (members.told() != before.told()))
+
+    def _made(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
-            EngineOffer(engine.id, engine.entry.priority, engine.advertisement)
+            EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
             for engine in engines
             if engine.advertisement is not None
         )
@@ -176,14 +211,14 @@ class Membership:
         routable = self._routable
         if tenant is not None:
             routable = frozenset(capability for capability in routable if tenant.may_use(capability))
-        ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"]}
+        ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"], "tokenBudget": True}
         if self._rerank_union and any(offer.advertisement.offers("rerank") for offer in offers if offer.advertisement):
             ours["rerankBuiltin"] = True
         capabilities = merge(
             offers, max_k=self._max_k, routable=routable, ours=ours, session_seconds=self._session_seconds
         )
         retrieve = capabilities.get("retrieve")
-        members = Members(
+        return Members(
             identity=self._identity,
             engines=engines,
             disabled=disabled,
@@ -192,10 +227,8 @@ class Membership:
             max_k=retrieve["maxK"] if retrieve else self._max_k,
             excluded_fields=excluded_fields(offers),
             groups=groups,
+            epoch=epoch,
         )
-        if before is None:
-            return members
-        return replace(members, epoch=before.epoch + (members.told() != before.told()))
 
     def _with_stand_ins(self, engines: Sequence[Engine], tenant: Tenant | None) -> tuple[Engine, ...]:
         """Where all that this tenant was served by has been replaced: also the old ones, until a new one is warm."""

@@ -3,6 +3,7 @@
 Decides which engine builds a memory, and who is asked to recall. It refuses to know what a memory holds.
 """
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,10 @@ from app.federation.candidates import Candidates, Misfit, candidates_for
 from app.federation.clues import join_clues
 from app.federation.engine import Engine
 from app.federation.findings import found
-from app.federation.forward import forward, plain
+from app.federation.forward import by_default, forward, plain
 from app.federation.gathering import Errand, Letter, blend_of, gather, told_of
 from app.federation.membership import Members
-from app.federation.memory_name import MAX_NAME, Memory, memory_of, name_of
+from app.federation.memory_name import ANYBODY, MAX_NAME, Memory, Owner, memory_of, name_of
 from app.federation.outcome import skipped
 from app.federation.pages import Pages
 from app.federation.sessions import scoped
@@ -50,12 +51,12 @@ async def memory_build(
     wish = read_build(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     candidates = candidates_for(call, members, "memory", gateway, partial(_fit, wish.scope))
-    memory = None if wish.memory_id is None else memory_of(wish.memory_id, _tenant_of(call))
-    chosen = _builder(candidates, members, gateway, memory)
+    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
+    chosen, default = _builder(candidates, members, gateway, memory)
     params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
     again = read_idempotency_key(call.passed_on) is not None
-    question = plain("memory/build", params, partial(_named, chosen, _tenant_of(call)), idempotent=again)
-    return await forward(call, chosen, members, settings, witness, question)
+    question = plain("memory/build", params, partial(named, chosen.engines[0].id, owner_of(call)), idempotent=again)
+    return by_default(await forward(call, chosen, members, settings, witness, question), default)
 
 
 async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
@@ -66,7 +67,7 @@ async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
     call, members = errand.call, errand.members
     wish = read_recall(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
-    memory = None if wish.memory_id is None else memory_of(wish.memory_id, _tenant_of(call))
+    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
     candidates = candidates_for(call, members, "memory", gateway)
     params = dict(wish.raw)
     if memory is not None:
@@ -84,6 +85,8 @@ async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
         blend.so_far,
         lone=memory is not None,
     )
+    for _ in blend.steps(gathered.legs, gathered.outcomes):
+        await asyncio.sleep(0)
     voices, fusion = gathered.voices(), blend.fusion(gathered.legs, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
@@ -95,8 +98,9 @@ async def memory_recall(errand: Errand, pages: Pages) -> dict[str, Any]:
     return told_of(errand, gathered, result, fusion.notes)
 
 
-def _tenant_of(call: MethodCall) -> str:
-    return "" if call.tenant is None else call.tenant.id
+def owner_of(call: MethodCall) -> Owner:
+    """To whom the names of this call belong."""
+    return ANYBODY if call.tenant is None else Owner(call.tenant.id, call.secret)
 
 
 def _fit(scope: str | None, _: Engine, said: Advertisement) -> Misfit | None:
@@ -108,13 +112,17 @@ def _fit(scope: str | None, _: Engine, said: Advertisement) -> Misfit | None:
     return Misfit(f"memory scope {scope} is not advertised", option="scope")
 
 
-def _builder(candidates: Candidates, members: Members, gateway: GatewayOptions, memory: Memory | None) -> Candidates:
-    """The one engine that builds: the memory's, the one that is named, or the only one. Raises RcpError."""
+def _builder(
+    candidates: Candidates, members: Members, gateway: GatewayOptions, memory: Memory | None
+) -> tuple[Candidates, str | None]:
+    """(the one engine that builds: the memory's, the one that is named, or the default writer; its id in the last
+    case). Raises RcpError."""
     if memory is None:
-        return _only(candidates, shelf_of(candidates, members, gateway).only().id, members)
+        shelf = shelf_of(candidates, members, gateway)
+        return _only(candidates, shelf.writer().id, members), shelf.chosen()
     if gateway.engine not in (None, memory.engine):
         raise InvalidParams("the memory belongs to another engine than 'x-gateway.engine'", field="x-gateway.engine")
-    return _only(candidates, memory.engine, members)
+    return _only(candidates, memory.engine, members), None
 
 
 def _only(candidates: Candidates, engine_id: str, members: Members) -> Candidates:
@@ -144,12 +152,12 @@ def _absent(candidates: Candidates, engine_id: str, members: Members) -> RcpErro
     )
 
 
-def _named(chosen: Candidates, tenant: str, result: dict[str, Any]) -> dict[str, Any]:
+def named(engine: str, owner: Owner, result: dict[str, Any]) -> dict[str, Any]:
     """The result with a `memoryId` that names the engine. Raises ProtocolViolation if it has none."""
     own = result.get("memoryId")
     if type(own) is not str or not own:
         raise ProtocolViolation("the memory/build result has no 'memoryId'")
-    name = name_of(Memory(chosen.engines[0].id, own), tenant)
+    name = name_of(Memory(engine, own), owner)
     if len(name) > MAX_NAME:
         raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long to be passed on")
     return {**reshaped(result, {"tokens": whole(0)}), "memoryId": name}

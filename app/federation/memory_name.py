@@ -1,13 +1,14 @@
-"""The name that callers know a memory by (RCP §7.17): its engine and that engine's own name, in one word.
+"""The name that callers know a memory by (RCP §7.17): its engine and that engine's own name, in one word. Pure.
 
-Pure, and the same after a restart and in another replica, for memories outlive this process. Opaque, with a check
-against what was altered or mistyped; whether a memory is there and whose it is stays its engine's to say. It refuses to
-know engines.
+The name is a capability: whoever presents it reads and overwrites the memory, and engines do not know tenants. It
+carries a code that is keyed with the secret of the deployment and bound to the tenant, so that no tenant can make up
+another's. Where callers are not told apart the code has no key, and only catches what was altered or mistyped.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import NamedTuple
 
 from app.protocol.errors import NotFound
@@ -17,7 +18,19 @@ MAX_NAME = 4096
 """Characters of a memory's name; more is neither made nor read."""
 
 _CHECK = 9
-"""Bytes of the check."""
+"""Bytes of the code: 72 bits, which can only be guessed by asking us."""
+
+
+class Owner(NamedTuple):
+    """To whom names are given."""
+
+    tenant: str = ""
+    """Empty where callers are not told apart."""
+    key: bytes = b""
+    """Of at most 64 bytes; empty for names that anybody may make."""
+
+
+ANYBODY = Owner()
 
 
 class Memory(NamedTuple):
@@ -27,16 +40,16 @@ class Memory(NamedTuple):
     own: str
 
 
-def name_of(memory: Memory, tenant: str = "") -> str:
-    """The word by which this tenant (empty: nobody tells them apart) knows it, always the same."""
+def name_of(memory: Memory, owner: Owner = ANYBODY) -> str:
+    """The word by which this owner knows it, always the same for the same key."""
     body = f"{memory.engine}\0{memory.own}".encode("utf-8", "surrogatepass")
-    return PREFIX + urlsafe_b64encode(_check(body, tenant) + body).decode().rstrip("=")
+    return PREFIX + urlsafe_b64encode(_check(body, owner) + body).decode().rstrip("=")
 
 
-def memory_of(name: str, tenant: str = "") -> Memory:
-    """The memory of this name. Raises NotFound (-32015) for a word that this tenant was not given."""
+def memory_of(name: str, owner: Owner = ANYBODY) -> Memory:
+    """The memory of this name. Raises NotFound (-32015) for a word that this owner was not given."""
     memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_NAME else None
-    if memory is None or name_of(memory, tenant) != name:
+    if memory is None or not compare_digest(name_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")):
         raise NotFound("no such memory; send 'memoryId' exactly as it was answered", field="memoryId")
     return memory
 
@@ -50,5 +63,5 @@ def _read(word: str) -> Memory | None:
     return Memory(engine, own) if zero else None
 
 
-def _check(body: bytes, tenant: str) -> bytes:
-    return blake2b(tenant.encode() + b"\0" + body, digest_size=_CHECK, person=b"memory").digest()
+def _check(body: bytes, owner: Owner) -> bytes:
+    return blake2b(owner.tenant.encode() + b"\0" + body, digest_size=_CHECK, key=owner.key, person=b"memory").digest()

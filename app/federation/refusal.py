@@ -49,7 +49,7 @@ def _filter_error(
     known = {name for advertisement in refusing for name in advertisement.filter_fields}
     for leaf in tree.leaves:
         if leaf.field not in known:
-            return InvalidParams(f"filter field '{leaf.field}' is not advertised", field=leaf.field, detail=detail)
+            return InvalidParams(f"filter field '{leaf.field}' is not advertised", field=leaf.path, detail=detail)
     for fault in faults:
         if fault.kind == "shape":
             return InvalidParams(fault.message, field=fault.field, detail=detail)

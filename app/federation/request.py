@@ -22,7 +22,8 @@ def loop_reason(call: Call, members: Members) -> tuple[str, str] | None:
     """Why nothing may be forwarded at all (RCP §16, decision 3), if so."""
     if members.identity in call.meta.path:
         return "loop", f"this gateway ({members.identity}) is already in the federation path"
-    if call.meta.depth is not None and call.meta.depth <= 0:
+    # An aggregator takes one level for itself, and nothing is forwarded at depth 0.
+    if call.meta.depth is not None and call.meta.depth <= 1:
         return "depth", "the federation depth is used up"
     return None
 

@@ -80,6 +80,11 @@ def scoped(identity: str, session_id: str, tenant: Tenant | None = None) -> str:
     return blake2b(f"{owner}\0{session_id}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
+def scoped_key(key: str, tenant: Tenant) -> str:
+    """The `idempotencyKey` that engines see: equal keys of two tenants are two calls."""
+    return blake2b(f"{tenant.id}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
 def _size(owners: dict[str, str]) -> int:
     return len(owners) + 1
 

@@ -1,13 +1,13 @@
-"""Into which engine's index a document belongs: the one its id names, else the one that is meant. Pure.
+"""Which engines a write goes to: those whose namespace an id has, else the default writer. Pure.
 
-An id `docs:7` belongs to the engine whose `idNamespace` is `docs`, which knows it as `7`. It refuses to know what is
-done to documents.
+An id `docs:7` belongs to the engine whose `idNamespace` is `docs`, which knows it as `7`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.federation.candidates import Candidates
+from app.federation.catalog import precedence
 from app.federation.engine import Engine
 from app.federation.membership import Members
 from app.protocol.documents import NAMESPACE_END, DocumentId, namespace_in
@@ -17,19 +17,59 @@ from app.protocol.params import GatewayOptions
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The writable engines of one call, and which of them is meant where an id does not say."""
+    """The engines of one call that can be written to, and which of them is meant where an id does not say."""
 
     engines: Sequence[Engine]
     target: Engine | None
     owners: dict[str, list[Engine]]
-    """Namespace -> the writable engines whose ids begin with it; none of them for one that is not writable."""
+    """Namespace -> the writable engines whose ids begin with it; empty if none of them is writable."""
+    awaited: Engine | None = None
+    """The default writer while it has never been reached: nothing is written elsewhere in its place."""
 
-    def of(self, document_id: DocumentId | None, path: str) -> tuple[list[Engine], DocumentId | None]:
-        """(whose it is, its id there). Raises InvalidParams naming `path` if that is not to be told."""
+    def keeper(self, document_id: DocumentId | None, path: str) -> tuple[Engine, DocumentId | None]:
+        """(the engine that a document is added to, its id there). Raises InvalidParams naming `path`."""
+        owners, known_as = self._owners(document_id, path)
+        return self.writer() if owners is None else default_of(owners), known_as
+
+    def holders(self, document_id: DocumentId, path: str) -> tuple[list[Engine], DocumentId | None]:
+        """(the engines that may hold a document, its id there). Raises InvalidParams naming `path`.
+
+        An id without a namespace is looked for wherever `index/add` may have put it: at every engine without a
+        namespace, and at the default writer.
+        """
+        owners, known_as = self._owners(document_id, path)
+        if owners is not None:
+            return owners, known_as
+        if self.target is not None:
+            return [self.target], known_as
+        writer = self.writer()
+        return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], known_as
+
+    def writer(self) -> Engine:
+        """The engine that is written to where an id does not say. Raises BackendUnavailable (-32010)."""
+        if self.target is not None:
+            return self.target
+        if self.awaited is not None:
+            raise BackendUnavailable(
+                f"engine '{self.awaited.id}', the default writer, has not been reached yet",
+                retryable=True,
+                detail=self.awaited.down_reason,
+            )
+        return default_of(self.engines)
+
+    def chosen(self, ids: Iterable[DocumentId | None] = (None,)) -> str | None:
+        """The default writer's id, if the call left a choice and any of these documents goes there for that."""
+        if self.target is not None or len(self.engines) == 1:
+            return None
+        unnamed = any((named := namespace_in(each)) is None or named[0] not in self.owners for each in ids)
+        return default_of(self.engines).id if unnamed else None
+
+    def _owners(self, document_id: DocumentId | None, path: str) -> tuple[list[Engine] | None, DocumentId | None]:
+        """(the engines whose namespace the id has, or None; the id without it)."""
         named = namespace_in(document_id)
         owners = None if named is None else self.owners.get(named[0])
         if named is None or owners is None:
-            return [self.only()], document_id
+            return None, document_id
         if self.target is not None and self.target in owners:
             return [self.target], named[1]
         if not owners or self.target is not None:
@@ -37,16 +77,10 @@ class Shelf:
             raise InvalidParams(f"'{path}' belongs to {whose}", field=path)
         return owners, named[1]
 
-    def only(self) -> Engine:
-        """The engine that is meant where an id does not say. Raises InvalidParams naming the choices."""
-        if self.target is not None:
-            return self.target
-        if len(self.engines) == 1:
-            return self.engines[0]
-        raise InvalidParams(
-            f"say which engine is meant in 'x-gateway.engine': one of {', '.join(choices(self.engines))}",
-            field="x-gateway.engine",
-        )
+
+def default_of(engines: Sequence[Engine]) -> Engine:
+    """The default writer: an engine with the flag `writer`, else the highest priority, then the smallest id."""
+    return min(engines, key=lambda engine: precedence(engine.entry.writer, engine.entry.priority, engine.id))
 
 
 def shelf_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> Shelf:
@@ -59,7 +93,20 @@ def shelf_of(candidates: Candidates, members: Members, gateway: GatewayOptions) 
             owned = owners.setdefault(engine.entry.id_namespace, [])
             if engine in candidates.engines:
                 owned.append(engine)
-    return Shelf(candidates.engines, _target(candidates, members, gateway.engine), owners)
+    target = _target(candidates, members, gateway.engine)
+    return Shelf(candidates.engines, target, owners, _awaited(candidates, members))
+
+
+def _awaited(candidates: Candidates, members: Members) -> Engine | None:
+    """The engine flagged as writer that comes first, if nobody knows yet whether it can be written to."""
+    unknown = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
+    flagged = [
+        engine
+        for engine in members.engines
+        if engine.entry.writer and (engine.id in unknown or engine in candidates.engines)
+    ]
+    first = default_of(flagged) if flagged else None
+    return first if first is not None and first.id in unknown else None
 
 
 def public(document_id: DocumentId, engine: Engine) -> DocumentId:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from app.fusion.invisible import readable, revealed
 from app.fusion.merge import Fusion
 from app.fusion.trust import distrusted, suspected
 
@@ -21,6 +22,10 @@ MAX_TEXT = 262_144
 
 MAX_ATTEMPTS = 200
 """Places in a text at which a phrase may begin that are looked at: no text can be written so as to take long."""
+
+
+STEP = 32_768
+"""Characters that are looked at in one go: about 2 ms."""
 
 
 class Phrase(NamedTuple):
@@ -90,21 +95,14 @@ PHRASES = (
 MARKUP = ("<|im_start|>", "<|im_end|>", "<|system|>", "<|endoftext|>", "<|eot_id|>", "[inst]", "[/inst]", "<<sys>>")
 """Marks by which chat templates tell who speaks; they have no business in a document."""
 
-_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-"""Embeddings, overrides and isolates: text that is shown in another order than it is read."""
-_HIDDEN = re.compile("[\u200b\u2060-\u2064\ufeff\u180e]{3}")
-"""A run of characters without width: a text within the text."""
-_TAGS = re.compile("[\U000e0001-\U000e007f](?<![\U0001f3f4\U000e0020-\U000e007f].)", re.DOTALL)
-"""Tag characters, but for flags that are made of them."""
-
 
 def reasons(text: str) -> Iterator[str]:
     """The names of what a text fits, `invisible` and `markup` first."""
     text = text[:MAX_TEXT]
     if not text.isascii():
-        if _BIDI.search(text) or _HIDDEN.search(text) or _TAGS.search(text):
+        if revealed(text) is not text:
             yield "invisible"
-        text = normalize("NFKC", text)
+        text = normalize("NFKC", readable(text))
     text = text.lower().replace("’", "'")
     if any(mark in text for mark in MARKUP):
         yield "markup"
@@ -113,30 +111,55 @@ def reasons(text: str) -> Iterator[str]:
             yield phrase.name
 
 
-def suspicious(hit: Hit) -> bool:
-    """Whether anything that a model would be shown of this hit fits a pattern."""
-    return any(True for text in _texts(hit) for _ in reasons(text))
-
-
 class Screen:
     """What is done with hits before they are served; made for one request.
 
-    `marked`, `reported` and `dropped` count what it found when it looked last.
+    `marked`, `reported` and `dropped` count what it found when it looked last. No text is looked at twice.
     """
 
-    __slots__ = ("_known", "_mode", "dropped", "marked", "reported")
+    __slots__ = ("_judged", "_known", "_mode", "dropped", "marked", "reported")
 
     def __init__(self, mode: str, known: Container[str] = ()) -> None:
         """`mode`: off, mark or drop, for what looks like injection; `known`: ids of hits that were reported."""
         self._mode = mode
         self._known = known
+        self._judged: dict[str, bool] = {}
+        """Text -> whether it looks like injection."""
         self.marked = self.reported = self.dropped = 0
+
+    def steps(self, fusion: Fusion, start: int, stop: int) -> Iterator[None]:
+        """Look ahead at the texts that `kept`, and `inspect` for the hits from `start` to `stop`, will ask about.
+
+        Yields after every STEP characters: looking at all texts of an answer can take a second, and whoever iterates
+        lets others have their turn in between.
+        """
+        if self._mode == "off":
+            return
+        left = STEP
+        for hit in fusion.hits() if self._mode == "drop" else fusion.hits(start, stop):
+            for text in _texts(hit):
+                if text not in self._judged:
+                    self._judged[text] = _fits(text)
+                    left -= min(len(text), MAX_TEXT)
+                    if left <= 0:
+                        left = STEP
+                        yield
+
+    def suspicious(self, hit: Hit) -> bool:
+        """Whether anything that a model would be shown of this hit fits a pattern."""
+        judged = self._judged
+        for text in _texts(hit):
+            if text not in judged:
+                judged[text] = _fits(text)
+            if judged[text]:
+                return True
+        return False
 
     def kept(self, fusion: Fusion) -> Fusion:
         """The same order without what is to be left out."""
         if self._mode != "drop":
             return fusion
-        sound = [place for place, hit in enumerate(fusion.hits()) if not suspicious(hit)]
+        sound = [place for place, hit in enumerate(fusion.hits()) if not self.suspicious(hit)]
         self.dropped = len(fusion) - len(sound)
         return fusion.pick(sound) if self.dropped else fusion
 
@@ -147,12 +170,16 @@ class Screen:
             if f"{hit['id']}" in self._known:
                 hit["trust"] = distrusted(hit.get("trust"))
                 self.reported += 1
-            elif self._mode == "mark" and suspicious(hit):
+            elif self._mode == "mark" and self.suspicious(hit):
                 hit["trust"] = suspected(hit.get("trust"))
                 self.marked += 1
 
     def __repr__(self) -> str:
         return f"<Screen {self._mode}: {self.marked} marked, {self.reported} reported, {self.dropped} dropped>"
+
+
+def _fits(text: str) -> bool:
+    return any(True for _ in reasons(text))
 
 
 def _texts(hit: Hit) -> Iterator[str]:

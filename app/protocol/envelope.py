@@ -215,6 +215,11 @@ def success(request_id: str | int | float | None, result: Mapping[str, Any]) -> 
         return orjson.dumps(_pruned(response, MAX_WRITTEN_DEPTH))
 
 
+def writable(value: Any) -> Any:
+    """`value`, without what is nested too deep to be written inside of something else."""
+    return _pruned(value, MAX_WRITTEN_DEPTH - 20) if _deeper(value, MAX_WRITTEN_DEPTH - 20) else value
+
+
 def _pruned(value: Any, levels: int) -> Any:
     """`value` without the objects and arrays that are more than `levels` deep; raises nothing, changes nothing else."""
     if type(value) is dict:

@@ -15,6 +15,7 @@
     └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
         ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
         ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
+        │   └── Departed         departed; the engine is not what it was when the session began
         ├── TlsFailed            tls              ├── Refused            refused
         ├── BadStatus            http_status      ├── Overloaded         overloaded
         ├── ProtocolViolation    protocol         ├── BreakerOpen        breaker_open
@@ -190,6 +191,12 @@ class ConnectFailed(LegError):
     """No connection, or a child process that does not start: nothing was sent."""
 
     kind = "connect"
+
+
+class Departed(ConnectFailed):
+    """The engine is no longer what it was when the caller's session began: nothing was done."""
+
+    kind = "departed"
 
 
 class TlsFailed(LegError):

@@ -72,6 +72,13 @@ class FilterLeaf(NamedTuple):
     field: str
     op: str
     kinds: frozenset[str]
+    at: _Path = ("filter",)
+    """Where it stands in the tree."""
+
+    @property
+    def path(self) -> str:
+        """The field as a path in the params: `filter.year`, or `filter.and[0].year`."""
+        return f"{_path_name(self.at)}.{self.field}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class FilterFault:
 
     kind: Literal["field", "operator", "shape"]
     field: str
+    """As a path in the params."""
     operator: str
     message: str
 
@@ -95,8 +103,8 @@ class FilterFault:
 def read_filter(tree: Any, max_depth: int = 32, max_leaves: int = 256) -> FilterTree | None:
     """Check the structure of `params.filter` (RCP §8), whatever is advertised; None and `{}` are no filter.
 
-    `max_depth` bounds the combinators above a leaf. Raises InvalidParams (-32602) whose `field` is the leaf's field, or
-    the path of the node where there is none.
+    `max_depth` bounds the combinators above a leaf. Raises InvalidParams (-32602) whose `field` is the path of the
+    node, followed by the leaf's field where it has one.
     """
     if tree is None:
         return None
@@ -117,16 +125,17 @@ def fault_of(
     A field without a type (or with one that RCP does not define) takes every value that fits the operator, and
     `operators` None allows all of them.
     """
-    for name, op, kinds in tree.leaves:
+    for leaf in tree.leaves:
+        name, op, kinds, _ = leaf
         if name not in fields:
-            return FilterFault("field", name, op, f"filter field '{name}' is not advertised")
+            return FilterFault("field", leaf.path, op, f"filter field '{name}' is not advertised")
         if operators is not None and op not in operators:
-            return FilterFault("operator", name, op, f"filter operator '{op}' is not advertised")
+            return FilterFault("operator", leaf.path, op, f"filter operator '{op}' is not advertised")
         kind = fields[name]
         if kind is not None and kind in _VALUES and op != "exists":
             problem = _misfit(op, kinds, kind)
             if problem is not None:
-                return FilterFault("shape", name, op, f"filter field '{name}' is of type {kind}: {problem}")
+                return FilterFault("shape", leaf.path, op, f"filter field '{name}' is of type {kind}: {problem}")
     return None
 
 
@@ -182,49 +191,52 @@ def _read_leaf(name: Any, op: Any, value: Any, path: _Path) -> FilterLeaf:
     if type(name) is not str or not name:
         _refuse_node((path, "field"), "must be a non-empty string")
     if op is None:
-        _refuse(name, f"filter field '{name}' has no operator; its 'op' must be one of {', '.join(OPERATORS)}")
+        _refuse_node((path, name), f"has no operator; its 'op' must be one of {', '.join(OPERATORS)}")
     if type(op) is not str or op not in _OPERATORS:
-        _refuse(name, f"the operator of filter field '{name}' must be one of {', '.join(OPERATORS)}")
-    return FilterLeaf(name, op, _read_kinds(name, op, value))
+        _refuse_node((path, name), f"needs an 'op' that is one of {', '.join(OPERATORS)}")
+    leaf = FilterLeaf(name, op, _NOTHING, path)
+    return leaf._replace(kinds=_read_kinds(leaf, value))
 
 
-def _read_kinds(name: str, op: str, value: Any) -> frozenset[str]:
+def _read_kinds(leaf: FilterLeaf, value: Any) -> frozenset[str]:
     """The kinds of the value of one leaf. Raises InvalidParams where its shape does not fit the operator."""
-    if op == "exists":
+    if leaf.op == "exists":
         if value is not None and type(value) is not bool:
-            _refuse(name, f"'exists' on filter field '{name}' takes true or false, not {json_type(value)}")
+            _refuse(leaf.path, f"'exists' on '{leaf.path}' takes true or false, not {json_type(value)}")
         return _NOTHING
-    if op in _LISTED:
+    if leaf.op in _LISTED:
         if type(value) is not list or not 1 <= len(value) <= MAX_VALUES:
-            _refuse(name, f"'{op}' on filter field '{name}' takes an array of 1 to {MAX_VALUES} values")
-        return _read_listed(name, op, value)
-    kind = _read_kind(name, op, value)
-    if op in _ORDERED and kind not in _ORDERABLE:
-        _refuse(name, f"'{op}' on filter field '{name}' takes a number or an RFC 3339 date")
+            _refuse(leaf.path, f"'{leaf.op}' on '{leaf.path}' takes an array of 1 to {MAX_VALUES} values")
+        return _read_listed(leaf, value)
+    kind = _read_kind(leaf, value)
+    if leaf.op in _ORDERED and kind not in _ORDERABLE:
+        _refuse(leaf.path, f"'{leaf.op}' on '{leaf.path}' takes a number or an RFC 3339 date")
     return _ALONE[kind]
 
 
-def _read_kind(name: str, op: str, value: Any) -> str:
+def _read_kind(leaf: FilterLeaf, value: Any) -> str:
     kind = _KINDS.get(type(value))
     if kind is None:
-        _refuse(name, f"'{op}' on filter field '{name}' takes a string, a number or a boolean, not {json_type(value)}")
+        _refuse(
+            leaf.path, f"'{leaf.op}' on '{leaf.path}' takes a string, a number or a boolean, not {json_type(value)}"
+        )
     if kind == "string":
         return "date" if _is_date(value) else "string"
     if kind == "int" and not -MAX_INTEGER <= value <= MAX_INTEGER:
-        _refuse(name, f"the value of filter field '{name}' must be within ±2^53; send longer numbers as strings")
+        _refuse(leaf.path, f"the value of '{leaf.path}' must be within ±2^53; send longer numbers as strings")
     return kind
 
 
-def _read_listed(name: str, op: str, values: list[Any]) -> frozenset[str]:
+def _read_listed(leaf: FilterLeaf, values: list[Any]) -> frozenset[str]:
     """As `_read_kind` for each of `values`, without a call for each: such lists may be long.
 
     Strings are dates only if all of them are; where one is not, no date field can take the list anyway.
     """
     found = set(map(type, values))
     for strange in found - _KINDS.keys():
-        _read_kind(name, op, next(value for value in values if type(value) is strange))
+        _read_kind(leaf, next(value for value in values if type(value) is strange))
     if int in found:
-        _read_kind(name, op, max((value for value in values if type(value) is int), key=abs))
+        _read_kind(leaf, max((value for value in values if type(value) is int), key=abs))
     kinds = {_KINDS[kind] for kind in found}
     if str in found and all(_is_date(value) for value in values if type(value) is str):
         kinds ^= {"string", "date"}

@@ -29,9 +29,6 @@ GATES: Final = MappingProxyType(
 )
 """Method -> the capability that must be advertised for it (RCP §7)."""
 
-RETRIEVAL_CAPABILITIES: Final = frozenset({"embed", "rerank", "retrieve", "graph"})
-"""Capabilities of which at least one is needed to conform to L0 (RCP §14)."""
-
 
 def gate_of(method: str) -> str | None:
     """The capability that gates `method`, or None if it is no gated method of RCP.

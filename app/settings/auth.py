@@ -32,6 +32,9 @@ class AuthSettings(Section):
     """The tenants, their keys and what they may; needed by `keys` and `jwt`."""
     max_failures: int = Field(default=20, ge=1, le=10_000)
     """Wrong credentials an address may present in a minute; after that it is answered 429 without a line in the log."""
+    secret: str | None = Field(default=None, min_length=16, max_length=1024, repr=False)
+    """Key of the names that callers are given, such as `memoryId`; the same for every replica and after every restart.
+    By default one is drawn and kept in the shared state, or without it until the next restart."""
 
 
 class JwtSettings(Section):

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from app.settings.document import read_yaml
 from app.settings.faults import Fault, SettingsError, dotted, shown
+from app.settings.section import without_annotations
 
 PREFIX = "RCP_GATEWAY__"
 
@@ -77,7 +78,7 @@ def stray_references(document: Any) -> list[Fault]:
     faults: list[Fault] = []
     for index, entry in enumerate(engines if isinstance(engines, list) else []):
         if isinstance(entry, dict):
-            for key, value in entry.items():
+            for key, value in without_annotations(entry).items():
                 if key != "headers":
                     _find_references(value, ("engines", index, key), faults)
     return faults
@@ -89,7 +90,7 @@ def _find_references(value: Any, at: tuple[str | int, ...], faults: list[Fault])
         message = f"{found[0]} is not filled in here, only in header values"
         faults.append(Fault(dotted(at), message, f"write the value itself{advice and ', '}{advice}"))
     elif isinstance(value, dict):
-        for key, inner in value.items():
+        for key, inner in without_annotations(value).items():
             _find_references(inner, (*at, str(key)), faults)
     elif isinstance(value, list):
         for index, inner in enumerate(value):

@@ -25,6 +25,8 @@ def masked(wishes: GatewaySettings | Registry) -> dict[str, Any]:
             entry["replicas"] = [masked_url(url) for url in entry["replicas"]]
     else:
         shown["state"]["url"] = masked_url(re.sub(r"//.*@", f"//{MASK}@", shown["state"]["url"]))
+        if shown["auth"]["secret"] is not None:
+            shown["auth"]["secret"] = MASK
         for section, key in (("jwt", "jwks_url"), ("traces", "endpoint")):
             if shown[section][key] is not None:
                 shown[section][key] = masked_url(shown[section][key])

@@ -43,6 +43,9 @@ class EngineEntry(_Registry):
     """Higher wins where one engine must be chosen (types, bodies, embedding space)."""
     required: bool = False
     """Its failure fails the whole request with its code."""
+    writer: bool = False
+    """Where several engines can be written to, or keep memories: `index/add` and `memory/build` go to this one if the
+    call names none. Without such an engine the one of the highest `priority` is taken."""
 
     enabled: bool = True
     """False: known, reported as `disabled`, never asked."""
@@ -302,7 +305,8 @@ class FederationSettings(_Section):
     """Stacked gateways (RCP §16)."""
 
     depth: int = Field(default=3, ge=0, le=32)
-    """Levels of aggregators below us when the caller does not say, and the most it may say."""
+    """Depth of a request that states none, and the most it may state. Each gateway takes one, and one that receives
+    1 or less asks nobody."""
 
 
 class EnginesSettings(_Section):

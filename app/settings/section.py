@@ -4,11 +4,24 @@ changed afterwards.
 Decides how models of this room behave; it refuses to know what any of them says.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
+
+ANNOTATION = r"^(\$schema$|description$|x-)"
+"""Keys for people and editors: allowed in every object whose keys are fixed, and ignored."""
+
+_is_annotation = re.compile(ANNOTATION).search
+
+
+def without_annotations(value: Any) -> Any:
+    """`value`, an object of a file, without the keys that mean nothing to the gateway; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {key: held for key, held in value.items() if not (isinstance(key, str) and _is_annotation(key))}
 
 
 class Misplaced(ValueError):
@@ -22,15 +35,24 @@ class Misplaced(ValueError):
 class Section(BaseModel):
     """snake_case in the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={"patternProperties": {ANNOTATION: {}}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ignore_annotations(cls, value: Any) -> Any:
+        return without_annotations(value)
 
 
-class RegistrySection(BaseModel):
+class RegistrySection(Section):
     """camelCase in the file, as in RCP itself."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, alias_generator=to_camel, populate_by_name=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 def words(value: Any) -> Any:

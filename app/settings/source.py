@@ -17,6 +17,7 @@ from app.settings.document import read_json, read_text, read_yaml
 from app.settings.environment import apply, fill_headers, read_overrides, stray_references
 from app.settings.faults import SettingsError
 from app.settings.schema import GatewaySettings, Registry
+from app.settings.section import without_annotations
 from app.settings.tenants import Tenants, read_tenants
 from app.settings.verdict import faults_of
 from app.settings.watch import Watch
@@ -105,7 +106,18 @@ def load_registry(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
 
 
 def _fingerprint(written: Any) -> str:
-    """Taken before secrets are filled in, over what is written but not how: order and white space do not matter."""
-    engines = sorted(written["engines"], key=lambda entry: str(entry["id"]))
-    canonical = json.dumps({**written, "engines": engines}, sort_keys=True, separators=(",", ":"))
+    """Taken before secrets are filled in, over what is written but not how: order, white space and annotations do not
+    matter."""
+    document = _plain(written)
+    engines = sorted(document["engines"], key=lambda entry: str(entry["id"]))
+    canonical = json.dumps({**document, "engines": engines}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def _plain(written: Any) -> Any:
+    """The registry without annotations; a header's name may look like one and stays."""
+    if isinstance(written, list):
+        return [_plain(member) for member in written]
+    if not isinstance(written, dict):
+        return written
+    return {key: held if key == "headers" else _plain(held) for key, held in without_annotations(written).items()}

@@ -20,7 +20,15 @@ class Alone:
         """Never: there is nobody to be cut off from."""
         return False
 
-    def store(self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None) -> Store:
+    def store(
+        self,
+        use: str,
+        local: MemoryStore,
+        *,
+        constant: bool = False,
+        max_bytes: int | None = None,
+        lasting: bool = False,
+    ) -> Store:
         """`local` as it is."""
         return local
 

@@ -35,12 +35,17 @@ class SharedState:
         return not self._link.up
 
     def store(
-        self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None
+        self,
+        use: str,
+        local: MemoryStore,
+        *,
+        constant: bool = False,
+        max_bytes: int | None = None,
+        lasting: bool = False,
     ) -> SharedStore:
         """A store over the link that falls back on `local`."""
-        return SharedStore(
-            use, self._link, local, self._namespace, self._metrics, constant=constant, max_bytes=max_bytes
-        )
+        namespace = self._lasting_namespace if lasting else self._namespace
+        return SharedStore(use, self._link, local, namespace, self._metrics, constant=constant, max_bytes=max_bytes)
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> SharedLimiter:
         """Where limits are counted."""
@@ -58,6 +63,9 @@ class SharedState:
 
     def _namespace(self) -> str:
         return f"{self._wishes.prefix}:{self._identity()}"
+
+    def _lasting_namespace(self) -> str:
+        return f"{self._wishes.prefix}:{self._name}"
 
     def __repr__(self) -> str:
         return f"<SharedState of {self._namespace()}, {self._link!r}>"

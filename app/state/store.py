@@ -63,8 +63,17 @@ class Sharing(Protocol):
         """Whether what is shared is not at hand, so that every process is on its own."""
         ...
 
-    def store(self, use: str, local: MemoryStore, *, constant: bool = False, max_bytes: int | None = None) -> Store:
-        """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone."""
+    def store(
+        self,
+        use: str,
+        local: MemoryStore,
+        *,
+        constant: bool = False,
+        max_bytes: int | None = None,
+        lasting: bool = False,
+    ) -> Store:
+        """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone;
+        `lasting`: values stay when the registry changes."""
         ...
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> Limiter:

@@ -11,13 +11,17 @@ from typing import TextIO
 
 
 class Sink:
-    """Writes whole lines and raises nothing. `lost` counts those that could not be written since it last said so."""
+    """Writes whole lines and raises nothing. `lost` counts those that could not be written since it last said so.
 
-    __slots__ = ("__weakref__", "_descriptor", "_stream", "lost")
+    Of a line that a pipe took in part the rest is written before any other line.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "_rest", "_stream", "lost")
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._descriptor = _descriptor_of(stream)
+        self._rest = b""
         self.lost = 0
 
     def write(self, text: str) -> int:
@@ -32,7 +36,9 @@ class Sink:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Write the rest of a line, if there is one and it can be written."""
+        with suppress(OSError, ValueError):
+            self._finish()
 
     def isatty(self) -> bool:
         """Whether a person reads along."""
@@ -43,8 +49,15 @@ class Sink:
             self._stream.write(text)
             self._stream.flush()
         else:
+            self._finish()
             data = text.encode("utf-8", "backslashreplace")
-            if os.write(self._descriptor, data) < len(data):
+            self._rest = data[os.write(self._descriptor, data) :]
+
+    def _finish(self) -> None:
+        """Write what is left of the line before. Raises BlockingIOError if that does not go through as a whole."""
+        if self._rest and self._descriptor is not None:
+            self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+            if self._rest:
                 raise BlockingIOError("a long line went through in part")
 
     def __repr__(self) -> str:

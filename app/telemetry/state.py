@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 FAILURES = ("timeout", "connection", "refused")
 """Why Redis did not give what it was asked: no answer in time, no connection, an error as the answer."""
 
-USES = ("pages", "sessions", "limits", "idempotency", "handshakes", "suspicions")
+USES = ("pages", "sessions", "limits", "idempotency", "handshakes", "session-engines", "secret", "suspicions")
 """What the state is kept for."""
 
 

@@ -41,16 +41,30 @@ async def test_capabilities_are_merged_as_one_server(engines: Any) -> None:
 
 
 async def test_conformance_is_never_overclaimed(engines: Any) -> None:
-    """Without filter and citations it is L0; with no engine reached there is nothing to claim."""
+    """Without filter and citations it is L0, and with no engine reached: a level is always stated."""
     plain = await engines(capabilities=PLAIN)
     async with running([entry("plain", plain)]) as gateway:
         assert (await gateway.result("info"))["_meta"]["conformance"] == "L0"
     async with running([entry("down", "http://127.0.0.1:1/rcp")], reach=False) as gateway:
         info = await gateway.result("info")
-        assert "conformance" not in info["_meta"]
+        assert info["_meta"]["conformance"] == "L0"
         assert info["capabilities"] == {"catalog": {"engines": 0}}
         assert (await gateway.result("catalog/list")) == {"engines": []}
         assert (await gateway.error("retrieve", {"query": "q"}))["code"] == -32010
+
+
+async def test_the_token_budget_is_advertised(engines: Any) -> None:
+    """It is ours, whatever engines can: a caller that looks before it asks finds it."""
+    async with running([entry("plain", await engines(capabilities=PLAIN))]) as gateway:
+        assert (await gateway.result("info"))["capabilities"]["retrieve"]["tokenBudget"] is True
+        assert "tokens" in (await gateway.retrieve(tokenBudget=10))["usage"]
+
+
+async def test_a_level_is_stated_whatever_engines_offer(engines: Any) -> None:
+    """Also with engines that have no retrieval capability of the lowest level."""
+    for capability in ({"sparseEmbed": {"identity": "m"}}, {"memory": {}}):
+        async with running([entry("e", await engines(capabilities=capability))]) as gateway:
+            assert (await gateway.result("info"))["_meta"]["conformance"] == "L0"
 
 
 async def test_the_catalog_lists_engines_as_they_are(engines: Any) -> None:
@@ -101,9 +115,9 @@ async def test_an_option_is_routed_to_who_can(engines: Any, option: Any) -> None
 @pytest.mark.parametrize(
     ("option", "code", "data"),
     [
-        ({"filter": {"field": "nope", "op": "eq", "value": 1}}, -32602, ("field", "nope")),
+        ({"filter": {"field": "nope", "op": "eq", "value": 1}}, -32602, ("field", "filter.nope")),
         ({"filter": {"field": "lang", "op": "in", "value": ["en"]}}, -32005, ("option", "filter.operators")),
-        ({"filter": {"field": "lang", "op": "gte", "value": 3}}, -32602, ("field", "lang")),
+        ({"filter": {"field": "lang", "op": "gte", "value": 3}}, -32602, ("field", "filter.lang")),
         ({"filter": {"and": []}}, -32602, ("field", "filter.and")),
         ({"unit": "page"}, -32005, ("option", "unit")),
         ({"mmr": {"lambda": 0.5}}, -32005, ("option", "mmr")),

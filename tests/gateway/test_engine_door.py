@@ -61,7 +61,7 @@ async def test_it_describes_itself_as_that_engine(engines: Starter) -> None:
             assert result["server"]["name"] == "docs-server"
             assert result["capabilities"] == {key: CAPABILITIES[key] for key in ("retrieve", "rerank", "x-acme")}
             assert result["_meta"]["x-gateway"]["engine"] == "docs"
-            assert "conformance" not in result["_meta"]
+            assert result["_meta"]["conformance"] == "L0"
         assert await gateway.result("ping", {"nonce": "n"}, **DOCS) == {"nonce": "n"}
         assert await gateway.result("shutdown", **DOCS) == {}
         assert (await gateway.error("initialize", {"protocolVersion": 0}, **DOCS))["code"] == -32002
@@ -69,7 +69,7 @@ async def test_it_describes_itself_as_that_engine(engines: Starter) -> None:
 
 
 async def test_the_level_is_what_the_engine_claims(engines: Starter) -> None:
-    """The gateway claims no level for an engine that claims none, whatever it advertises."""
+    """The gateway claims no more than the lowest level for an engine that claims none, whatever it advertises."""
     docs = await engines()
     said = {"protocolVersion": 1, "server": {"name": "s", "version": "1"}, "capabilities": {"retrieve": {}}}
     docs.answers["initialize"] = docs.answers["info"] = {**said, "_meta": {"conformance": "L2"}}

@@ -271,16 +271,19 @@ async def test_federation_meta_is_decremented_and_extended(engines: Any) -> None
     assert second["traceId"] == "t1"
 
 
-@pytest.mark.parametrize("federation", [{"depth": 0, "path": []}, {"depth": 3, "path": ["x", "gw"]}])
+@pytest.mark.parametrize(
+    "federation", [{"depth": 0, "path": []}, {"depth": 1, "path": ["a"]}, {"depth": 3, "path": ["x", "gw"]}]
+)
 async def test_depth_and_cycles_end_in_an_empty_success(engines: Any, federation: Any) -> None:
-    """At depth 0, or with ourselves in the path, nobody is asked and the empty answer says why (decision 3)."""
+    """With no depth to pass on, or with ourselves in the path, nobody is asked; the empty answer says why."""
     well = await engines()
     async with running([entry("well", well)], {"server": {"id": "gw"}}) as gateway:
         result = await gateway.retrieve(_meta={"federation": federation})
     assert result["hits"] == []
     assert not well.requests()
     assert statuses(result) == {"well": "skipped"}
-    assert result["usage"]["notes"]
+    assert len(result["usage"]["notes"]) == 1
+    assert result["usage"]["notes"][0].startswith("no engine was asked: ")
 
 
 async def test_stacked_gateways_answer_and_a_ring_ends(engines: Any) -> None:

@@ -53,13 +53,25 @@ async def test_malformed_comes_before_the_handshake_rule(engines: Starter) -> No
 
 
 async def test_a_second_initialize_is_refused(engines: Starter) -> None:
-    """Once initialized a session cannot be negotiated again (-32600), by its token or by its address."""
+    """Once initialized the session of a token cannot be negotiated again (-32600)."""
     async with running([entry("e", await engines())], REQUIRED) as gateway:
         token = await token_of(gateway)
-        assert code(await initialize(gateway)) == -32600
-        assert code(await initialize(gateway, headers={"RCP-Session": token})) == -32600
-        assert code(await gateway.call("initialize", {"protocolVersion": 0})) == -32600
-        assert code(await gateway.call("retrieve", {"query": "q"})) is None
+        headers = {"RCP-Session": token}
+        assert code(await initialize(gateway, headers=headers)) == -32600
+        assert code(await gateway.call("initialize", {"protocolVersion": 0}, headers=headers)) == -32600
+        assert code(await gateway.call("retrieve", {"query": "q"}, headers=headers)) is None
+
+
+async def test_clients_at_one_address_do_not_lock_each_other_out(engines: Starter) -> None:
+    """SDK clients cannot send a token: each may initialize, and one that shuts down does not end it for the others."""
+    async with running([entry("e", await engines())], REQUIRED) as gateway:
+        for _ in range(3):
+            assert code(await initialize(gateway)) is None
+        for _ in range(2):
+            assert code(await gateway.call("shutdown")) is None
+            assert code(await gateway.call("retrieve", {"query": "q"})) is None
+        assert code(await gateway.call("shutdown")) is None
+        assert code(await gateway.call("retrieve", {"query": "q"})) == -32001
 
 
 async def test_a_failed_negotiation_initializes_nothing(engines: Starter) -> None:

@@ -48,19 +48,19 @@ async def test_a_name_outlives_the_gateway(engines: Any) -> None:
     assert sent(engine, "memory/recall")["memoryId"] == "m-1"
 
 
-async def test_which_engine_builds_must_be_said(engines: Any) -> None:
-    """With several, -32602 names the choices; `x-gateway.engine` or `x-gateway.engines` says it."""
+async def test_the_default_writer_builds(engines: Any) -> None:
+    """With several engines, unless `x-gateway.engine` or `x-gateway.engines` names another one."""
     one, two = await remembering(engines, build=BUILT), await remembering(engines, build=BUILT)
     async with running([entry("one", one), entry("two", two)]) as gateway:
-        error = await gateway.error("memory/build", {})
+        plain = await gateway.result("memory/build", {})
         named = await gateway.result("memory/build", {"x-gateway": {"engine": "two"}})
         await gateway.result("memory/build", {"x-gateway": {"engines": ["one"]}})
         unknown = await gateway.error("memory/build", {"x-gateway": {"engine": "nobody"}})
         other = {"memoryId": named["memoryId"], "x-gateway": {"engine": "one"}}
         foreign = await gateway.error("memory/build", other)
-    assert (error["code"], error["data"]["field"]) == (-32602, "x-gateway.engine")
-    assert "one, two" in error["message"]
-    assert (len(one.requests("memory/build")), len(two.requests("memory/build"))) == (1, 1)
+    assert reported(plain) == {"one": "ok", "two": "not_needed"}
+    assert plain["_meta"]["x-gateway"]["writer"] == "one"
+    assert (len(one.requests("memory/build")), len(two.requests("memory/build"))) == (2, 1)
     assert (unknown["code"], unknown["data"]["field"]) == (-32602, "x-gateway.engine")
     assert (foreign["code"], foreign["data"]["field"]) == (-32602, "x-gateway.engine")
 

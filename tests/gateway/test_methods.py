@@ -253,7 +253,7 @@ async def test_documents_find_their_engine_by_their_prefix(engines: Any) -> None
     docs, code = await engines(capabilities=WRITES), await engines(capabilities=WRITES)
 
     async def added(asked: Asked) -> Json:
-        return {"ids": [document["id"] for document in asked.params["documents"]]}
+        return {"ids": [document.get("id", "new") for document in asked.params["documents"]]}
 
     async def deleted(asked: Asked) -> Json:
         return {"deleted": len(asked.params["ids"])}
@@ -266,11 +266,23 @@ async def test_documents_find_their_engine_by_their_prefix(engines: Any) -> None
         result = await gateway.result("index/add", {"documents": [{"id": name, "text": "t"} for name in ids]})
         assert result["ids"] == ids
         assert (await gateway.result("index/delete", {"ids": ids}))["deleted"] == 3
-        error = await gateway.error("index/add", DOCUMENT)
+        await gateway.result("index/add", DOCUMENT)
     assert [document["id"] for document in code.requests("index/add")[0].params["documents"]] == ["1", "2"]
     assert docs.requests("index/delete")[0].params["ids"] == ["1"]
-    assert (error["code"], error["data"]["field"]) == (-32602, "x-gateway.engine")
-    assert "code, docs" in error["message"]
+    assert (len(code.requests("index/add")), len(docs.requests("index/add"))) == (2, 1)
+
+
+async def test_the_advertised_index_is_that_of_the_default_writer(engines: Any) -> None:
+    """What one call can rely on that names no engine: every option that is advertised works."""
+    plain = await engines(capabilities={"index": {"writable": True}})
+    able = await engines(capabilities={"index": {"writable": True, "chunking": True}})
+    able.answers["index/add"] = {"ids": ["x"]}
+    async with running([entry("plain", plain, priority=5), entry("able", able)], WRITING) as gateway:
+        assert (await gateway.result("info"))["capabilities"]["index"] == {"writable": True}
+    async with running([entry("plain", plain, priority=5), entry("able", able, writer=True)], WRITING) as gateway:
+        assert (await gateway.result("info"))["capabilities"]["index"] == {"writable": True, "chunking": True}
+        await gateway.result("index/add", {**DOCUMENT, "chunk": True})
+    assert plain.requests("index/add") == []
 
 
 async def test_a_caller_that_leaves_takes_its_call_along(engines: Any) -> None:

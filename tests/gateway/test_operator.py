@@ -12,6 +12,7 @@ from app.api.views import settings_view
 from app.settings.watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
+from tests.support.listening_gateway import listening
 from tests.support.log_lines import own_log
 from tests.support.ports import free_port
 from tests.support.running_gateway import START_SECONDS, Json, RunningGateway, entry, running
@@ -39,6 +40,11 @@ def asked(result: Json) -> dict[str, str]:
         ({"host": ""}, 403),
         ({"x-forwarded-for": "127.0.0.1"}, 403),
         ({"forwarded": "for=127.0.0.1"}, 403),
+        ({"via": "1.1 proxy"}, 403),
+        ({"x-forwarded-host": "gateway.example"}, 403),
+        ({"x-forwarded-proto": "https"}, 403),
+        ({"x-forwarded-prefix": "/"}, 403),
+        ({"x-real-ip": "127.0.0.1"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"sec-fetch-site": "same-origin"}, 200),
@@ -54,6 +60,18 @@ async def test_without_credentials_only_this_machine_is_let_in(headers: dict[str
             assert response.headers["cache-control"] == "no-store"
             if status != 200:
                 assert response.json()["error"]["code"] == -32012
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.1", 200), ("1.0", 403)])
+async def test_a_proxy_that_says_nothing_of_itself_is_known_by_its_version(version: str, status: int) -> None:
+    """nginx as it comes asks with HTTP/1.0, and names as the host the address that it was given."""
+    async with listening([]) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /admin/engines HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        head = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert int(head.split()[1]) == status
 
 
 @pytest.mark.parametrize(

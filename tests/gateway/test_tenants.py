@@ -79,7 +79,7 @@ async def test_a_filter_field_of_anothers_engine_is_unknown(engines: Any) -> Non
     async with running(await three(engines), tenants=TENANTS) as gateway:
         refused = await error(gateway, RED, "retrieve", params)
         allowed = await result(gateway, BLUE, "retrieve", params)
-    assert (refused["code"], refused["data"]["field"]) == (-32602, "secret")
+    assert (refused["code"], refused["data"]["field"]) == (-32602, "filter.secret")
     assert "blue" not in json.dumps(refused)
     assert allowed["hits"]
 

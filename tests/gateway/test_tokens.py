@@ -11,11 +11,14 @@ from time import time
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from app.api import jwks, tokens
 from app.settings.tenants import tenants_in
 from tests.support.authority import Authority
-from tests.support.issuer import Issuer, ec, issuing, published, rsa, secret, token
+from tests.support.issuer import Issuer, claims, ec, issuing, published, rsa, secret, token
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.tenancy import asked, bearer, result, tenant
@@ -78,6 +81,14 @@ def _critical() -> str:
     return f"{_part({'alg': 'ES256', 'kid': 'k1', 'crit': ['x'], 'x': 1})}.{body}.{signature}"
 
 
+def _signed(header: Json) -> str:
+    """A token with this header, signed as it stands."""
+    signed = f"{_part(header)}.{_part(claims())}"
+    signature = KEY.private_key.sign(signed.encode(), ECDSA(SHA256()))
+    pair = b"".join(number.to_bytes(32) for number in decode_dss_signature(signature))
+    return f"{signed}.{base64.urlsafe_b64encode(pair).decode().rstrip('=')}"
+
+
 def _part(value: Json) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
@@ -110,6 +121,11 @@ NOW = int(time())
         pytest.param(lambda: "a.b.c", id="no token"),
         pytest.param(lambda: "eyJhbGciOiJFUzI1NiJ9.e30.", id="no signature"),
         pytest.param(_critical, id="a critical header that nobody knows"),
+        pytest.param(
+            lambda: _signed({"alg": "ES256", "kid": "k1", "crit": []}), id="an empty list of critical headers"
+        ),
+        pytest.param(lambda: _signed({"alg": "ES256", "kid": "k1", "crit": None}), id="no list of critical headers"),
+        pytest.param(lambda: _signed({"alg": "ES256", "kid": "k1", "crit": ["kid"]}), id="a usual header as critical"),
     ],
 )
 async def test_what_is_not_believed_is_401(made: Any) -> None:
@@ -133,6 +149,16 @@ async def test_keys_and_tokens_together() -> None:
         async with believing(issuer, "jwt") as gateway:
             closed = await asked(gateway, STATIC, "info")
     assert wrong.status_code == closed.status_code == 401
+
+
+async def test_a_token_that_names_no_key() -> None:
+    """Those of the issuer's keys are tried that its algorithm can be made with, also while keys are being changed."""
+    keys = [ec("e1"), KEY, ec("e2"), rsa("r1")]
+    async with issuing(*keys) as issuer, believing(issuer) as gateway:
+        for key, algorithm in zip(keys, ["ES256"] * 3 + ["RS256"], strict=True):
+            assert await result(gateway, token(key, algorithm, {"kid": None}), "info")
+        for stranger in (token(ec("x"), "ES256", {"kid": None}), token(keys[3], "RS512", {"kid": None})):
+            assert (await asked(gateway, stranger, "info")).status_code == 401
 
 
 async def test_rsa_and_lists_of_audiences() -> None:

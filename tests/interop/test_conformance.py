@@ -80,14 +80,14 @@ async def test_the_gateway_proves_what_it_claims() -> None:
     """In front of two such engines, the gateway passes strictly, at the level that it claims."""
     with model_over_http() as one, model_over_http() as two:
         async with listening([entry("one", one), entry("two", two)]) as (_, port):
-            # With two engines to write to, writing is a matter of its own: test_memories_are_built_through_the_gateway.
-            report = await examined(HttpPeer(f"http://127.0.0.1:{port}/rcp", {}), write=False)
+            report = await examined(HttpPeer(f"http://127.0.0.1:{port}/rcp", {}))
     assert failed(report) == {}
     assert report.claimed == report.proved
     assert report.claimed in ("L1", "L2")
     wanted = {"framing.path", "framing.compact", "batch.malformed", "stream.progress", "pages.no-gaps", "filter.or"}
     assert wanted <= passed(report)
     assert {"graph.results", "feedback.accepted", "feedback.bad-signals", "memory.recall"} <= passed(report)
+    assert "memory.round-trip" in passed(report)
 
 
 async def test_memories_are_built_through_the_gateway() -> None:
@@ -104,7 +104,7 @@ async def test_the_gateway_proves_it_where_a_handshake_is_required() -> None:
     with model_over_http() as one, model_over_http() as two:
         settings = {"server": {"handshake": "required"}}
         async with listening([entry("one", one), entry("two", two)], settings) as (_, port):
-            report = await examined(f"http://127.0.0.1:{port}/rcp", write=False)
+            report = await examined(f"http://127.0.0.1:{port}/rcp")
     assert failed(report) == {}
     assert report.claimed == report.proved
     assert {"handshake.required", "handshake.version", "handshake.again"} <= passed(report)
@@ -116,7 +116,7 @@ async def test_the_gateway_proves_it_over_stdio(tmp_path: Path) -> None:
         registry = tmp_path / "rcp.json"
         registry.write_text(json.dumps({"engines": [entry("one", one), entry("two", two)]}), encoding="utf-8")
         peer = StdioPeer([sys.executable, "-m", "app", "stdio", "--registry", str(registry)])
-        report = await examined(peer, write=False)
+        report = await examined(peer)
     assert failed(report) == {}
     assert report.claimed == report.proved
     assert {"stdio.pipelined", "stdio.cancel", "stdio.end-of-input", "stream.progress"} <= passed(report)

@@ -108,6 +108,16 @@ async def test_memories() -> None:
     assert error.value.code == -32015
 
 
+async def test_memories_without_naming_an_engine() -> None:
+    """All that the SDK's client can say: the default writer builds, and its name leads back to it."""
+    one, two = scholar("one", "a"), scholar("two", "b", "c")
+    async with federation(one=one, two=two) as ask:
+        built = await ask(lambda client: client.memory_build(documents=[{"text": "t"}]))
+        recalled = await ask(lambda client: client.memory_recall("q", memory_id=built["memoryId"]))
+    assert [clue["query"] for clue in recalled["clues"]] == ["one"]
+    assert (len(told(one, "memory/build")), told(two, "memory/build")) == (1, [])
+
+
 async def test_feedback() -> None:
     """Signals on hits of a session find the servers that these came from."""
     one, two = scholar("one", "a", "b"), scholar("two", "b", "c")

@@ -138,6 +138,19 @@ async def test_writing() -> None:
         assert added["ids"] == ["d:1", "d:new1"]
         assert (await ask(lambda client: client.index_delete({"ids": added["ids"]})))["deleted"] == 2
         assert (await ask(lambda client: client.index_delete({"ids": added["ids"]})))["deleted"] == 0
-        assert await ask(code_of(lambda client: client.index_add({"documents": documents[1:]}))) == -32602
     assert [params["documents"][0]["id"] for method, params in docs.asked if method == "index/add"] == ["1"]
     assert code.asked == []
+
+
+async def test_writing_without_naming_an_engine() -> None:
+    """All that the SDK's client can say. Two servers take documents: one is the default writer, both are cleaned up."""
+    one, two = library("one"), library("two")
+    async with federation(("one", one, {}), ("two", two, {"priority": 1})) as ask:
+        added = await ask(lambda client: client.index_add({"documents": [{"id": "x", "text": "t"}, {"text": "u"}]}))
+        assert added["ids"] == ["x", "new1"]
+        assert added["_meta"]["x-gateway"]["writer"] == "two"
+        assert one.asked == []
+        elsewhere = {"documents": [{"id": "x", "text": "old"}], "x-gateway": {"engine": "one"}}
+        await ask(lambda client: client.index_add(elsewhere))
+        assert (await ask(lambda client: client.index_delete({"ids": ["x"]})))["deleted"] == 2
+        assert (await ask(lambda client: client.index_delete({"ids": ["x", "new1"]})))["deleted"] == 1

@@ -7,6 +7,8 @@ short ones stay whole, and what was cut says so. It refuses to know how passages
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.fusion.invisible import revealed
+
 Passage = dict[str, Any]
 Hit = Mapping[str, Any]
 
@@ -44,7 +46,11 @@ def cut(text: bytes, size: int) -> str:
 
 
 def text_of(hit: Hit) -> str:
-    """The hit's text, else the texts of its content blocks (RCP §4.4)."""
+    """The hit's text, else the texts of its content blocks (RCP §4.4), without what is hidden in it."""
+    return revealed(_written(hit))
+
+
+def _written(hit: Hit) -> str:
     text = hit.get("text")
     if type(text) is str:
         return text
@@ -59,7 +65,7 @@ def title_of(hit: Hit) -> str:
     names = [_object(hit, "citation").get("title"), _object(hit, "meta").get("title")]
     lines = text_of(hit)[: 4 * MAX_TITLE].strip().splitlines()
     for name in (*names, lines[0] if lines else None, str(hit["id"])):
-        flat = " ".join(name.split()) if type(name) is str else ""
+        flat = " ".join(revealed(name[: 4 * MAX_TITLE]).split()) if type(name) is str else ""
         if flat:
             return flat if len(flat) <= MAX_TITLE else flat[: MAX_TITLE - 1] + "…"
     return str(hit["id"])
@@ -89,8 +95,11 @@ def trust_of(hit: Hit) -> str:
 
 
 def suspected(hit: Hit) -> bool:
-    """Whether somebody suspects that the text gives a model orders (RCP §15)."""
-    return _object(hit, "trust").get("injectionSuspected") is True
+    """Whether somebody suspects that the text gives a model orders (RCP §15), or something is hidden in it."""
+    if _object(hit, "trust").get("injectionSuspected") is True:
+        return True
+    titles = (_object(hit, "citation").get("title"), _object(hit, "meta").get("title"))
+    return any(revealed(text) is not text for text in (_written(hit), *titles) if type(text) is str)
 
 
 def _passage(hit: Hit, text: bytes, share: int) -> Passage:

@@ -287,9 +287,9 @@ ALL = {
 @pytest.mark.parametrize(
     ("capabilities", "level"),
     [
-        ({}, None),
-        ({"catalog": {"engines": 0}}, None),
-        ({"filter": {}, "citations": {}, "streaming": {}, "transform": {}, "sparseEmbed": {}}, None),
+        ({}, "L0"),
+        ({"catalog": {"engines": 0}}, "L0"),
+        ({"filter": {}, "citations": {}, "streaming": {}, "transform": {}, "sparseEmbed": {}}, "L0"),
         ({"embed": {}}, "L0"),
         ({"graph": {}, "rerank": {}, "streaming": {}}, "L0"),
         ({"retrieve": {}}, "L0"),
@@ -307,8 +307,8 @@ ALL = {
         ({**ALL, "transform": {}, "streaming": {}}, "L2"),
     ],
 )
-def test_conformance_never_overclaims(capabilities: dict[str, Any], level: str | None) -> None:
-    """A level is claimed only if everything it asks for is advertised."""
+def test_conformance_never_overclaims(capabilities: dict[str, Any], level: str) -> None:
+    """A level is claimed only if everything it asks for is advertised; the lowest is stated at least."""
     assert conformance(capabilities) == level
 
 
@@ -332,7 +332,7 @@ def test_the_catalog_tells_where_engines_are() -> None:
 
 
 def test_info_is_the_result_of_a_handshake() -> None:
-    """info has version, identity, capabilities and the level they prove, and no level where none is proved."""
+    """info has version, identity, capabilities and the level they prove, the lowest at least."""
     gateway = {"id": "gw-1", "epoch": 2}
     result = info(protocol_version=1, name="gw", version="0.1", capabilities=ALL, gateway=gateway)
     assert result == {
@@ -342,7 +342,7 @@ def test_info_is_the_result_of_a_handshake() -> None:
         "_meta": {"conformance": "L1", "x-gateway": gateway},
     }
     bare = info(protocol_version=1, name="gw", version="0.1", capabilities={}, gateway=gateway)
-    assert bare["_meta"] == {"x-gateway": gateway}
+    assert bare["_meta"] == {"conformance": "L0", "x-gateway": gateway}
 
 
 _names = st.sampled_from(["year", "lang", "price"])

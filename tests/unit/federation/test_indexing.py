@@ -15,6 +15,7 @@ from app.protocol.errors import (
     CapabilityMissing,
     ConnectFailed,
     DeadlineExceeded,
+    ForeignError,
     InvalidParams,
     LegTimeout,
     OptionUnsupported,
@@ -70,19 +71,60 @@ async def test_an_index_that_states_nothing_may_be_written_to() -> None:
     assert (await add(library("w", offer={}), documents=texts("x")))["ids"] == ["x"]
 
 
-async def test_among_several_the_call_must_choose() -> None:
-    """-32602 naming the choices; `x-gateway.engine` makes it, and so does naming one in `x-gateway.engines`."""
-    a, b = library("a"), library("b")
+async def test_among_several_the_default_writer_is_meant() -> None:
+    """The highest priority, then the smallest id; the result says so. A call may name another one."""
+    a, b, c = library("a"), library("b", priority=1), library("c", priority=1)
+    result = await add(a, b, c, documents=texts("x", None))
+    assert told(result) == {"a": "not_needed", "b": "ok", "c": "not_needed"}
+    assert result["_meta"]["x-gateway"]["writer"] == "b"
+    assert result["usage"]["notes"] == ["written to 'b', the default writer; 'x-gateway.engine' names another one"]
+    named = await add(a, b, documents=texts("x"), **to("a"))
+    assert told(named) == {"a": "ok", "b": "not_needed"}
+    assert "usage" not in named
+    narrowed = await add(a, b, documents=texts("x"), **{"x-gateway": {"engines": ["a"]}})
+    assert told(narrowed) == {"a": "ok", "b": "not_selected"}
+
+
+async def test_the_registry_may_name_the_default_writer() -> None:
+    """The flag wins over any priority, and whoever has it and is read-only is none."""
+    a, b = library("a", priority=9), library("b", writer=True)
+    readonly = library("c", offer={"writable": False}, writer=True, priority=10)
+    assert told(await add(a, b, readonly, documents=texts("x")))["b"] == "ok"
+
+
+async def test_nothing_is_written_elsewhere_while_the_named_writer_is_unknown() -> None:
+    """Documents would otherwise be scattered by the order in which engines come up. -32010, to be retried."""
+    a, b = library("a"), library("b", writer=True, reached=False)
     for method, params in (("index/add", {"documents": texts("x")}), ("index/delete", {"ids": ["x"]})):
         error = await error_of(method, params, a, b)
-        assert isinstance(error, InvalidParams)
-        assert error.data["field"] == "x-gateway.engine"
-        assert "a, b" in error.message
-    assert a.asked == b.asked == []
-    assert told(await add(a, b, documents=texts("x"), **to("b"))) == {"a": "not_needed", "b": "ok"}
-    narrowed = {"x-gateway": {"engines": ["b"]}}
-    assert told(await add(a, b, documents=texts("x"), **narrowed)) == {"a": "not_selected", "b": "ok"}
+        assert isinstance(error, BackendUnavailable)
+        assert error.data["retryable"] is True
+        assert "'b', the default writer" in error.message
     assert a.asked == []
+    assert (await add(a, b, documents=texts("x"), **to("a")))["ids"] == ["x"]
+
+
+async def test_a_deletion_goes_to_all_that_may_hold_the_document() -> None:
+    """Counts are added up. An id without a namespace is never taken for that of an engine with one, unless this engine
+    is the default writer, which was given such ids."""
+    a, b, d = library("a"), library("b"), library("d", idNamespace="d")
+    assert (await asked("index/delete", {"ids": ["x", "y"]}, a, b, d))["deleted"] == 4
+    assert (sent(a), sent(b), d.asked) == ({"ids": ["x", "y"]}, {"ids": ["x", "y"]}, [])
+    e = library("e", idNamespace="e", writer=True)
+    assert (await add(a, e, documents=texts("x")))["ids"] == ["e:x"]
+    assert (await asked("index/delete", {"ids": ["x"]}, a, d, e))["deleted"] == 2
+    assert sent(e, 1) == {"ids": ["x"]}
+    assert (await asked("index/delete", {"ids": ["x"], **to("a")}, a, e))["deleted"] == 1
+
+
+async def test_a_deletion_that_one_engine_did_not_make_is_an_error() -> None:
+    """The document may still be there. It names who did it, and may be sent again."""
+    a, b = library("a"), library("b", ConnectFailed("x"))
+    error = await error_of("index/delete", {"ids": ["x"]}, a, b)
+    assert isinstance(error, ForeignError)
+    assert error.code == BackendUnavailable.code
+    assert error.data["done"] == {"a": {"deleted": 1}}
+    assert error.data["retryable"] is True
 
 
 @pytest.mark.parametrize(
@@ -176,15 +218,14 @@ async def test_an_id_of_another_engine_than_the_one_that_is_meant() -> None:
 
 
 async def test_a_namespace_of_several_engines() -> None:
-    """A deletion goes to each of them; an addition must say which is meant."""
+    """A deletion goes to each of them, an addition to the default writer among them."""
     one, two = library("one", idNamespace="d"), library("two", idNamespace="d")
     deleted = await asked("index/delete", {"ids": ["d:1", "d:2"]}, one, two)
     assert deleted["deleted"] == 4
     assert sent(one) == sent(two) == {"ids": ["1", "2"]}
-    error = await error_of("index/add", {"documents": texts("d:1")}, one, two)
-    assert isinstance(error, InvalidParams)
     assert (await add(one, two, documents=texts("d:1"), **to("two")))["ids"] == ["d:1"]
-    assert len(one.asked) == 1
+    assert (await add(one, two, documents=texts("d:1")))["ids"] == ["d:1"]
+    assert (len(one.asked), len(two.asked)) == (2, 2)
 
 
 @pytest.mark.parametrize(

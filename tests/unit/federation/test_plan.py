@@ -185,7 +185,7 @@ def test_filter_field_that_nobody_has() -> None:
     for strict in (True, False):
         error = refused(members, filter=tree, strict=strict)
         assert isinstance(error, InvalidParams)
-        assert error.data["field"] == "nosuch"
+        assert error.data["field"] == "filter.and[1].nosuch"
 
 
 def test_filter_operator_that_nobody_has() -> None:
@@ -202,7 +202,7 @@ def test_filter_value_that_fits_nobody() -> None:
     members = members_of(FakeEngine("a", capabilities={**RETRIEVES, "filter": {"fields": {"year": "int"}}}))
     error = refused(members, filter={"field": "year", "op": "eq", "value": "late"})
     assert isinstance(error, InvalidParams)
-    assert error.data["field"] == "year"
+    assert error.data["field"] == "filter.year"
 
 
 def test_filter_fields_on_different_engines() -> None:

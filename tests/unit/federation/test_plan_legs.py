@@ -225,7 +225,7 @@ def test_depth_and_path_go_down_the_line() -> None:
     assert leg.params["_meta"]["federation"] == {"depth": 1, "path": ["top", "us"]}
 
 
-@pytest.mark.parametrize(("stated", "expected"), [(None, 2), (1, 0), (3, 2), (4, 2), (10**9, 2)])
+@pytest.mark.parametrize(("stated", "expected"), [(None, 2), (2, 1), (3, 2), (4, 2), (10**9, 2)])
 def test_depth_is_bounded_by_ours(stated: int | None, expected: int) -> None:
     """A caller that states no depth gets ours, and none gets more."""
     meta = None if stated is None else {"federation": {"depth": stated}}
@@ -242,11 +242,11 @@ def test_depth_is_never_negative() -> None:
 
 @pytest.mark.parametrize(
     ("federation", "reason"),
-    [({"depth": 0}, "depth"), ({"depth": 3, "path": ["x", "us", "y"]}, "loop")],
-    ids=["no depth left", "we are in the path"],
+    [({"depth": 0}, "depth"), ({"depth": 1}, "depth"), ({"depth": 3, "path": ["x", "us", "y"]}, "loop")],
+    ids=["no depth left", "none left to pass on", "we are in the path"],
 )
 def test_nothing_is_forwarded_in_a_loop(federation: dict[str, Any], reason: str) -> None:
-    """At depth 0, or with our identity in the path, nobody is asked, and the success says so (decision 3)."""
+    """With no depth to pass on, or with our identity in the path, nobody is asked, and the success says so."""
     members = members_of(FakeEngine("a"), FakeEngine("b", reached=False, required=True), disabled=["off"])
     plan = planned(members, meta={"federation": federation})
     assert plan.legs == ()
@@ -267,7 +267,7 @@ def test_only_cycles_are_an_empty_success() -> None:
 def test_gateway_below_is_asked() -> None:
     """An engine that is a gateway itself, and not in the path, is asked like any other."""
     engine = FakeEngine("below", gateway_id="other")
-    assert asked(planned(members_of(engine), meta={"federation": {"depth": 1, "path": ["top"]}})) == ["below"]
+    assert asked(planned(members_of(engine), meta={"federation": {"depth": 2, "path": ["top"]}})) == ["below"]
 
 
 def test_meta_of_the_caller_is_passed_on() -> None:

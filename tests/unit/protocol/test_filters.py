@@ -71,15 +71,15 @@ def test_tree_travels_as_it_was_sent() -> None:
         ({"op": "eq", "value": 1}, "filter.field"),
         ({"field": "", "op": "eq", "value": 1}, "filter.field"),
         ({"field": 3, "op": "eq", "value": 1}, "filter.field"),
-        ({"field": "year"}, "year"),
-        ({"field": "year", "op": "near", "value": 1}, "year"),
-        ({"field": "year", "op": "EQ", "value": 1}, "year"),
-        ({"field": "year", "op": ["eq"], "value": 1}, "year"),
-        ({"field": "year", "op": True, "value": 1}, "year"),
+        ({"field": "year"}, "filter.year"),
+        ({"field": "year", "op": "near", "value": 1}, "filter.year"),
+        ({"field": "year", "op": "EQ", "value": 1}, "filter.year"),
+        ({"field": "year", "op": ["eq"], "value": 1}, "filter.year"),
+        ({"field": "year", "op": True, "value": 1}, "filter.year"),
     ],
 )
 def test_malformed_tree_names_its_place(malformed: Any, field: str) -> None:
-    """A malformed node is -32602 with its path; a malformed leaf with its field's name."""
+    """A malformed node is -32602 with its path; followed by its field where a leaf has one."""
     assert refused_field(malformed) == field
 
 
@@ -100,8 +100,8 @@ def test_malformed_tree_names_its_place(malformed: Any, field: str) -> None:
     ],
 )
 def test_value_of_the_wrong_shape_names_the_field(op: str, value: Any) -> None:
-    """A value whose shape does not fit the operator is -32602 with the field's name."""
-    assert refused_field({"and": [LANG, leaf(op, value, "pages")]}) == "pages"
+    """A value whose shape does not fit the operator is -32602 with the path of the leaf and its field."""
+    assert refused_field({"and": [LANG, leaf(op, value, "pages")]}) == "filter.and[1].pages"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_engine_without_the_field_is_at_fault() -> None:
     """An engine that does not advertise a field of the tree cannot apply it."""
     fault = fault_of(tree_of({"and": [LANG, leaf("eq", 1, "year")]}), {"lang": "keyword"}, None)
     assert fault is not None
-    assert (fault.kind, fault.field, fault.operator) == ("field", "year", "eq")
+    assert (fault.kind, fault.field, fault.operator) == ("field", "filter.and[1].year", "eq")
     assert "'year'" in fault.message
 
 
@@ -175,7 +175,7 @@ def test_engine_without_the_operator_is_at_fault() -> None:
     """An engine that restricts its operators cannot apply others."""
     fault = fault_of(tree_of(leaf("gte", 1)), {"f": "int"}, frozenset({"eq"}))
     assert fault is not None
-    assert (fault.kind, fault.field, fault.operator) == ("operator", "f", "gte")
+    assert (fault.kind, fault.field, fault.operator) == ("operator", "filter.f", "gte")
 
 
 FITTING: dict[str, list[tuple[str, Any]]] = {
@@ -209,7 +209,7 @@ def test_value_that_does_not_fit_the_type_is_a_shape_fault(kind: str, op: str, v
     """A value or an operator that the advertised type does not take is a fault of shape, naming field and type."""
     fault = fault_of(tree_of(leaf(op, value)), {"f": kind}, None)
     assert fault is not None
-    assert (fault.kind, fault.field) == ("shape", "f")
+    assert (fault.kind, fault.field) == ("shape", "filter.f")
     assert kind in fault.message
 
 
@@ -225,7 +225,7 @@ def test_first_fault_in_the_order_of_the_tree_is_reported() -> None:
     tree = tree_of({"or": [leaf("eq", 1, "b"), leaf("eq", 1, "a")]})
     fault = fault_of(tree, {}, None)
     assert fault is not None
-    assert fault.field == "b"
+    assert fault.field == "filter.or[0].b"
 
 
 def test_json_type_speaks_of_values_as_json_does() -> None:
@@ -291,5 +291,5 @@ def test_engine_that_may_be_asked_would_not_refuse(sent: dict[str, Any], fields:
 @pytest.mark.parametrize("leaf", [{"field": "a", "value": 1}, {"field": "a", "op": None, "value": 1}])
 def test_a_leaf_without_an_operator_is_told_so(leaf: dict[str, Any]) -> None:
     """A comparison that lacks `op` is told that it does, and what it may be."""
-    with pytest.raises(InvalidParams, match="filter field 'a' has no operator; its 'op' must be one of eq, ne"):
+    with pytest.raises(InvalidParams, match=r"'filter\.a' has no operator; its 'op' must be one of eq, ne"):
         read_filter(leaf)

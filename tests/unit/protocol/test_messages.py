@@ -1,10 +1,10 @@
 """Method names and the capabilities that gate them."""
 
 import pytest
-from rcp import Capability, Method
+from rcp import Method
 from rcp._types import CAP_FOR_METHOD
 
-from app.protocol.messages import GATES, PROTOCOL_VERSION, RETRIEVAL_CAPABILITIES, UNGATED, gate_of
+from app.protocol.messages import GATES, PROTOCOL_VERSION, UNGATED, gate_of
 
 
 def test_gates_agree_with_the_published_sdk() -> None:
@@ -39,13 +39,6 @@ def test_method_has_its_gate(method: str, capability: str) -> None:
 def test_anything_else_is_no_method(method: str) -> None:
     """What is neither RCP's nor a complete vendor name has no gate."""
     assert gate_of(method) is None
-
-
-def test_retrieval_capabilities_are_the_ones_a_checker_counts() -> None:
-    """The base level needs one of embed, rerank, retrieve and graph, and each of these gates a method."""
-    assert {"embed", "rerank", "retrieve", "graph"} == RETRIEVAL_CAPABILITIES
-    assert set(GATES.values()) >= RETRIEVAL_CAPABILITIES
-    assert {capability.value for capability in Capability} >= RETRIEVAL_CAPABILITIES
 
 
 def test_protocol_version_is_the_first() -> None:

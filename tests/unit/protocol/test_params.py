@@ -180,7 +180,7 @@ def test_counts_are_integers_of_at_least_one(field: str, value: Any) -> None:
         ({"indexVersion": 3}, "indexVersion"),
         ({"cursor": 3}, "cursor"),
         ({"filter": []}, "filter"),
-        ({"filter": {"field": "year", "op": "gt", "value": "soon"}}, "year"),
+        ({"filter": {"field": "year", "op": "gt", "value": "soon"}}, "filter.year"),
         ({"query": None}, "query"),
         ({"query": [{"type": "image", "data": "aGk="}]}, "query[0].mimeType"),
         *(({"x-gateway": value}, "x-gateway") for value in ([], "a", False)),

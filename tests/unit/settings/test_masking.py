@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from app.settings.masking import masked, masked_url
+from app.settings.masking import MASK, masked, masked_url
 from app.settings.schema import EngineEntry, GatewaySettings, Registry
 
 
@@ -69,3 +69,12 @@ def test_the_address_of_an_issuers_keys_is_masked() -> None:
     auth = {"mode": ["jwt"], "tenants_file": "t"}
     shown = masked(GatewaySettings.model_validate({"auth": auth, "jwt": jwt}))
     assert shown["jwt"]["jwks_url"] == "https://h/jwks?key=***"
+
+
+def test_the_secret_of_the_deployment_is_masked() -> None:
+    """Whoever knows it can make up the names of memories."""
+    auth = {"mode": ["keys"], "tenants_file": "t", "secret": "a secret of many letters"}
+    settings = GatewaySettings.model_validate({"auth": auth})
+    assert masked(settings)["auth"]["secret"] == MASK
+    assert "many letters" not in repr(settings)
+    assert masked(GatewaySettings())["auth"]["secret"] is None

@@ -39,6 +39,27 @@ def test_a_full_pipe_does_not_block_and_says_later_what_was_lost() -> None:
         assert sink.lost == 0
 
 
+def test_a_line_that_goes_through_in_part_is_finished_before_the_next() -> None:
+    """What comes out is whole lines, whatever the reader does: none is glued to another."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb", buffering=0) as reader:
+        sink = Sink(stream)
+        long = "y" * 200_000 + "\n"
+        sink.write(long)  # a pipe holds 64 KiB
+        sink.write("lost while the pipe is full\n")
+        assert sink.lost == 1
+        out = b""
+        for line in ("after\n", "after\n", "after\n", "after\n"):
+            out += reader.read(1 << 20)
+            sink.write(line)
+        sink.flush()
+        out += reader.read(1 << 20)
+    lines = out.decode().splitlines(keepends=True)
+    assert lines[0] == long
+    assert lines[-1] == "after\n"
+    assert all(line == "after\n" or '"log_lines_lost"' in line for line in lines[1:])
+
+
 def test_a_closed_stream_is_no_error() -> None:
     """After the stream was closed, lines are lost quietly."""
     out = StringIO()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.mcp.passages import MAX_TITLE, MAX_URI, cut, engines_of, passages_of, shares, text_of, title_of, uri_of
+from app.fusion.invisible import revealed
 
 texts = st.text(max_size=60)
 
@@ -20,6 +21,7 @@ def hit(**more: Any) -> dict[str, Any]:
 def test_texts_fit_and_nothing_is_lost(written: list[str], budget: int) -> None:
     """Whatever the texts: all hits stay in order, each text is a beginning, all fit, and what is cut says so."""
     made = passages_of([hit(id=number, text=text) for number, text in enumerate(written)], budget)
+    written = [revealed(text) for text in written]
     assert [passage["id"] for passage in made] == [str(number) for number in range(len(written))]
     assert sum(len(passage["text"].encode()) for passage in made) <= budget
     for passage, text in zip(made, written, strict=True):
@@ -91,3 +93,14 @@ def test_text_that_cannot_be_written_is_replaced() -> None:
     """A lone surrogate becomes a question mark and harms nobody."""
     (passage,) = passages_of([hit(text="a\ud800b")], 100)
     assert passage["text"] == "a?b"
+
+
+def test_what_is_hidden_in_texts_and_titles_goes_and_is_marked() -> None:
+    """Every text that a model is given; what was hidden may have been meant for it."""
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    texts = [{"text": f"pay{hidden}ment"}, {"content": [{"type": "text", "text": f"pay\u202ement{hidden}"}]}]
+    titles = [{"text": "t", "citation": {"title": f"a{hidden}"}}, {"text": "t", "meta": {"title": f"a{hidden}"}}]
+    made = passages_of([hit(**more) for more in (*texts, *titles, {"text": "\U0001f468\u200d\U0001f469"})], 1000)
+    assert [passage["text"] for passage in made] == ["payment", "payment", "t", "t", "\U0001f468\u200d\U0001f469"]
+    assert [passage["title"] for passage in made[2:4]] == ["a", "a"]
+    assert [passage.get("injectionSuspected") for passage in made] == [True, True, True, True, None]

@@ -54,3 +54,8 @@ def test_what_we_say_of_a_passage() -> None:
         "Incomplete, for these engines did not answer: slow: timeout.\n\n"
         "Notes:\n> a note\n> of two lines"
     )
+
+
+def test_hidden_text_is_not_quoted() -> None:
+    """Ids and notes of engines go the same way as texts."""
+    assert quoted("id: a\U000e0041\u202eb\nx\u200by") == "> id: ab\n> xy"

@@ -1,0 +1,181 @@
+"""The engines that a caller's session began with (RCP §13.2): what was advertised then holds until the session ends.
+
+A session names a set of offers by its digest. Sessions that began with the same engines share one set, also across
+processes. An engine that has left stays in the set, and every call to it fails.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from time import monotonic
+from typing import Any, NamedTuple
+
+from app.federation.catalog import EngineOffer
+from app.federation.engine import Asked, Engine, EngineReply
+from app.protocol.capabilities import Advertisement, read_advertisement
+from app.protocol.envelope import dumps, writable
+from app.protocol.errors import CapabilityMissing, Departed, LegError, OptionUnsupported, UnknownMethod
+from app.protocol.messages import PROTOCOL_VERSION
+from app.settings.schema import EngineEntry
+from app.state.store import Store
+
+MAX_ENGINES = 1000
+"""Engines of one set; those that a session of an address had before and that have left go first."""
+
+_WITHDRAWN = frozenset({CapabilityMissing.code, UnknownMethod.code, OptionUnsupported.code})
+"""Codes with which an engine says that it does not offer what it is asked for."""
+
+
+class SessionEngines(NamedTuple):
+    """What every engine offered when a session began."""
+
+    digest: str
+    offers: tuple[EngineOffer, ...]
+
+    def advertisement(self, engine_id: str) -> Advertisement | None:
+        """What this engine offered."""
+        return next((offer.advertisement for offer in self.offers if offer.id == engine_id), None)
+
+
+class SessionEngine:
+    """One engine as a session knows it: with the advertisement of then. Satisfies `federation.engine.Engine`."""
+
+    __slots__ = ("_live", "advertisement", "entry", "id")
+
+    def __init__(self, offer: EngineOffer, live: Engine | None) -> None:
+        """`live`: the engine as it is now; None if it has left."""
+        self.id = offer.id
+        self.advertisement = offer.advertisement
+        self._live = live
+        self.entry = _entry_of(offer) if live is None else live.entry
+
+    @property
+    def down_reason(self) -> str | None:
+        """Never: it has been reached before the session began."""
+        return None
+
+    def begin(self, method: str, params: Mapping[str, Any]) -> Asked | None:
+        """Never without waiting: what it answers has to be looked at."""
+        return None
+
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        deadline: float,
+        *,
+        idempotent: bool = True,
+        after: LegError | None = None,
+    ) -> EngineReply:
+        """Ask the engine. Raises LegError: Departed if it has left or does not offer any more what it did."""
+        if self._live is None:
+            fault = Departed("it has left since this session began")
+            fault.attempts = 0
+            raise fault
+        try:
+            return await self._live.call(method, params, deadline, idempotent=idempotent, after=after)
+        except LegError as error:
+            if error.code not in _WITHDRAWN:
+                raise
+            withdrawn = Departed(f"it does not offer this any more: {error.message}")
+            withdrawn.attempts = error.attempts
+            raise withdrawn from None
+
+    def __repr__(self) -> str:
+        return f"<SessionEngine {self.id}{' (left)' if self._live is None else ''}>"
+
+
+class SessionSets:
+    """The sets that sessions began with, each kept for as long as a session uses it."""
+
+    __slots__ = ("_due", "_seconds", "_store")
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        """A session ends `seconds` after it was last used."""
+        self._store = store
+        self._seconds = seconds
+        self._due: dict[str, float] = {}
+        """Digest -> when the set has to be renewed (monotonic seconds)."""
+
+    async def keep(self, offers: Iterable[EngineOffer]) -> SessionEngines:
+        """The set of these offers."""
+        listed = tuple(offers)
+        engines = SessionEngines(_digest_of(listed), listed)
+        await self._renew(engines)
+        return engines
+
+    async def find(self, digest: str) -> SessionEngines | None:
+        """The set with this digest; None if it has been evicted."""
+        found: SessionEngines | None = await self._store.get(digest, _load)
+        if found is not None and self._due.get(digest, 0.0) <= monotonic():
+            await self._renew(found)
+        return found
+
+    async def _renew(self, engines: SessionEngines) -> None:
+        # Kept for twice a session's time and renewed after half of it: a session that lives always finds its set.
+        await self._store.put(engines.digest, engines, 2 * self._seconds, _dump, size=1 + len(engines.offers))
+        if len(self._due) >= MAX_ENGINES:
+            self._due.clear()
+        self._due[engines.digest] = monotonic() + self._seconds / 2
+
+    def __repr__(self) -> str:
+        return f"<SessionSets in {self._store!r}>"
+
+
+def joined(now: Sequence[EngineOffer], before: Sequence[EngineOffer]) -> list[EngineOffer]:
+    """What engines offer now, and those of `before` that have left."""
+    here = {offer.id for offer in now}
+    return [*now, *(offer for offer in before if offer.id not in here)][:MAX_ENGINES]
+
+
+def engines_of(session: SessionEngines, live: Iterable[Engine]) -> tuple[Engine, ...]:
+    """The engines of a session, by priority (highest first) and id."""
+    here = {engine.id: engine for engine in live}
+    engines: list[Engine] = []
+    for offer in session.offers:
+        engine = here.get(offer.id)
+        same = engine is not None and _same(engine.advertisement, offer.advertisement)
+        engines.append(engine if engine is not None and same else SessionEngine(offer, engine))
+    return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
+
+
+def _same(one: Advertisement | None, other: Advertisement | None) -> bool:
+    try:
+        return one is other or one == other
+    except RecursionError:  # an advertisement may be nested deeper than can be compared
+        return False
+
+
+def _entry_of(offer: EngineOffer) -> EngineEntry:
+    """The registry entry of an engine that has left. It is never required: its failure must not fail everything."""
+    return EngineEntry(id=offer.id, url="http://departed.invalid/rcp", priority=offer.priority, writer=offer.writer)
+
+
+def _digest_of(offers: Sequence[EngineOffer]) -> str:
+    return blake2b(dumps([_plain(offer) for offer in offers]), digest_size=16).hexdigest()
+
+
+def _plain(offer: EngineOffer) -> list[Any]:
+    said = offer.advertisement
+    assert said is not None, "only engines that have been reached are part of a session"
+    gateway = {} if said.gateway_id is None else {"x-gateway": {"id": said.gateway_id}}
+    claim = {} if said.conformance is None else {"conformance": said.conformance}
+    described = {
+        "protocolVersion": PROTOCOL_VERSION,
+        "server": dict(said.server),
+        "capabilities": writable(dict(said.capabilities)),
+        "_meta": {**gateway, **claim},
+    }
+    return [offer.id, offer.priority, offer.writer, described]
+
+
+def _dump(engines: SessionEngines) -> list[Any]:
+    return [engines.digest, [_plain(offer) for offer in engines.offers]]
+
+
+def _load(plain: list[Any]) -> SessionEngines:
+    digest, listed = plain
+    offers = [
+        EngineOffer(engine_id, priority, read_advertisement(described), writer)
+        for engine_id, priority, writer, described in listed
+    ]
+    return SessionEngines(digest, tuple(offers))

@@ -1,0 +1,81 @@
+"""The secret of one deployment: the key of names that callers must not be able to make up.
+
+Stable over restarts and replicas if `auth.secret` is set or the state is shared; else it is drawn at start, and the
+workers of one start share it through a file in their common folder.
+"""
+
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from secrets import token_bytes, token_hex
+
+from app.protocol.errors import StateUnreachable
+from app.state.store import Store
+
+KEY_BYTES = 32
+FOREVER = 10 * 365 * 86_400.0
+"""Seconds that a shared secret is kept: names made with it have no end."""
+
+_NAME = "key"
+
+
+class DeploymentSecret:
+    """Finds the key once and keeps it."""
+
+    __slots__ = ("_drawn", "_shared", "_store")
+
+    def __init__(self, store: Store | None, folder: str | None) -> None:
+        """`store`: what the replicas share, if they do; `folder`: what the workers of this machine share."""
+        self._store = store
+        self._shared: bytes | None = None
+        self._drawn = b"" if store is not None else _drawn(folder)
+
+    @property
+    def temporary(self) -> bool:
+        """Whether another start has another key, unless one is configured."""
+        return self._store is None
+
+    async def key(self, configured: str | None) -> bytes:
+        """The key; `configured` is the operator's own. Raises StateUnreachable if it is shared and cannot be read."""
+        if configured is not None:
+            return blake2b(configured.encode(), digest_size=KEY_BYTES, person=b"auth.secret").digest()
+        if self._store is None:
+            return self._drawn
+        if self._shared is None:
+            self._shared = await self._agreed(self._store)
+        return self._shared
+
+    @staticmethod
+    async def _agreed(store: Store) -> bytes:
+        def draw(before: str | None) -> str | None:
+            return token_hex(KEY_BYTES) if before is None else None
+
+        if store.degraded:
+            raise StateUnreachable("the shared secret cannot be read now")
+        found = await store.change(_NAME, draw, FOREVER, str, str, size=len)
+        if store.degraded:  # what came back may be this process's own
+            raise StateUnreachable("the shared secret cannot be read now")
+        assert found is not None
+        return bytes.fromhex(found)
+
+    def __repr__(self) -> str:
+        return f"<DeploymentSecret, {'drawn at start' if self._store is None else 'shared'}>"
+
+
+def _drawn(folder: str | None) -> bytes:
+    """A new key; with a folder, the one that whichever process came first has written there."""
+    key = token_bytes(KEY_BYTES)
+    if folder is None:
+        return key
+    path = Path(folder, "secret")
+    mine = path.with_name(f"secret.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        mine.unlink()
+    descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+    with suppress(FileExistsError):
+        os.link(mine, path)  # in one step: no other worker ever reads half a key
+    mine.unlink()
+    return path.read_bytes()
