@@ -20,7 +20,7 @@ from app.api.visit import TurnedAway
 from app.federation.progress import Listener
 from app.federation.tenant import Tenant
 from app.protocol import envelope
-from app.protocol.envelope import Request
+from app.protocol.envelope import Request, RequestId
 from app.protocol.errors import (
     Cancelled,
     InternalError,
@@ -34,7 +34,6 @@ from app.telemetry.logs import logger
 from app.telemetry.traces import OUTGOING, Span, enter
 
 NOTIFICATIONS = "notifications/"
-CANCEL = "notifications/cancel"
 
 WELL = ("ok", "degraded")
 """How a request ends that got its answer."""
@@ -68,11 +67,11 @@ class Dispatcher:
         try:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
-                if request.method == CANCEL and path_method in (None, CANCEL):
+                if request.method == envelope.CANCEL and path_method in (None, envelope.CANCEL):
                     self._cancel(request.params, caller)
                 return None
             _check_shape(request, path_method)
-        except InvalidRequest as fault:
+        except (InvalidRequest, InvalidParams) as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
         if stream is not None and not self._tells_progress(request, caller, stream):
             stream = None
@@ -220,15 +219,13 @@ class Dispatcher:
         bodies = self._state.settings.log.bodies
         self._log.info("request", **audit.line(request, caller, took, size, bodies=bodies))
 
-    def refused(
-        self, fault: RcpError, request_id: str, status: int | None, message_id: str | int | float | None = None
-    ) -> bytes:
+    def refused(self, fault: RcpError, request_id: str, status: int | None, message_id: RequestId = None) -> bytes:
         """The response to what never became a request; it is counted and logged like one. `status`: HTTP's."""
         self._state.metrics.error(fault.code)
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def turned_away(self, away: TurnedAway, request_id: str, message_id: str | int | float | None) -> bytes:
+    def turned_away(self, away: TurnedAway, request_id: str, message_id: RequestId) -> bytes:
         """The response to somebody whom the guard did not let in, or no further; counted, and logged if worth it."""
         fault = away.fault
         self._state.metrics.error(fault.code)

@@ -95,7 +95,7 @@ class _Sent:
         self.stream: EventStream | None = None
 
     @property
-    def id(self) -> str | int | float | None:
+    def id(self) -> envelope.RequestId:
         """What an answer is to carry that is about the message as a whole; null for a batch, or before it is read."""
         return envelope.recover_id(self.message) if type(self.message) is dict else None
 
@@ -305,7 +305,7 @@ class RpcDoor:
         fault: RcpError,
         request_id: str,
         *headers: tuple[bytes, bytes],
-        message_id: str | int | float | None = None,
+        message_id: envelope.RequestId = None,
     ) -> None:
         body = self._dispatcher.refused(fault, request_id, status, message_id)
         await send_answer(send, status, body, request_id, *headers)
@@ -351,7 +351,7 @@ def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-async def _last_words(stream: EventStream, message_id: str | int | float | None) -> None:
+async def _last_words(stream: EventStream, message_id: envelope.RequestId) -> None:
     """End a stream that is cut off with the error that says so."""
     fault = BackendUnavailable(ENDING, retryable=True)
     with suppress(TimeoutError):

@@ -11,10 +11,11 @@ from typing import Any, Final, final
 
 import orjson
 
-from app.protocol.errors import InvalidRequest, ParseError, PayloadTooLarge, RcpError
+from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError
+from app.protocol.lenient_json import path_of_half, read_with_halves, repaired_answer, without_halves
 from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy
 
-MAX_EXACT_ID = 2**63
+CANCEL: Final = "notifications/cancel"
 
 MAX_REQUEST_DEPTH = 100
 """Levels of nesting in what a caller sends."""
@@ -26,12 +27,31 @@ MAX_WRITTEN_DEPTH = 200
 
 
 @dataclass(frozen=True, slots=True)
+class NumberId:
+    """A request id that is a number which neither an int of 64 bits nor a float can hold: echoed digit for digit."""
+
+    digits: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableParams:
+    """Stands for params with half of a surrogate pair at `field`: JSON, but no text that could be passed on."""
+
+    field: str
+
+
+_ID_TYPES: Final = frozenset({str, int, float, NumberId})
+
+RequestId = str | int | float | NumberId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One message to act on. `params` is always an object; `notification` messages are never answered."""
 
     method: str
     params: dict[str, Any]
-    id: str | int | float | None = None
+    id: RequestId = None
     notification: bool = False
 
 
@@ -47,10 +67,19 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 
 def loads_answer(body: bytes | bytearray) -> Any:
-    """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
+    """Parse what an engine sent. What `loads` refuses is repaired where that leaves something sound, with a note.
+
+    Raises ParseError, and PayloadTooLarge for what would take too long to parse.
+    """
     if len(body) > MAX_ANSWER_WEIGHT and is_heavy(body, MAX_ANSWER_WEIGHT):  # most need not be weighed
         raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
-    return loads(body)
+    try:
+        return loads(body)
+    except ParseError as fault:
+        try:
+            return repaired_answer(body)
+        except ValueError:
+            raise fault from None
 
 
 def read_body(body: bytes) -> Any:
@@ -61,12 +90,66 @@ def read_body(body: bytes) -> Any:
     """
     if is_heavy(body, MAX_REQUEST_WEIGHT):
         raise PayloadTooLarge(f"a body may weigh at most {MAX_REQUEST_WEIGHT}: {WEIGHING}", field="body")
-    message = loads(body)
+    try:
+        message = loads(body)
+    except ParseError as fault:
+        message = _with_halves(body, fault)
     if body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH and _deeper(message, MAX_REQUEST_DEPTH):
         raise ParseError(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
     if body.count(b'"method"') > 1:
         json.loads(body, object_pairs_hook=_refuse_two_methods)
+    members = message if type(message) is list else [message]
+    if any(map(_has_rough_id, members)):
+        exact = json.loads(body, parse_int=NumberId, parse_float=NumberId)
+        for member, same in zip(members, exact if type(exact) is list else [exact], strict=True):
+            _restore_id(member, same)
+            if _is_cancel(member):
+                _restore_id(member["params"], same["params"])
     return message
+
+
+def _with_halves(body: bytes, fault: ParseError) -> Any:
+    """The message of a body that is JSON but for halves of surrogate pairs. Raises `fault` for any other.
+
+    Each member that holds one is answered with -32602 by its id; the other members of a batch run.
+    """
+    if b"\\ud" not in body.lower():
+        raise fault
+    try:
+        message = read_with_halves(body)
+    except ValueError:
+        raise fault from None
+    return [_without_halves(member) for member in message] if type(message) is list else _without_halves(message)
+
+
+def _without_halves(member: Any) -> Any:
+    if type(member) is not dict:
+        return without_halves(member)
+    clean: dict[str, Any] = {"id": None} if "id" in member else {}  # an id that holds one is no id
+    clean.update(without_halves({name: value for name, value in member.items() if name != "params"}))
+    if "params" in member:
+        field = path_of_half(member["params"])
+        clean["params"] = member["params"] if field is None else UnreadableParams(field)
+    return clean
+
+
+def _has_rough_id(member: Any) -> bool:
+    """Whether the parser may have lost digits of a request's id, or of the one that it cancels."""
+    if type(member) is not dict:
+        return False
+    return type(member.get("id")) is float or (_is_cancel(member) and type(member["params"].get("id")) is float)
+
+
+def _is_cancel(member: Any) -> bool:
+    return type(member) is dict and member.get("method") == CANCEL and type(member.get("params")) is dict
+
+
+def _restore_id(member: Any, exact: Any) -> None:
+    """Put the digits that were sent in the place of an `id` that would be written otherwise."""
+    if type(member) is dict and type(member.get("id")) is float:
+        sent: NumberId = exact["id"]
+        if sent.digits.encode() != orjson.dumps(member["id"]):
+            member["id"] = sent
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -113,6 +196,11 @@ def read_request(message: Any) -> Request:
     params = message.get("params")
     if params is None:
         params = {}
+    elif type(params) is UnreadableParams:
+        if "id" not in message and version is not None:
+            return Request(method, {}, None, True)
+        what = f"'{params.field}'" if params.field else "'params'"
+        raise InvalidParams(f"{what} holds half of a surrogate pair, which is no text", field=params.field or "params")
     elif type(params) is not dict:
         raise InvalidRequest("'params' must be an object", field="params")
     if "id" in message:
@@ -120,7 +208,7 @@ def read_request(message: Any) -> Request:
     return Request(method, params, None, version is not None)
 
 
-def recover_id(message: Any) -> str | int | float | None:
+def recover_id(message: Any) -> RequestId:
     """The id that an error about a malformed request may still echo; None if there is none to trust."""
     candidate = message.get("id") if type(message) is dict else None
     try:
@@ -129,20 +217,22 @@ def recover_id(message: Any) -> str | int | float | None:
         return None
 
 
-def _checked_id(candidate: Any) -> str | int | float:
-    if type(candidate) is str or type(candidate) is int:
-        return candidate
-    if type(candidate) is float and abs(candidate) < MAX_EXACT_ID:
-        return candidate
-    raise InvalidRequest("'id' must be a string or a number that survives a round trip", field="id")
+def _checked_id(candidate: Any) -> str | int | float | NumberId:
+    if type(candidate) in _ID_TYPES:
+        return candidate  # type: ignore[no-any-return]
+    raise InvalidRequest("'id' must be a string or a number", field="id")
 
 
-def success(request_id: str | int | float | None, result: Mapping[str, Any]) -> bytes:
+def _written_id(request_id: RequestId) -> Any:
+    return orjson.Fragment(request_id.digits) if type(request_id) is NumberId else request_id
+
+
+def success(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
     """The response bytes for a result (RCP §4.2).
 
     What an engine nested deeper than can be written again (it can be read) is cut off there, not the whole answer.
     """
-    response = {"jsonrpc": "2.0", "id": request_id, "result": result}
+    response = {"jsonrpc": "2.0", "id": _written_id(request_id), "result": result}
     try:
         return orjson.dumps(response)
     except TypeError:
@@ -162,9 +252,9 @@ def _nests(value: Any) -> bool:
     return type(value) is dict or type(value) is list
 
 
-def failure(request_id: str | int | float | None, error: RcpError) -> bytes:
+def failure(request_id: RequestId, error: RcpError) -> bytes:
     """The response bytes for an error (RCP §4.3)."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.body()})
+    return orjson.dumps({"jsonrpc": "2.0", "id": _written_id(request_id), "error": error.body()})
 
 
 class SharedParams(dict[str, Any]):
