@@ -20,6 +20,7 @@ from app.api.visit import TurnedAway
 from app.federation.progress import Listener
 from app.federation.tenant import Tenant
 from app.protocol import envelope
+from app.protocol.content import simplest_params
 from app.protocol.envelope import Request, RequestId
 from app.protocol.errors import (
     Cancelled,
@@ -113,12 +114,13 @@ class Dispatcher:
                 caller.tenant.check(request.method)
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
+            params = simplest_params(request.method, request.params)
             if caller.engine is not None:
-                result = await self._alone.answer(request.method, request.params, caller, stream)
+                result = await self._alone.answer(request.method, params, caller, stream)
             elif stream is None:
-                result = await self._answers.of(request.method)(request.params, caller)
+                result = await self._answers.of(request.method)(params, caller)
             else:
-                result = await self._answers.streamed[request.method](request.params, caller, stream)
+                result = await self._answers.streamed[request.method](params, caller, stream)
                 stream.open()
             if self._handshake is not None:
                 await self._handshake.after(request.method, caller, result)
@@ -169,6 +171,7 @@ class Dispatcher:
                 await self._pace.wait()
             if caller.tenant is not None:
                 caller.tenant.check(method)
+            params = simplest_params(method, params)
             if listener is None:
                 result = await self._answers.of(method)(params, caller)
             else:

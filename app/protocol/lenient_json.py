@@ -14,7 +14,7 @@ from app.protocol.weight import is_heavy
 
 MAX_LENIENT_BYTES: Final = 1_000_000
 MAX_LENIENT_WEIGHT: Final = 100_000
-"""Reading a larger or heavier body this way would block the event loop for too long; at these limits it takes 20 to 75 ms."""
+"""A larger or heavier body would block the event loop for too long. At these limits it takes 20 to 75 ms."""
 
 MAX_LENIENT_DEPTH: Final = 200
 """What nests deeper is cut off: the standard library's parser recurses, and answers are written no deeper."""

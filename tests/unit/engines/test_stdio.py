@@ -164,8 +164,8 @@ async def test_answer_that_is_almost_json_is_repaired() -> None:
         "k": 1,
         "usage": {
             "notes": [
-                "the answer was not sound JSON: 1 text(s) with broken characters replaced, "
-                "1 number(s) that JSON cannot say left out"
+                "the answer was not sound JSON: 1 number(s) that JSON cannot say left out, "
+                "1 text(s) with broken characters replaced"
             ]
         },
     }
