@@ -12,19 +12,30 @@ from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
     CapabilityMissing,
+    Conflict,
     ConnectFailed,
     DeadlineExceeded,
     InternalError,
+    InvalidParams,
+    InvalidRequest,
     LegError,
     LegRateLimited,
     LegTimeout,
+    NotFound,
     NotInitialized,
+    OptionUnsupported,
+    ParseError,
+    PayloadTooLarge,
     ProtocolViolation,
     Refused,
     TlsFailed,
     UnknownMethod,
 )
 from app.settings.schema import EngineEntry
+
+_SUSPECT_CODES = frozenset({InternalError.code, ParseError.code})
+_SUSPECT_STATUS = 500
+"""What programs answer whose code fell over: at this request, or at every one."""
 
 _FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
 """Codes with which an engine says that it, and not the request, is at fault. -32603 is a ProtocolViolation here."""
@@ -36,6 +47,20 @@ _STRAYED_CODES = frozenset({NotInitialized.code, CapabilityMissing.code, Unknown
 """After a handshake, for what the engine advertises: only the one who was asked is another than it should be."""
 
 
+_PARAMS_CODES = frozenset(
+    {InvalidRequest.code, InvalidParams.code, OptionUnsupported.code, PayloadTooLarge.code, NotFound.code}
+    | {Conflict.code, CapabilityMissing.code, UnknownMethod.code, NotInitialized.code}
+)
+"""They follow from the request, whatever HTTP status they come with."""
+
+
+def is_suspect(fault: LegError) -> bool:
+    """Whether it may follow from the params as well as from the engine, which is alive in any case (suspicion.py)."""
+    return fault.code in _SUSPECT_CODES or (
+        isinstance(fault, BadStatus) and fault.status == _SUSPECT_STATUS and fault.code is None
+    )
+
+
 def counts(fault: LegError) -> bool:
     """Whether it counts as a failure of the engine; what refuses one request, or is our own doing, does not."""
     if isinstance(fault, LegTimeout):
@@ -44,20 +69,24 @@ def counts(fault: LegError) -> bool:
         return True
     if isinstance(fault, BadStatus):
         return fault.status is None or fault.status >= 500
-    return isinstance(fault, Refused) and (fault.code in _FAILING_CODES or (fault.status or 0) >= 500)
+    if not isinstance(fault, Refused) or fault.code in _PARAMS_CODES:
+        return False
+    return fault.code in _FAILING_CODES or (fault.status or 0) >= 500
 
 
 def marks_down(fault: LegError) -> bool:
     """Whether the engine counts as down until it does something right."""
     if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
         return fault.status < 400 or fault.status in _LASTING_STATUSES
-    return counts(fault) and not isinstance(fault, Refused)
+    return counts(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
 
 
 def strays(fault: LegError) -> bool:
     """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
     if isinstance(fault, Refused):
         return fault.code in _STRAYED_CODES
+    if fault.code in _SUSPECT_CODES:
+        return False  # -32603 may be repeated once and no more (RCP §12), wherever
     return isinstance(fault, TlsFailed | ProtocolViolation) or (isinstance(fault, BadStatus) and marks_down(fault))
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from time import perf_counter
 
-from app.engines.blame import counts, marks_down
+from app.engines.blame import counts, is_suspect, marks_down
 from app.engines.guards import Guards
 from app.engines.replica import Replica
 from app.protocol.capabilities import Advertisement
@@ -46,12 +46,12 @@ class Checkup:
                 return
             except LegError as failed:
                 fault = failed
-                if counts(fault):
+                if counts(fault):  # -32603 as well: what a check asks is our own
                     self._guards.ledger.replicas.failed(replica, fault, _now())
         assert fault is not None
         if standing.answered:
             return  # it serves what it is there for
-        if marks_down(fault) or standing.fault is not None:
+        if marks_down(fault) or is_suspect(fault) or standing.fault is not None:
             standing.bad(fault)
         raise fault
 

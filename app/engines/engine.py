@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.engines.asked import Asked
-from app.engines.blame import Secrets, worth_repeating
+from app.engines.blame import Secrets, is_suspect, worth_repeating
 from app.engines.checkup import Checkup
 from app.engines.guards import guards_of
 from app.engines.inquiry import Inquiry, is_due, is_hasty
 from app.engines.replica import Replica
 from app.engines.standing import Told
+from app.engines.suspicion import CONTROL_CALLS
 from app.engines.transport import Reply, Severed, Transport, check_shape
 from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
@@ -45,6 +46,8 @@ class RemoteEngine:
         "_roundabout",
         "_secrets",
         "_standing",
+        "_suspicion",
+        "_verifying",
         "advertisement",
         "entry",
         "gate",
@@ -76,6 +79,9 @@ class RemoteEngine:
         self._ledger = self.guards.ledger
         self._breaker = self._ledger.breaker
         self._standing = self._ledger.standing
+        self._suspicion = self._ledger.suspicion
+        self._ledger.verify = self._verify
+        self._verifying: asyncio.Task[None] | None = None
         self._lone: Replica | None = self._ledger.replicas.lone
         self._checkup = Checkup(self.guards, lambda: self.advertisement)
         self._secrets = Secrets(entry)
@@ -150,7 +156,7 @@ class RemoteEngine:
         allowance = self._allowance
         if allowance.level < allowance.reserve:
             allowance.earn()
-        return Asked(self, method, replica, exchange, self._breaker.generation)
+        return Asked(self, method, params, replica, exchange, self._breaker.generation)
 
     def finish(self, asked: Asked) -> Reply | None:
         """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
@@ -169,7 +175,7 @@ class RemoteEngine:
             raise self._secrets.masked(fault) from None
         standing = self._standing
         standing.answered = True
-        if self._breaker.marked or replica.failures or standing.fault is not None:
+        if self._breaker.marked or replica.failures or standing.fault is not None or self._suspicion.withheld:
             self._ledger.succeeded(replica, asked.generation)
         return reply if self._lone is not None else reply._replace(replica=replica.label)
 
@@ -184,7 +190,7 @@ class RemoteEngine:
         if self._lone is None:
             fault.replica = asked.replica.label
         if not is_hasty(self.guards, given):
-            self._ledger.failed(fault, asked.replica, asked.generation)
+            self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
         return fault
 
     async def check(self, deadline: float) -> None:
@@ -238,6 +244,8 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Release its connections or its process."""
+        if self._verifying is not None:
+            self._verifying.cancel()
         await asyncio.gather(*(replica.transport.close() for replica in self._ledger.replicas.all))
 
     def _may_ask_again(self, fault: LegError, asked: Asked) -> bool:
@@ -248,8 +256,35 @@ class RemoteEngine:
             asked.replica.handshake.forgotten = True
             asked.replica.look()
             return True
-        self._ledger.failed(fault, asked.replica, asked.generation)
+        suspicion = self._ledger.suspicion
+        known = is_suspect(fault) and suspicion.knows(asked.params, asyncio.get_running_loop().time())
+        self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        if known:
+            return False  # RCP §12 allows one repeat, and this question has had it
         return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
+
+    def _verify(self, method: str, replica: Replica, generation: int) -> bool:
+        """Begin the control call that tells whether the engine is at fault or what it was asked."""
+        said = self.advertisement
+        asked = "retrieve" if said is not None and said.retrieve is not None else method
+        if asked not in CONTROL_CALLS:
+            return False
+        control = self._control(asked, replica, generation)
+        self._verifying = asyncio.get_running_loop().create_task(control, name=f"control call to {self.id}")
+        return True
+
+    async def _control(self, method: str, replica: Replica, generation: int) -> None:
+        """Not through the gate: a saturated engine is not a broken one."""
+        fault: LegError | None = None
+        try:
+            async with asyncio.timeout(self.entry.timeout_ms / 1000):
+                result = (await replica.transport.call(method, CONTROL_CALLS[method])).result
+            check_shape(method, result)
+        except TimeoutError:
+            fault = LegTimeout("no answer to a control call")
+        except LegError as failed:
+            fault = self._secrets.masked(failed)
+        self._ledger.verified(replica, generation, fault)
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()

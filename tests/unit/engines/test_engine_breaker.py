@@ -80,7 +80,6 @@ def test_refusals_of_single_requests_do_not(fault: LegError) -> None:
     "fault",
     [
         ConnectFailed("refused"),
-        ProtocolViolation("-32603", code=-32603),
         ProtocolViolation("HTML"),
         Refused("-32010", code=-32010),
         Refused("-32014", code=-32014),
