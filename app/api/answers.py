@@ -160,6 +160,8 @@ class Answers:
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
+        if caller.sent_id and passed_on.get("requestId") is None:
+            passed_on["requestId"] = caller.sent_id
         return meta, started, started + deadline_ms / 1000, caller.request_id, settings.federation.depth, passed_on
 
     async def _initialize(self, params: Params, caller: Caller) -> Params:

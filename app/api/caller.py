@@ -28,6 +28,8 @@ class Caller(NamedTuple):
     """When it came (event-loop seconds), if it had to wait to be taken on: its deadline counts from then."""
     trace: Trace | None = None
     """Where it stands in a trace, if it does."""
+    sent_id: str = ""
+    """The `X-Request-ID` that it sent, if it is sound; engines are sent it as well."""
 
     @property
     def cancel_scope(self) -> str | None:

@@ -32,7 +32,7 @@ from app.protocol.errors import (
 from app.protocol.messages import UNGATED
 from app.resilience.pace import Pace
 from app.telemetry.logs import logger
-from app.telemetry.traces import OUTGOING, Span, enter
+from app.telemetry.traces import OUTGOING, REQUEST_ID, Span, enter
 
 NOTIFICATIONS = "notifications/"
 
@@ -198,6 +198,7 @@ class Dispatcher:
 
     def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
         """The span of a request where traces are wished for; else engines are told what the caller said."""
+        REQUEST_ID.set(caller.sent_id)
         tracing = self._state.witness.tracing
         if tracing is None:
             OUTGOING.set(caller.trace)  # also if there is none: the task may have served another request before

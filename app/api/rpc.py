@@ -67,6 +67,8 @@ class Head(NamedTuple):
     accept: bytes
     session: str | None
     trace: Trace | None = None
+    sent_id: str = ""
+    """The caller's own request id, if it is sound."""
 
 
 class Admitted(NamedTuple):
@@ -135,7 +137,14 @@ class RpcDoor:
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
                 await self._refuse_engine(send, place.engine, request_id)
             else:
-                request.caller = Caller(request_id, head.session, place.engine, self._address(scope), trace=head.trace)
+                request.caller = Caller(
+                    request_id,
+                    head.session,
+                    place.engine,
+                    self._address(scope),
+                    trace=head.trace,
+                    sent_id=head.sent_id,
+                )
                 await self._serve(request)
         except HungUp:
             await part(scope, receive)
@@ -169,7 +178,14 @@ class RpcDoor:
         address = visit.owner.address
         request.admitted = Admitted(guard, visit, running)
         request.caller = Caller(
-            request_id, head.session, place.engine, address, visit.tenant, visit.key_id, trace=head.trace
+            request_id,
+            head.session,
+            place.engine,
+            address,
+            visit.tenant,
+            visit.key_id,
+            trace=head.trace,
+            sent_id=head.sent_id,
         )
         try:
             await self._serve(request)
@@ -336,7 +352,7 @@ class RpcDoor:
             accept = b""  # it knows no chunks, and no other way to tell the end of a stream from its breaking off
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
         trace = read_trace(parent, state) if parent else None
-        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace)
+        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"

@@ -45,7 +45,7 @@ class Checkup:
                 await self._look(replica, _now() + share)
                 return
             except LegError as failed:
-                fault = failed
+                fault = self._guards.ledger.mask(failed)
                 if counts(fault):  # -32603 as well: what a check asks is our own
                     self._guards.ledger.replicas.failed(replica, fault, _now())
         assert fault is not None

@@ -85,6 +85,9 @@ class RemoteEngine:
         self._lone: Replica | None = self._ledger.replicas.lone
         self._checkup = Checkup(self.guards, lambda: self.advertisement)
         self._secrets = Secrets(entry)
+        self._ledger.mask = self._secrets.masked
+        for replica in self._ledger.replicas.all:
+            replica.handshake.purge = self._secrets.purged
         self._on_change = on_change
         self._heard_at = 0.0
         self._roundabout = entry.hedge or entry.attempt_timeout_ms is not None
@@ -122,7 +125,8 @@ class RemoteEngine:
         inquiry = Inquiry(self.guards, method, params, deadline, idempotent=idempotent)
         expiry = Expiry(deadline)
         try:
-            return await inquiry.answer(after)
+            reply = await inquiry.answer(after)
+            return self._clean(reply)
         except asyncio.CancelledError:
             if not expiry.is_the_cause():
                 raise
@@ -177,6 +181,7 @@ class RemoteEngine:
         standing.answered = True
         if self._breaker.marked or replica.failures or standing.fault is not None or self._suspicion.withheld:
             self._ledger.succeeded(replica, asked.generation)
+        reply = self._clean(reply)
         return reply if self._lone is not None else reply._replace(replica=replica.label)
 
     def abandon(self, asked: Asked, given: float | None) -> LegTimeout | None:
@@ -236,7 +241,8 @@ class RemoteEngine:
     @property
     def stderr_tail(self) -> str | None:
         """The last that a stdio engine wrote to stderr; None for all others."""
-        return self._ledger.replicas.all[0].transport.stderr_tail
+        tail = self._ledger.replicas.all[0].transport.stderr_tail
+        return None if tail is None else self._secrets.without(tail)
 
     def reset(self) -> None:
         """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
@@ -262,6 +268,13 @@ class RemoteEngine:
         if known:
             return False  # RCP §12 allows one repeat, and this question has had it
         return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
+
+    def _clean(self, reply: Reply) -> Reply:
+        """The reply, with no secret of ours quoted in its notes."""
+        usage = reply.result.get("usage")
+        if type(usage) is not dict or "notes" not in usage:
+            return reply  # nearly always
+        return reply._replace(result=self._secrets.cleaned(reply.result))
 
     def _verify(self, method: str, replica: Replica, generation: int) -> bool:
         """Begin the control call that tells whether the engine is at fault or what it was asked."""

@@ -24,7 +24,7 @@ Verify = Callable[[str, Replica, int], bool]
 class Ledger:
     """The outcomes of one engine's calls. Times are event-loop seconds."""
 
-    __slots__ = ("_witness", "breaker", "replicas", "standing", "suspicion", "verify")
+    __slots__ = ("_witness", "breaker", "mask", "replicas", "standing", "suspicion", "verify")
 
     def __init__(self, breaker: Breaker, replicas: Replicas, standing: Standing, witness: Witness) -> None:
         self.breaker = breaker
@@ -33,6 +33,8 @@ class Ledger:
         # The control call is the failure that opens the breaker.
         self.suspicion = Suspicion(max(1, breaker.rules.failures - 1))
         self.verify: Verify | None = None
+        self.mask: Callable[[LegError], LegError] = lambda fault: fault
+        """Takes secrets out of a fault before anybody is told of it."""
         self._witness = witness
 
     def refusal(self) -> LegError | None:
@@ -72,6 +74,7 @@ class Ledger:
         self, fault: LegError, replica: Replica, generation: int, method: str, params: Mapping[str, Any]
     ) -> None:
         """An attempt to call `method` with `params` failed, in whatever way."""
+        self.mask(fault)
         if is_suspect(fault):
             self._suspected(fault, replica, generation, method, params)
         else:

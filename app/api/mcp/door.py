@@ -110,7 +110,9 @@ class McpDoor:
             if any(name in CODINGS and value.lower() not in CODINGS[name] for name, value in scope["headers"]):
                 raise TurnedAway(415, COMPRESSED)
             if self._guard is None:
-                await self._admit(exchange, Caller(exchange.request_id, exchange.session), receive)
+                await self._admit(
+                    exchange, Caller(exchange.request_id, exchange.session, sent_id=exchange.sent_id), receive
+                )
             else:
                 await self._serve_known(self._guard, exchange, receive)
         except TurnedAway as away:
@@ -129,7 +131,9 @@ class McpDoor:
         visit = await guard.identify(exchange.scope)
         running = guard.enter(visit)
         session, address = exchange.session, visit.owner.address
-        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id)
+        caller = Caller(
+            exchange.request_id, session, None, address, visit.tenant, visit.key_id, sent_id=exchange.sent_id
+        )
         try:
             await guard.spend(visit, READING)
             await self._admit(exchange, caller, receive)
