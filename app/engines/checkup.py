@@ -11,6 +11,8 @@ from time import perf_counter
 from app.engines.blame import counts, is_suspect, marks_down
 from app.engines.guards import Guards
 from app.engines.replica import Replica
+from app.engines.suspicion import CONTROL_CALLS
+from app.engines.transport import check_shape
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BadStatus, LegError, LegTimeout, ProtocolViolation
 
@@ -59,6 +61,21 @@ class Checkup:
         """`initialize`, or `info` if it says it is initialized already (RCP §7.1, §13). Raises LegError."""
         replica = replica or self._guards.ledger.replicas.all[0]
         await self._in_time(replica, deadline, "the handshake took longer than it was given", shaking=True)
+
+    async def control(self, method: str, replica: Replica, generation: int) -> None:
+        """Make a plain call and tell the ledger what came of it. Not through the gate: a saturated engine is not a
+        broken one."""
+        ledger = self._guards.ledger
+        fault: LegError | None = None
+        try:
+            async with asyncio.timeout(self._guards.entry.timeout_ms / 1000):
+                reply = await replica.transport.call(method, CONTROL_CALLS[method])
+            check_shape(method, reply.result)
+        except TimeoutError:
+            fault = LegTimeout("no answer to a control call")
+        except LegError as failed:
+            fault = ledger.mask(failed)
+        ledger.verified(replica, generation, fault)
 
     async def _look(self, replica: Replica, deadline: float) -> None:
         ledger = self._guards.ledger

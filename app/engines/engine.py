@@ -282,22 +282,9 @@ class RemoteEngine:
         asked = "retrieve" if said is not None and said.retrieve is not None else method
         if asked not in CONTROL_CALLS:
             return False
-        control = self._control(asked, replica, generation)
+        control = self._checkup.control(asked, replica, generation)
         self._verifying = asyncio.get_running_loop().create_task(control, name=f"control call to {self.id}")
         return True
-
-    async def _control(self, method: str, replica: Replica, generation: int) -> None:
-        """Not through the gate: a saturated engine is not a broken one."""
-        fault: LegError | None = None
-        try:
-            async with asyncio.timeout(self.entry.timeout_ms / 1000):
-                result = (await replica.transport.call(method, CONTROL_CALLS[method])).result
-            check_shape(method, result)
-        except TimeoutError:
-            fault = LegTimeout("no answer to a control call")
-        except LegError as failed:
-            fault = self._secrets.masked(failed)
-        self._ledger.verified(replica, generation, fault)
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()
