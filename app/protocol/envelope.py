@@ -15,6 +15,8 @@ from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, Paylo
 from app.protocol.lenient_json import path_of_half, read_with_halves, repaired_answer, without_halves
 from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy
 
+MAX_EXACT_ID: Final = 2**63
+
 CANCEL: Final = "notifications/cancel"
 
 MAX_REQUEST_DEPTH = 100
@@ -148,7 +150,7 @@ def _restore_id(member: Any, exact: Any) -> None:
     """Put the digits that were sent in the place of an `id` that would be written otherwise."""
     if type(member) is dict and type(member.get("id")) is float:
         sent: NumberId = exact["id"]
-        if sent.digits.encode() != orjson.dumps(member["id"]):
+        if abs(member["id"]) >= MAX_EXACT_ID or sent.digits.encode() != orjson.dumps(member["id"]):
             member["id"] = sent
 
 
@@ -218,9 +220,9 @@ def recover_id(message: Any) -> RequestId:
 
 
 def _checked_id(candidate: Any) -> str | int | float | NumberId:
-    if type(candidate) in _ID_TYPES:
+    if type(candidate) in _ID_TYPES and (type(candidate) is not float or abs(candidate) < MAX_EXACT_ID):
         return candidate  # type: ignore[no-any-return]
-    raise InvalidRequest("'id' must be a string or a number", field="id")
+    raise InvalidRequest("'id' must be a string or a number that survives a round trip", field="id")
 
 
 def _written_id(request_id: RequestId) -> Any:

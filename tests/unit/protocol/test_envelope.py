@@ -140,9 +140,9 @@ def test_id_is_echoed_with_its_type(request_id: Any) -> None:
     assert recover_id(loads(sent)) == request_id
 
 
-@pytest.mark.parametrize("request_id", [None, True, False, {}, [], [1]])
+@pytest.mark.parametrize("request_id", [None, True, False, {}, [], [1], 1e300, float(2**64)])
 def test_id_that_is_no_id_is_refused_and_not_echoed(request_id: Any) -> None:
-    """null, booleans, objects and arrays are -32600 with id null."""
+    """null, booleans, objects, arrays and floats that have lost digits are -32600 with id null."""
     message = {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
     with pytest.raises(InvalidRequest) as caught:
         read_request(message)
