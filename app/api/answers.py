@@ -28,6 +28,7 @@ from app.federation.reranking import rerank
 from app.federation.retrieve import retrieve
 from app.federation.transform import transform
 from app.federation.witness import Witness
+from app.protocol.envelope import UnreadableParams
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, UnknownMethod, VersionMismatch
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
@@ -151,6 +152,8 @@ class Answers:
 
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike. Raises InvalidParams for a malformed `_meta`."""
+        if type(params) is UnreadableParams:
+            raise params.fault
         settings = self._state.settings
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")

@@ -21,7 +21,7 @@ from app.federation.progress import Listener
 from app.federation.tenant import Tenant
 from app.protocol import envelope
 from app.protocol.content import simplest_params
-from app.protocol.envelope import Request, RequestId
+from app.protocol.envelope import Request, RequestId, UnreadableParams
 from app.protocol.errors import (
     Cancelled,
     InternalError,
@@ -35,6 +35,8 @@ from app.telemetry.logs import logger
 from app.telemetry.traces import OUTGOING, REQUEST_ID, Span, enter
 
 NOTIFICATIONS = "notifications/"
+
+NOT_GATED = UNGATED | {"catalog/list"}
 
 WELL = ("ok", "degraded")
 """How a request ends that got its answer."""
@@ -72,7 +74,7 @@ class Dispatcher:
                     self._cancel(request.params, caller)
                 return None
             _check_shape(request, path_method)
-        except (InvalidRequest, InvalidParams) as fault:
+        except InvalidRequest as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
         if stream is not None and not self._tells_progress(request, caller, stream):
             stream = None
@@ -115,6 +117,8 @@ class Dispatcher:
             if self._handshake is not None:
                 await self._handshake.before(request.method, caller)
             params = simplest_params(request.method, request.params)
+            if type(params) is UnreadableParams and request.method in NOT_GATED:
+                raise params.fault  # of other methods once it is clear that they are offered
             if caller.engine is not None:
                 result = await self._alone.answer(request.method, params, caller, stream)
             elif stream is None:

@@ -35,11 +35,22 @@ class NumberId:
     digits: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableParams:
-    """Stands for params with half of a surrogate pair at `field`: JSON, but no text that could be passed on."""
+class UnreadableParams(dict[str, Any]):
+    """Stands for params with half of a surrogate pair at `field`: JSON, but no text that could be passed on.
 
-    field: str
+    Empty. Refused with `fault` where params are read, which is after gating (RCP §12).
+    """
+
+    __slots__ = ("field",)
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self.field = field or "params"
+
+    @property
+    def fault(self) -> InvalidParams:
+        """-32602 that names the place."""
+        return InvalidParams(f"'{self.field}' holds half of a surrogate pair, which is no text", field=self.field)
 
 
 _ID_TYPES: Final = frozenset({str, int, float, NumberId})
@@ -198,12 +209,7 @@ def read_request(message: Any) -> Request:
     params = message.get("params")
     if params is None:
         params = {}
-    elif type(params) is UnreadableParams:
-        if "id" not in message and version is not None:
-            return Request(method, {}, None, True)
-        what = f"'{params.field}'" if params.field else "'params'"
-        raise InvalidParams(f"{what} holds half of a surrogate pair, which is no text", field=params.field or "params")
-    elif type(params) is not dict:
+    elif type(params) is not dict and type(params) is not UnreadableParams:
         raise InvalidRequest("'params' must be an object", field="params")
     if "id" in message:
         return Request(method, params, _checked_id(message["id"]))

@@ -30,7 +30,7 @@ from app.api.state import GatewayState
 from app.api.stream import Send
 from app.api.visit import TurnedAway
 from app.protocol import envelope
-from app.protocol.errors import BackendUnavailable, InvalidParams, InvalidRequest, RateLimited, RcpError
+from app.protocol.errors import BackendUnavailable, InvalidRequest, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
 
 READING = {"id": 0, "method": "retrieve"}
@@ -70,12 +70,12 @@ def _unreadable(body: bytes) -> bytes | None:
         return None
     try:
         message = envelope.read_body(body)
-        envelope.read_request(message)
-    except InvalidParams as fault:
-        return envelope.failure(envelope.recover_id(message), fault)
     except RcpError:
-        pass
-    return None
+        return None
+    params = message.get("params") if type(message) is dict else None
+    if type(params) is not envelope.UnreadableParams or "id" not in message:
+        return None
+    return envelope.failure(envelope.recover_id(message), params.fault)
 
 
 class McpDoor:
