@@ -21,6 +21,10 @@ Verify = Callable[[str, Replica, int], bool]
 """(method, replica, generation): begin a control call, and say whether there is one. `Ledger.verified` hears of it."""
 
 
+EJECTING = 5
+"""Errors in a row, the control call included, where no breaker states a number."""
+
+
 class Ledger:
     """The outcomes of one engine's calls. Times are event-loop seconds."""
 
@@ -30,8 +34,8 @@ class Ledger:
         self.breaker = breaker
         self.replicas = replicas
         self.standing = standing
-        # The control call is the failure that opens the breaker.
-        self.suspicion = Suspicion(max(1, breaker.rules.failures - 1))
+        # The control call is the failure that opens the breaker. With the breaker off, replicas may still be ejected.
+        self.suspicion = Suspicion(max(1, (breaker.rules.failures or EJECTING) - 1))
         self.verify: Verify | None = None
         self.mask: Callable[[LegError], LegError] = lambda fault: fault
         """Takes secrets out of a fault before anybody is told of it."""

@@ -130,9 +130,9 @@ def _with_halves(body: bytes, fault: ParseError) -> Any:
         raise fault
     try:
         message = read_with_halves(body)
-    except ValueError:
+        return [_without_halves(member) for member in message] if type(message) is list else _without_halves(message)
+    except (ValueError, RecursionError):
         raise fault from None
-    return [_without_halves(member) for member in message] if type(message) is list else _without_halves(message)
 
 
 def _without_halves(member: Any) -> Any:

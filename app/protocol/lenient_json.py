@@ -77,7 +77,9 @@ def repaired_answer(body: bytes | bytearray) -> Any:
 def read_with_halves(body: bytes) -> Any:
     """A caller's JSON that may hold halves of surrogate pairs (valid JSON, but no text). Raises ValueError."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer)
+        return json.loads(
+            body.decode("utf-8"), parse_constant=_refused, parse_int=_strict_integer, parse_float=_strict_number
+        )
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -174,8 +176,18 @@ def _number(digits: str) -> Any:
     return _UNUSABLE if number in (float("inf"), float("-inf")) else number
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _strict_integer(digits: str) -> Any:
+    number = _integer(digits)
+    return number if number is not _UNUSABLE else _refused(digits)
+
+
+def _strict_number(digits: str) -> Any:
+    number = _number(digits)
+    return number if number is not _UNUSABLE else _refused(digits)
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(f"{text[:20]} is no JSON")
 
 
 def _add_note(result: dict[str, Any], note: str) -> None:
