@@ -36,8 +36,11 @@ def simplest_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
     Done once, before anything is planned, compared or remembered, so that equal spellings are one request. What is
     malformed stays as it is and is refused where the method reads it. Methods of vendors are not touched.
     """
-    if method in _QUERYING and type(params.get("query")) in (dict, list):
-        params = {**params, "query": simplest_query(params["query"])}
+    query = params.get("query")
+    if method == "retrieve" and type(query) is str:
+        return params  # nearly always
+    if method in _QUERYING and (type(query) is dict or type(query) is list):
+        params = {**params, "query": simplest_query(query)}
     for name in _LISTING.get(method, ()):
         if type(params.get(name)) is list:
             params = {**params, name: [_simplest_block(block) for block in params[name]]}
