@@ -112,7 +112,7 @@ def read_body(body: bytes) -> Any:
     if body.count(b'"method"') > 1:
         json.loads(body, object_pairs_hook=_refuse_two_methods)
     members = message if type(message) is list else (message,)
-    if any([_has_rough_id(member) for member in members]):
+    if any(map(_has_rough_id, members)):
         exact = json.loads(body, parse_int=NumberId, parse_float=NumberId)
         for member, same in zip(members, exact if type(exact) is list else [exact], strict=True):
             _restore_id(member, same)
