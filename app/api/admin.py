@@ -27,6 +27,7 @@ from app.fusion.ranked import FusionOptions, RankedList
 from app.fusion.shares import shares_of
 from app.fusion.strategies import fuse
 from app.protocol import envelope
+from app.protocol.content import simplest_params
 from app.protocol.errors import NotFound, RcpError, Unauthorized
 from app.protocol.refusion import Refusion, read_refusion
 
@@ -60,6 +61,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
     async def plan(body: Json, who: Who) -> Json:
+        body = simplest_params("retrieve", body)
         call = answers.question(body, Caller("explain", tenant=who.tenant))
         members = state.membership.current(who.tenant)
         now = asyncio.get_running_loop().time()

@@ -199,7 +199,7 @@ class Answers:
     def accepted(self, params: Params, caller: Caller) -> Accepted:
         """What a Call says besides its params, for every method alike.
 
-        Raises InvalidParams for params that are no object, and for a malformed `_meta`.
+        Raises InvalidParams for params that cannot be used, and for a malformed `_meta`.
         """
         check_params(params)
         settings = self._state.settings
@@ -213,6 +213,8 @@ class Answers:
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
         if caller.trace is not None and passed_on.get("traceId") is None:
             passed_on["traceId"] = caller.trace.id
+        if caller.sent_id and passed_on.get("requestId") is None:
+            passed_on["requestId"] = caller.sent_id
         key = passed_on.get("idempotencyKey")
         if caller.tenant is not None and type(key) is str and key:
             passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)

@@ -38,6 +38,8 @@ class Caller(NamedTuple):
     """The engines that its session began with; None outside of sessions."""
     log_level: str | None = None
     """What its session wants to have logged, where a request does not say (RCP §17.1)."""
+    sent_id: str = ""
+    """The `X-Request-ID` that it sent, if it is sound; engines are sent it as well."""
 
     @property
     def cancel_scope(self) -> str | None:

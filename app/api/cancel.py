@@ -4,9 +4,10 @@ Ids of different callers are not comparable, so nobody ends the request of anoth
 answered once, with -32006. It refuses to know doors and methods, and who counts as one session.
 """
 
+from app.protocol.envelope import RequestId
 from app.resilience.calloff import CallOff
 
-MessageId = str | int | float
+MessageId = RequestId
 
 
 class Running(CallOff):

@@ -21,7 +21,8 @@ from app.api.visit import TurnedAway
 from app.federation.progress import Listener
 from app.federation.tenant import Tenant
 from app.protocol import envelope
-from app.protocol.envelope import Request
+from app.protocol.content import simplest_params
+from app.protocol.envelope import Request, RequestId
 from app.protocol.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,10 +35,9 @@ from app.protocol.messages import UNGATED
 from app.resilience.pace import Pace, TooLate
 from app.state.rate_limit import Reservation
 from app.telemetry.logs import logger
-from app.telemetry.traces import OUTGOING, Span, enter
+from app.telemetry.traces import OUTGOING, REQUEST_ID, Span, enter
 
 NOTIFICATIONS = "notifications/"
-CANCEL = "notifications/cancel"
 
 ANSWERED_WITH_HITS = frozenset({"retrieve", "graph", "memory/recall"})
 
@@ -79,7 +79,7 @@ class Dispatcher:
         try:
             request = envelope.read_request(message)
             if request.notification or (request.id is None and request.method.startswith(NOTIFICATIONS)):
-                if request.method == CANCEL and path_method in (None, CANCEL):
+                if request.method == envelope.CANCEL and path_method in (None, envelope.CANCEL):
                     self._cancel(request.params, caller)
                 return None
             _check_shape(request, path_method)
@@ -125,17 +125,18 @@ class Dispatcher:
             begun = await self._begin(request.method, request.params, caller)
             if self._handshake is not None:
                 caller = await self._handshake.before(request.method, caller)
+            params = simplest_params(request.method, request.params)
             if request.method in UNGATED:
-                envelope.check_params(request.params)
+                envelope.check_params(params)  # of other methods once it is clear that they are offered
             if stream is not None and not _wants_to_hear(request, caller, stream):
                 stream = None
-            reservation = await self._reserve_hits(request.method, request.params, caller)
+            reservation = await self._reserve_hits(request.method, params, caller)
             if caller.engine is not None:
-                result = await self._alone.answer(request.method, request.params, caller, stream)
+                result = await self._alone.answer(request.method, params, caller, stream)
             elif stream is None:
-                result = await self._answers.of(request.method)(request.params, caller)
+                result = await self._answers.of(request.method)(params, caller)
             else:
-                result = await self._answers.streamed[request.method](request.params, caller, stream)
+                result = await self._answers.streamed[request.method](params, caller, stream)
                 stream.open()
             if self._handshake is not None:
                 await self._handshake.after(request.method, caller, request.params, result)
@@ -221,6 +222,7 @@ class Dispatcher:
         span, caller = self._traced(request, caller)
         try:
             begun = await self._begin(method, params, caller)
+            params = simplest_params(method, params)
             reservation = await self._reserve_hits(method, params, caller)
             if listener is None:
                 result = await self._answers.of(method)(params, caller)
@@ -248,6 +250,7 @@ class Dispatcher:
 
     def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
         """The span of a request where traces are wished for; else engines are told what the caller said."""
+        REQUEST_ID.set(caller.sent_id)
         tracing = self._state.witness.tracing
         if tracing is None:
             OUTGOING.set(caller.trace)  # also if there is none: the task may have served another request before
@@ -273,15 +276,13 @@ class Dispatcher:
         bodies = self._state.settings.log.bodies
         self._log.info("request", **audit.line(request, caller, took, size, bodies=bodies))
 
-    def refused(
-        self, fault: RcpError, request_id: str, status: int | None, message_id: str | int | float | None = None
-    ) -> bytes:
+    def refused(self, fault: RcpError, request_id: str, status: int | None, message_id: RequestId = None) -> bytes:
         """The response to what never became a request; it is counted and logged like one. `status`: HTTP's."""
         self._state.metrics.error(fault.code)
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def turned_away(self, away: TurnedAway, request_id: str, message_id: str | int | float | None) -> bytes:
+    def turned_away(self, away: TurnedAway, request_id: str, message_id: RequestId) -> bytes:
         """The response to somebody whom the guard did not let in, or no further; counted, and logged if worth it."""
         fault = away.fault
         self._state.metrics.error(fault.code)

@@ -86,9 +86,9 @@ async def body_of(request: Request, most: int) -> dict[str, Any]:
         raise Kept(400, fault) from None
     if type(body) is not dict:
         raise Kept(400, InvalidRequest("the body must be a JSON object"))
-    deep = body.get("params")
-    if isinstance(deep, envelope.UnusableParams):  # the body is no message: it nests too deep as a whole
-        raise Kept(400, InvalidParams(f"the body nests more than {envelope.MAX_REQUEST_DEPTH} levels deep"))
+    params = body.get("params")
+    if isinstance(params, envelope.UnusableParams):  # the body is no message, so what is wrong is so as a whole
+        raise Kept(400, InvalidParams(params.fault, field=params.field))
     return body
 
 

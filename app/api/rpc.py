@@ -67,6 +67,8 @@ class Head(NamedTuple):
     accept: bytes
     session: str | None
     trace: Trace | None = None
+    sent_id: str = ""
+    """The caller's own request id, if it is sound."""
 
 
 class Admitted(NamedTuple):
@@ -96,7 +98,7 @@ class _Sent:
         self.stream: EventStream | None = None
 
     @property
-    def id(self) -> str | int | float | None:
+    def id(self) -> envelope.RequestId:
         """What an answer is to carry that is about the message as a whole; null for a batch, or before it is read."""
         return envelope.recover_id(self.message) if type(self.message) is dict else None
 
@@ -140,7 +142,13 @@ class RpcDoor:
                 await self._refuse_engine(send, place.engine, request_id)
             else:
                 request.caller = Caller(
-                    request_id, head.session, place.engine, self._address(scope), since=arrived, trace=head.trace
+                    request_id,
+                    head.session,
+                    place.engine,
+                    self._address(scope),
+                    since=arrived,
+                    trace=head.trace,
+                    sent_id=head.sent_id,
                 )
                 await self._serve(request)
         except HungUp:
@@ -175,7 +183,15 @@ class RpcDoor:
         address = visit.owner.address
         request.admitted = Admitted(guard, visit, running)
         request.caller = Caller(
-            request_id, head.session, place.engine, address, visit.tenant, visit.key_id, request.arrived, head.trace
+            request_id,
+            head.session,
+            place.engine,
+            address,
+            visit.tenant,
+            visit.key_id,
+            request.arrived,
+            head.trace,
+            sent_id=head.sent_id,
         )
         try:
             await self._serve(request)
@@ -327,7 +343,7 @@ class RpcDoor:
         fault: RcpError,
         request_id: str,
         *headers: tuple[bytes, bytes],
-        message_id: str | int | float | None = None,
+        message_id: envelope.RequestId = None,
     ) -> None:
         body = self._dispatcher.refused(fault, request_id, status, message_id)
         await send_answer(send, status, body, request_id, *headers)
@@ -358,7 +374,7 @@ class RpcDoor:
             accept = b""  # it knows no chunks, and no other way to tell the end of a stream from its breaking off
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
         trace = read_trace(parent, state) if parent else None
-        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace)
+        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
@@ -373,7 +389,7 @@ def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-async def _last_words(stream: EventStream, message_id: str | int | float | None) -> None:
+async def _last_words(stream: EventStream, message_id: envelope.RequestId) -> None:
     """End a stream that is cut off with the error that says so."""
     fault = BackendUnavailable(ENDING, retryable=True)
     with suppress(TimeoutError):

@@ -3,7 +3,8 @@
 It decides nothing: the engine that began it reads the answer. It refuses to know what the question was.
 """
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
 
 from app.engines.replica import Replica
 from app.engines.transport import Exchange, Reply
@@ -17,14 +18,21 @@ if TYPE_CHECKING:
 class Asked:
     """A call under way without a task of its own. Exactly one of `take`, `late` and `drop` must end it."""
 
-    __slots__ = ("engine", "exchange", "fault", "generation", "method", "replica", "waiter")
+    __slots__ = ("engine", "exchange", "fault", "generation", "method", "params", "replica", "waiter")
 
     def __init__(
-        self, engine: "RemoteEngine", method: str, replica: Replica, exchange: Exchange, generation: int
+        self,
+        engine: "RemoteEngine",
+        method: str,
+        params: Mapping[str, Any],
+        replica: Replica,
+        exchange: Exchange,
+        generation: int,
     ) -> None:
         self.waiter = exchange.waiter
         self.engine = engine
         self.method = method
+        self.params = params
         self.replica = replica
         self.exchange = exchange
         self.generation = generation

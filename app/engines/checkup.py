@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from app.engines.blame import counts, marks_down
+from app.engines.blame import counts, is_suspect, marks_down
 from app.engines.guards import Guards
 from app.engines.replica import Replica
+from app.engines.suspicion import CONTROL_CALLS
+from app.engines.transport import check_shape
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import BadStatus, ConnectFailed, LegError, LegTimeout, ProtocolViolation
 
@@ -102,14 +104,15 @@ class Checkup:
         standing = self._guards.ledger.standing
         if standing.answered:
             return  # it serves what it is there for
-        if marks_down(fault) or standing.fault is not None:
+        if marks_down(fault) or is_suspect(fault) or standing.fault is not None:
             standing.bad(fault)
         raise fault
 
     def _failed(self, replica: Replica, fault: LegError) -> None:
+        self._guards.ledger.mask(fault)
         if isinstance(fault, LegTimeout):
             replica.transport.overdue()
-        if counts(fault):
+        if counts(fault):  # -32603 as well: what a check asks is our own
             self._guards.ledger.replicas.failed(replica, fault, _now())
 
     async def _greet_all(self, replicas: Sequence[Replica], deadline: float) -> LegError | None:
@@ -166,6 +169,22 @@ class Checkup:
     async def _shake(self, replica: Replica, deadline: float) -> None:
         """`initialize`, or `info` if it says it is initialized already (RCP §7.1, §13). Raises LegError."""
         await self._in_time(replica, deadline, "the handshake took longer than it was given", shaking=True)
+
+    async def control(self, method: str, replica: Replica, generation: int) -> None:
+        """Make a plain call and tell the ledger what came of it. Not through the gate: a saturated engine is not a
+        broken one."""
+        ledger = self._guards.ledger
+        fault: LegError | None = None
+        try:
+            async with asyncio.timeout(self._guards.entry.timeout_ms / 1000):
+                reply = await replica.transport.call(method, CONTROL_CALLS[method])
+            check_shape(method, reply.result)
+        except TimeoutError:
+            fault = LegTimeout("no answer to a control call")
+            replica.transport.overdue()
+        except LegError as failed:
+            fault = ledger.mask(failed)
+        ledger.verified(replica, generation, fault)
 
     async def _look(self, replica: Replica, deadline: float) -> None:
         ledger = self._guards.ledger

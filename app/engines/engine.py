@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.engines.asked import Asked
-from app.engines.blame import Secrets, worth_repeating
+from app.engines.blame import Secrets, is_suspect, worth_repeating
 from app.engines.checkup import Checkup, Places
 from app.engines.guards import Guards, guards_of
 from app.engines.inquiry import Inquiry, is_due, is_hasty
 from app.engines.replica import Replica
 from app.engines.standing import Told
+from app.engines.suspicion import CONTROL_CALLS
 from app.engines.transport import Reply, Severed, Transport, check_shape
 from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
@@ -47,6 +48,7 @@ class RemoteEngine:
         "_roundabout",
         "_secrets",
         "_standing",
+        "_suspicion",
         "advertisement",
         "entry",
         "gate",
@@ -86,9 +88,14 @@ class RemoteEngine:
         self._ledger = self.guards.ledger
         self._breaker = self._ledger.breaker
         self._standing = self._ledger.standing
+        self._suspicion = self._ledger.suspicion
+        self._ledger.verify = self._verify
         self._lone: Replica | None = self._ledger.replicas.lone
         self._checkup = Checkup(self.guards, lambda: self.advertisement, places or Places())
         self._secrets = Secrets(entry)
+        self._ledger.mask = self._secrets.masked
+        for replica in self._ledger.replicas.all:
+            replica.handshake.purge = self._secrets.purged
         self._on_change = on_change
         self._heard_at = 0.0
         if before is not None:
@@ -140,7 +147,8 @@ class RemoteEngine:
         inquiry = Inquiry(self.guards, method, params, deadline, idempotent=idempotent)
         expiry = Expiry(deadline)
         try:
-            return await inquiry.answer(after)
+            reply = await inquiry.answer(after)
+            return self._clean(reply)
         except asyncio.CancelledError:
             if not expiry.is_the_cause():
                 raise
@@ -174,7 +182,7 @@ class RemoteEngine:
         allowance = self._allowance
         if allowance.level < allowance.reserve:
             allowance.earn()
-        return Asked(self, method, replica, exchange, self._breaker.generation)
+        return Asked(self, method, params, replica, exchange, self._breaker.generation)
 
     def finish(self, asked: Asked) -> Reply | None:
         """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
@@ -193,8 +201,9 @@ class RemoteEngine:
             raise self._secrets.masked(fault) from None
         standing = self._standing
         standing.answered = True
-        if self._breaker.marked or replica.failures or standing.fault is not None:
+        if self._breaker.marked or replica.failures or standing.fault is not None or self._suspicion.withheld:
             self._ledger.succeeded(replica, asked.generation)
+        reply = self._clean(reply)
         return reply if self._lone is not None else reply._replace(replica=replica.label)
 
     def abandon(self, asked: Asked, given: float | None) -> LegTimeout | None:
@@ -208,7 +217,7 @@ class RemoteEngine:
         if self._lone is None:
             fault.replica = asked.replica.label
         if not is_hasty(self.guards, given):
-            self._ledger.failed(fault, asked.replica, asked.generation)
+            self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
         return fault
 
     async def check(self, deadline: float) -> None:
@@ -254,7 +263,8 @@ class RemoteEngine:
     @property
     def stderr_tail(self) -> str | None:
         """The last that a stdio engine wrote to stderr; None for all others."""
-        return self._ledger.replicas.all[0].transport.stderr_tail
+        tail = self._ledger.replicas.all[0].transport.stderr_tail
+        return None if tail is None else self._secrets.without(tail)
 
     def reset(self) -> None:
         """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
@@ -272,7 +282,11 @@ class RemoteEngine:
             asked.replica.handshake.forgotten = True
             asked.replica.look()
             return True
-        self._ledger.failed(fault, asked.replica, asked.generation)
+        suspicion = self._ledger.suspicion
+        known = is_suspect(fault) and suspicion.knows(asked.params, asyncio.get_running_loop().time())
+        self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        if known:
+            return False  # RCP §12 allows one repeat, and this question has had it
         return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
 
     def succeed(self, before: "RemoteEngine") -> None:
@@ -282,6 +296,27 @@ class RemoteEngine:
             self.advertisement = before.advertisement
         elif before.advertisement is not None and _differ(before.advertisement, self.advertisement):
             self.guards.witness.advertised(before.advertisement, self.advertisement)
+
+    def _clean(self, reply: Reply) -> Reply:
+        """The reply, with no secret of ours quoted in its notes."""
+        usage = reply.result.get("usage")
+        if type(usage) is not dict or "notes" not in usage:
+            return reply  # nearly always
+        return reply._replace(result=self._secrets.cleaned(reply.result))
+
+    def _verify(self, method: str, replica: Replica, generation: int) -> bool:
+        """Begin the control call that tells whether the engine is at fault or what it was asked."""
+        said = self.advertisement
+        asked = "retrieve" if said is not None and said.retrieve is not None else method
+        if asked not in CONTROL_CALLS:
+            return False
+        replica.control = asyncio.get_running_loop().create_task(
+            self._checkup.control(asked, replica, generation), name=f"control:{self.id}/{replica.label}"
+        )
+        replica.control.add_done_callback(
+            lambda control: self._ledger.unverified(generation) if control.cancelled() else None
+        )
+        return True
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._ledger.checked()

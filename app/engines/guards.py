@@ -64,7 +64,7 @@ def guards_of(
     queue = entry.max_concurrency * PATIENCE if entry.max_waiting is None else entry.max_waiting
     pace = Pace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2)
     if before is not None:
-        before.ledger.breaker.renew(breaker_rules(entry, settings))
+        before.ledger.renew(breaker_rules(entry, settings))
         before.ledger.replicas.renew(replicas, rules)
         before.gate.resize(entry.max_concurrency, queue)
         same_budget = before.allowance.share == settings.retry_budget

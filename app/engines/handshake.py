@@ -23,13 +23,15 @@ GREETING = {
 class Handshake:
     """The handshakes with one replica; `remember` is handed what it advertises each time."""
 
-    __slots__ = ("_shaking", "count", "forgotten", "remember", "transport")
+    __slots__ = ("_shaking", "count", "forgotten", "purge", "remember", "transport")
 
     def __init__(self, transport: Transport, remember: Callable[[Advertisement], None]) -> None:
         self.count = 0
         self.forgotten = False
         """It answered that it knows of no handshake, as after a restart."""
         self.transport = transport
+        self.purge: Callable[[Any], Any] = lambda said: said
+        """Takes secrets out of what an engine says of itself."""
         self.remember = remember
         self._shaking = asyncio.Lock()
 
@@ -37,14 +39,14 @@ class Handshake:
         """Shake hands unless somebody has since there were `seen`. Raises LegError."""
         async with self._shaking:
             if self.count == seen:
-                said = read_advertisement(await self._greet())
+                said = read_advertisement(self.purge(await self._greet()))
                 self.count += 1
                 self.forgotten = False
                 self.remember(said)
 
     async def refresh(self) -> None:
         """Ask once more what it can do. Raises LegError."""
-        self.remember(read_advertisement((await self.transport.call("info", {})).result))
+        self.remember(read_advertisement(self.purge((await self.transport.call("info", {})).result)))
 
     async def ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
         """The answer; the question is put once more, for free, if a handshake turns out to be due. Raises LegError."""

@@ -15,12 +15,12 @@ from app.engines.connection import Connection
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply, Severed, plain_reply, read_reply
+from app.engines.transport import Reply, Severed, is_of_before, plain_reply, read_reply
 from app.engines.waiter import Content, Waiter
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.settings.schema import EngineEntry, EnginesSettings
-from app.telemetry.traces import OUTGOING
+from app.telemetry.traces import OUTGOING, REQUEST_ID
 
 MAX_HEADS: Final = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -57,7 +57,8 @@ class HttpTransport:
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
 
-        A reused connection that dies before the first byte of the answer is replaced once, if `idempotent`. What is not
+        A reused connection that dies before the first byte of the answer, or brings a late one to the question before,
+        is replaced once, if `idempotent`. What is not
         goes over a fresh connection: one that was kept may be dead without our knowing, and then it could not be told
         whether the engine has read the request.
         """
@@ -72,10 +73,10 @@ class HttpTransport:
                 answer = await connection.ask(request)
                 self._unproven = False
                 result = _read(connection, answer, call_id)
-            except Severed as end:  # a name of its own: compiled, a name has one type
+            except LegError as end:  # a name of its own: compiled, a name has one type
                 self._part(connection, end, attempts)
-                if not once_more:
-                    if self._unproven:
+                if not once_more or not is_of_before(end):
+                    if self._unproven and isinstance(end, Severed):
                         rejected = self.endpoint.rejected()
                         rejected.attempts = attempts
                         raise rejected from None
@@ -103,8 +104,9 @@ class HttpTransport:
             result = _read(connection, answer, call_id)
         except BaseException as fault:
             self._part(connection, fault, 1)
-            if isinstance(fault, Severed):
+            if isinstance(fault, LegError) and is_of_before(fault):
                 self._pool.clear()  # what was opened before is likely gone with it; asking again starts afresh
+                raise fault if isinstance(fault, Severed) else Severed(fault.message) from None
             raise
         self._pool.give(connection)
         return plain_reply(result, 1, len(answer))
@@ -127,10 +129,13 @@ class HttpTransport:
     def _request(self, call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
         body = envelope.encode_call(call_id, method, params)
         head = self._heads.get(method) or self._head(method)
-        trace = OUTGOING.get()
-        if trace is not None:
-            return b"%b%d\r\n%b\r\n%b" % (head, len(body), trace.lines, body)
-        return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        trace, request_id = OUTGOING.get(), REQUEST_ID.get()
+        if trace is None and not request_id:
+            return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        lines = b"" if trace is None else trace.lines
+        if request_id:
+            lines += b"X-Request-ID: %b\r\n" % request_id.encode("ascii")
+        return b"%b%d\r\n%b\r\n%b" % (head, len(body), lines, body)
 
     def _part(self, connection: Connection, fault: BaseException, attempts: int) -> None:
         """An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not."""

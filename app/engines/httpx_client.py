@@ -18,12 +18,12 @@ import httpx2
 from app.engines.body import read_answer
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.resolver import Resolver
-from app.engines.transport import Reply, Severed
+from app.engines.transport import Reply, Severed, is_of_before
 from app.engines.wire import HTTP2, TRAIL, Dialler, Trail, Wire
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from app.settings.schema import EngineEntry, EnginesSettings
-from app.telemetry.traces import OUTGOING
+from app.telemetry.traces import OUTGOING, REQUEST_ID
 
 
 class HttpxTransport:
@@ -87,8 +87,8 @@ class HttpxTransport:
         try:
             result, size = await self._in_task(target, body, call_id, trail, fresh=not idempotent)
             return Reply(result, size=size)
-        except Severed:
-            if trail.dialled or not idempotent:
+        except LegError as fault:
+            if trail.dialled or not idempotent or not is_of_before(fault):
                 raise
         try:
             result, size = await self._in_task(target, body, call_id, Trail())
@@ -146,8 +146,10 @@ class HttpxTransport:
         TRAIL.set(trail)
         wire = self._wire_for_one() if fresh else await self._current_wire()
         url = f"{self.endpoint.origin}{target}"
-        trace = OUTGOING.get()
+        trace, request_id = OUTGOING.get(), REQUEST_ID.get()
         headers = self._headers if trace is None else [*self._headers, *trace.headers]
+        if request_id:
+            headers = [*headers, (b"x-request-id", request_id.encode("ascii"))]
         request = httpx2.Request("POST", url, headers=headers, content=body)
         wire.in_flight += 1
         try:

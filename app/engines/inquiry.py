@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from app.engines.blame import worth_repeating
+from app.engines.blame import is_suspect, worth_repeating
 from app.engines.guards import Guards
 from app.engines.hedge import race
 from app.engines.replica import Replica
@@ -38,6 +38,7 @@ class Inquiry:
         "_guards",
         "_idempotent",
         "_kind",
+        "_known",
         "_last",
         "_method",
         "_params",
@@ -62,6 +63,7 @@ class Inquiry:
         self._idempotent = idempotent
         self._fault: LegError | None = None
         self._kind = "first"
+        self._known = False
         self._free = 0
         self._repeats = 0
         self._last: Replica | None = None
@@ -97,7 +99,7 @@ class Inquiry:
                 self._guards.ledger.said_nothing(generation)
             else:
                 for replica in self._under_way:
-                    self._guards.ledger.failed(fault, replica, generation)
+                    self._guards.ledger.failed(fault, replica, generation, self._method, self._params)
         return fault
 
     def end(self) -> None:
@@ -166,6 +168,8 @@ class Inquiry:
         return pause
 
     def _worth_it(self, fault: LegError) -> bool:
+        if self._known and is_suspect(fault):
+            return False  # it failed so before this question
         return worth_repeating(fault, self._idempotent, self._repeats, self._guards.ledger.replicas.lone is None)
 
     def _forgo(self, fault: LegError, reason: str, text: str) -> None:
@@ -240,7 +244,8 @@ class Inquiry:
             self._under_way.remove(replica)
             self._more(fault.attempts, fault.free)
             self._generation = None
-            ledger.failed(fault, replica, generation)
+            self._known = ledger.suspicion.knows(self._params, _now())
+            ledger.failed(fault, replica, generation, self._method, self._params)
             fault.replica = None if ledger.replicas.lone is not None else replica.label
             self._fault = fault
             raise

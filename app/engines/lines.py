@@ -42,7 +42,7 @@ class Oversized:
     """How it began."""
 
     @property
-    def id(self) -> str | int | float | None:
+    def id(self) -> envelope.RequestId:
         """The `id` of the message it began, if that was to be seen."""
         return envelope.recover_id({"id": id_in_head(self.head)})
 

@@ -37,6 +37,7 @@ class Replica:
     __slots__ = (
         "at_hand",
         "back_since",
+        "control",
         "ejected_until",
         "ejections",
         "failures",
@@ -66,6 +67,8 @@ class Replica:
         self.back_since: float | None = None
         self.greeting: asyncio.Task[None] | None = None
         """A handshake under way in the background; it ends by itself or with `close`."""
+        self.control: asyncio.Task[None] | None = None
+        """The last control call (suspicion.py); it ends by itself or with `close`."""
         self.way: object = None
         """What decides who answers here (address, command, headers ...); replicas of one way are interchangeable."""
 
@@ -76,9 +79,11 @@ class Replica:
 
     async def close(self) -> None:
         """Release its connections or its process."""
-        if self.greeting is not None:
-            self.greeting.cancel()
-            await asyncio.wait([self.greeting])
+        under_way = [task for task in (self.greeting, self.control) if task is not None]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
         await self.transport.close()
 
     def reach(self, transport: Transport) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from app.engines.waiter import Content
 from app.protocol import envelope
 from app.protocol.errors import (
+    BadStatus,
     InternalError,
     LegError,
     LegRateLimited,
@@ -77,6 +78,18 @@ class Exchange(Protocol):
 
 class Severed(ProtocolViolation):
     """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
+
+
+class StrayAnswer(ProtocolViolation):
+    """An answer to another question. On a reused connection it may be a late one to the question before."""
+
+
+def is_of_before(fault: LegError) -> bool:
+    """Whether a fault on a reused connection is about what happened on it before: asking once more is fair.
+
+    The peer was gone, answered the question before once more, or had given up waiting for a question (HTTP 408).
+    """
+    return isinstance(fault, Severed | StrayAnswer) or (isinstance(fault, BadStatus) and fault.status == 408)
 
 
 class Transport(Protocol):
@@ -150,7 +163,7 @@ def result_of(message: Any, call_id: int) -> dict[str, Any]:
     ours = (answered == call_id and answered is not True) or answered == str(call_id)
     # An error about an unreadable request carries `id: null`.
     if not ours and not (error is not None and answered is None):
-        raise ProtocolViolation("the engine answered another request's id")
+        raise StrayAnswer("the engine answered another request's id")
     if error is not None:
         raise leg_error_of(error)
     result = message.get("result")

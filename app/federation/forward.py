@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from app.federation.adjustment import forwarded_meta
-from app.federation.call import LEAST_SECONDS, Call, time_left
+from app.federation.call import LEAST_SECONDS, Call, MethodCall, time_left
 from app.federation.candidates import Candidates, check_route
 from app.federation.engine import Engine
 from app.federation.membership import Members
@@ -58,6 +58,9 @@ NOT_DONE = frozenset(
 
 NEXT = frozenset({*NOT_DONE, DeadlineExceeded.code})
 """Codes after which an idempotent call goes on to the next engine; any other refusal is about the call itself."""
+
+
+_UNKNOWN = {UnknownMethod.code}
 
 
 class Share(NamedTuple):
@@ -143,7 +146,7 @@ async def forward(
             break
     if not ended:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    if ended[-1].kind == "refused" and ended[-1].code not in NEXT:
+    if ended[-1].kind == "refused" and (ended[-1].code not in NEXT or _unknown_to_all(call, ended)):
         raise refused_by(ended[-1])
     raise nobody_answered([*candidates.lost, *ended], out_of_time=cut)
 
@@ -197,6 +200,11 @@ def by_default(result: Result, engine_id: str | None) -> Result:
     note = f"written to '{engine_id}', the default writer; 'x-gateway.engine' names another one"
     notes = [*(before if type(before) is list else ()), note]
     return {**result, "usage": {**usage, "notes": notes}, "_meta": meta}
+
+
+def _unknown_to_all(call: Call, ended: Sequence[Outcome]) -> bool:
+    """Whether it is a vendor's method that nobody knows: asking again later would not help."""
+    return isinstance(call, MethodCall) and call.method.startswith("x-") and {o.code for o in ended} == _UNKNOWN
 
 
 def _left_over(candidates: Candidates, place: int) -> list[Outcome]:

@@ -77,6 +77,15 @@ def rerank_fault(value: Mapping[str, Any], advertisement: Advertisement) -> str 
     return None
 
 
+def reranked_modalities(advertisement: Advertisement) -> frozenset[str]:
+    """What this engine's reranker reads: what its `rerank` lists, else what its `retrieve` takes; text in any case."""
+    reranker = advertisement.capabilities.get("rerank")
+    own = _listed(reranker, "modalities") if type(reranker) is dict else ()
+    if own:
+        return _TEXT.union(name for name in own if type(name) is str)
+    return _TEXT if advertisement.retrieve is None else _TEXT | advertisement.retrieve.modalities
+
+
 def _rewrite(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
     transform = advertisement.capabilities.get("transform")
     methods = _listed(transform, "methods") if type(transform) is dict else ()

@@ -23,6 +23,7 @@ from app.protocol.errors import (
     clip,
 )
 from app.protocol.filters import MAX_INTEGER
+from app.protocol.ids import is_id
 
 Hit = dict[str, Any]
 
@@ -299,8 +300,12 @@ def _clean(hits: list[Any]) -> bool:
         for hit in hits:
             if type(hit) is not dict:
                 return False
-            of_id, of_score = type(hit["id"]), type(hit["score"])
-            if of_id is not str and of_id is not int and of_id is not float:
+            hit_id, of_score = hit["id"], type(hit["score"])
+            of_id = type(hit_id)
+            if of_id is str:
+                if not hit_id:
+                    return False
+            elif of_id is not int:
                 return False
             if of_score is not float and of_score is not int:
                 return False
@@ -313,13 +318,13 @@ _engine_of: Final = attrgetter("engine")
 
 
 def _well_formed(hit: Any) -> bool:
-    return type(hit) is dict and type(hit.get("id")) in (str, int, float) and type(hit.get("score")) in (int, float)
+    return type(hit) is dict and is_id(hit.get("id")) and type(hit.get("score")) in (int, float)
 
 
 def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
     lines = []
     if malformed:
-        lines.append(f"{engine}: {malformed} malformed hit(s) dropped (a hit needs an id and a numeric score)")
+        lines.append(f"{engine}: {malformed} malformed hit(s) dropped (a hit needs a usable id and a numeric score)")
     if excess:
         lines.append(f"{engine}: {excess} hit(s) beyond the first {MAX_HITS} dropped")
     return tuple(lines)

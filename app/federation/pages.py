@@ -19,6 +19,7 @@ from app.federation.stock import Stock, dump_stock, load_stock
 from app.federation.suspicions import Suspicions
 from app.federation.tenant import Tenant
 from app.fusion.screen import Screen
+from app.protocol.content import comparable_query
 from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.params import RetrieveParams
 from app.settings.screen import ScreenSettings
@@ -263,6 +264,8 @@ def fingerprint(params: RetrieveParams) -> str:
     if params.gateway.model_fields_set:
         own = params.gateway.model_dump(exclude_none=True, exclude={"explain"}) or None
     query = told["query"]
+    if type(query) is list:
+        told["query"] = comparable_query(query)
     lone = len(told) == 1 and own is None and type(query) is str
     text = f"q{query}" if lone else _canonical([told, own])  # the usual request costs a fifth; no other begins with q
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=15).hexdigest()

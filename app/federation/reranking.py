@@ -11,6 +11,7 @@ from app.federation.candidates import Misfit, candidates_for
 from app.federation.engine import Engine
 from app.federation.forward import Result, forward, plain
 from app.federation.membership import Members
+from app.federation.options import reranked_modalities
 from app.federation.witness import Witness
 from app.protocol.capabilities import Advertisement
 from app.protocol.params import read_gateway
@@ -23,7 +24,7 @@ async def rerank(call: MethodCall, members: Members, settings: GatewaySettings, 
     wish = read_reranking(call.params)
 
     def fit(engine: Engine, said: Advertisement) -> Misfit | None:
-        return lacks(wish, said.capabilities["rerank"])
+        return lacks(wish, said.capabilities["rerank"]) or _unread(wish, said)
 
     candidates = candidates_for(call, members, "rerank", read_gateway(call.params.get("x-gateway")), fit)
 
@@ -42,6 +43,15 @@ def lacks(wish: Reranking, offer: Any) -> Misfit | None:
     most = offer.get("maxCandidates")
     if type(most) is int and 1 <= most < len(wish.passages):
         return Misfit(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name, most=most)
+    return None
+
+
+def _unread(wish: Reranking, said: Advertisement) -> Misfit | None:
+    """What of the query or the passages has a modality that this engine does not advertise."""
+    taken = reranked_modalities(said)
+    for name, modalities in wish.modalities.items():
+        if missing := modalities - taken:
+            return Misfit(f"{name} of modality {', '.join(sorted(missing))} are not advertised", option=name)
     return None
 
 

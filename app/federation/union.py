@@ -12,7 +12,7 @@ from app.federation.call import RetrieveCall
 from app.federation.candidates import Misfit, candidates_for
 from app.federation.engine import Engine
 from app.federation.membership import Members
-from app.federation.options import rerank_fault
+from app.federation.options import rerank_fault, reranked_modalities
 from app.federation.outcome import MAX_HITS
 from app.fusion.merge import Fusion
 from app.protocol.capabilities import Advertisement
@@ -60,6 +60,9 @@ def union_of(call: RetrieveCall, members: Members, window: int) -> Union | None:
 
     def fit(_: Engine, said: Advertisement) -> Misfit | None:
         fault = rerank_fault(wish, said)
+        missing = call.params.query_modalities - reranked_modalities(said)
+        if fault is None and missing:
+            fault = f"a query of modality {', '.join(sorted(missing))} is not advertised for rerank"
         return None if fault is None else Misfit(fault, option="rerank")
 
     able = candidates_for(call, members, "rerank", call.params.gateway, fit).engines

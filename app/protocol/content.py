@@ -1,7 +1,7 @@
 """Content blocks (RCP §4.8): what a query, a passage or a document may be made of.
 
-Decides whether a block is well formed and which modality it has. It refuses to open one: `data` is not decoded, and a
-caller's `uri` is never fetched.
+Decides whether a block is well formed, which modality it has, and which of its equal spellings engines are sent. It
+refuses to open one: `data` is not decoded, and a caller's `uri` is never fetched.
 """
 
 from types import MappingProxyType
@@ -17,6 +17,72 @@ _MODALITIES = MappingProxyType({"text": "text", "image": "image", "audio": "audi
 """Type of a block -> its modality."""
 
 TEXT_ONLY = frozenset({"text"})
+
+_QUERYING: Final = frozenset({"retrieve", "rerank", "query/transform", "graph", "memory/recall", "feedback"})
+_LISTING: Final = MappingProxyType(
+    {
+        "rerank": ("passages", "documents"),
+        "embed": ("inputs", "texts"),
+        "embed/sparse": ("inputs", "texts"),
+        "embed/multi": ("inputs", "texts"),
+    }
+)
+"""Method -> its params that list strings and content blocks."""
+
+
+def simplest_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """`params` with their query, passages and inputs in the form that every engine must take (RCP §4.8).
+
+    Done once, before anything is planned, compared or remembered, so that equal spellings are one request. What is
+    malformed stays as it is and is refused where the method reads it. Methods of vendors are not touched.
+    """
+    query = params.get("query")
+    if method == "retrieve" and type(query) is str:
+        return params  # nearly always
+    if method in _QUERYING and (type(query) is dict or type(query) is list):
+        params = {**params, "query": simplest_query(query)}
+    for name in _LISTING.get(method, ()):
+        if type(params.get(name)) is list:
+            params = {**params, name: [_simplest_block(block) for block in params[name]]}
+    return params
+
+
+def simplest_query(query: Any) -> Any:
+    """A text block, and an array of nothing but text, as the string that it is equal to.
+
+    Several texts are one text of several lines. An array of one block is that block. Any other array stays as it is.
+    """
+    if type(query) is not list:
+        return _simplest_block(query, blank=False)
+    if not 1 <= len(query) <= MAX_BLOCKS:
+        return query
+    blocks = [_simplest_block(block, blank=False) for block in query]
+    if len(blocks) == 1:
+        return blocks[0]
+    if all(type(block) is str and block and not block.isspace() for block in blocks):
+        return "\n".join(blocks)
+    return query  # engines that take an array take the texts in it in both forms
+
+
+def comparable_query(query: Any) -> Any:
+    """The same value for all spellings of a query of several modalities."""
+    return [_simplest_block(block) for block in query] if type(query) is list else query
+
+
+def _simplest_block(block: Any, *, blank: bool = True) -> Any:
+    """The text of a well-formed text block; any other block without nulls. `blank`: whether a text may say nothing."""
+    if type(block) is not dict:
+        return block
+    text = block.get("text")
+    if blank and block.get("type") == "text" and type(text) is str and not text.strip():
+        return text
+    try:
+        read_block(block, "")
+    except InvalidParams:
+        return block
+    if block["type"] == "text":
+        return text
+    return {name: value for name, value in block.items() if value is not None}
 
 
 def read_query(query: Any) -> frozenset[str]:

@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple
 from app.protocol.errors import ProtocolViolation
 from app.protocol.fields import forwardable, read_flag
 from app.protocol.filters import json_type
+from app.protocol.ids import is_id
 from app.protocol.refusal import refuse, refuse_value
 
 NAMESPACE_END: Final = ":"
 """Between an engine's `idNamespace` and the id of its own."""
 
 DocumentId = str | int | float
-_IDS = frozenset({str, int, float})
+"""A string in what is asked; engines may answer with numbers."""
 
 
 class Addition(NamedTuple):
@@ -79,7 +80,7 @@ def namespace_in(document_id: DocumentId | None) -> tuple[str, str] | None:
 def added_ids(result: Mapping[str, Any], count: int) -> list[DocumentId]:
     """The ids of `count` documents that were added, in their order. Raises ProtocolViolation."""
     ids = result.get("ids")
-    if type(ids) is not list or len(ids) != count or not _IDS.issuperset(map(type, ids)):
+    if type(ids) is not list or len(ids) != count or not all(map(is_id, ids)):
         raise ProtocolViolation(f"the result has no 'ids' with one for each of the {count} documents")
     return ids
 
@@ -104,5 +105,5 @@ def _check_document(document: Any, path: str) -> None:
 
 
 def _check_id(document_id: Any, path: str) -> None:
-    if type(document_id) not in _IDS or document_id == "":
-        refuse_value(path, "a non-empty string or a number", document_id)
+    if type(document_id) is not str or not document_id:
+        refuse_value(path, "a non-empty string", document_id)

@@ -13,9 +13,12 @@ from typing import Any, Final, final
 import orjson
 
 from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError
+from app.protocol.lenient_json import path_of_half, read_with_halves, repaired_answer, without_halves
 from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy, seems_light
 
-MAX_EXACT_ID = 2**63
+MAX_EXACT_ID: Final = 2**63
+
+CANCEL: Final = "notifications/cancel"
 
 MAX_REQUEST_DEPTH = 100
 """Levels of nesting in what a caller sends."""
@@ -34,19 +37,33 @@ _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 class UnusableParams(dict[str, Any]):
-    """Stands in for params that are no object, or nest too deep: empty, and refused once the method has been gated.
+    """Stands in for params that cannot be used as they were sent: empty, and refused once the method has been gated.
 
-    RCP §12 checks params after gating, so an unknown method is -32004 whatever its params are.
+    They are no object, nest too deep, or hold half of a surrogate pair, which is JSON but no text. RCP §12 checks
+    params after gating, so an unknown method is -32004 whatever its params are. `check_params` refuses them.
     """
 
-    __slots__ = ("fault",)
+    __slots__ = ("fault", "field")
 
-    def __init__(self, fault: str) -> None:
+    def __init__(self, fault: str, field: str = "params") -> None:
         super().__init__()
         self.fault = fault
+        self.field = field
 
     def __repr__(self) -> str:
-        return f"<UnusableParams: {self.fault}>"
+        return f"<UnusableParams {self.field}: {self.fault}>"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberId:
+    """A request id that is a number which neither an int of 64 bits nor a float can hold: echoed digit for digit."""
+
+    digits: str
+
+
+_ID_TYPES: Final = frozenset({str, int, float, NumberId})
+
+RequestId = str | int | float | NumberId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +72,7 @@ class Request:
 
     method: str
     params: dict[str, Any]
-    id: str | int | float | None = None
+    id: RequestId = None
     notification: bool = False
 
 
@@ -71,46 +88,59 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 
 def loads_answer(body: bytes | bytearray) -> Any:
-    """Parse what an engine sent: as `loads`, but PayloadTooLarge for what would take too long to parse."""
+    """Parse what an engine sent. What `loads` refuses is repaired where that leaves something sound, with a note.
+
+    Raises ParseError, and PayloadTooLarge for what would take too long to parse.
+    """
     # Most need not be weighed, and of those that are long most are clearly light.
     long = len(body) > MAX_ANSWER_WEIGHT
     if long and not seems_light(body, MAX_ANSWER_WEIGHT) and is_heavy(body, MAX_ANSWER_WEIGHT):
         raise PayloadTooLarge(f"the answer weighs more than {MAX_ANSWER_WEIGHT}: {WEIGHING}")
-    return loads(body)
+    try:
+        return loads(body)
+    except ParseError as fault:
+        try:
+            return repaired_answer(body)
+        except ValueError:
+            raise fault from None
 
 
 def read_body(body: bytes) -> Any:
-    """What a caller sent, parsed: as `loads`, but bounded in depth and with one method per object.
+    """What a caller sent, parsed: as `loads`, but bounded in depth, with one method per object, and with exact ids.
 
-    Params that nest too deep become UnusableParams. Parsers differ in which of two equal keys they keep, so a proxy in
-    front of us may have let another method through.
+    Params that nest too deep, or hold half of a surrogate pair, become UnusableParams: in a batch the other members
+    run. Parsers differ in which of two equal keys they keep, so a proxy in front of us may have let another method
+    through.
     Raises ParseError (-32700), InvalidParams (-32602) for a list that nests too deep, and PayloadTooLarge (-32013) for
     a body that would take too long to parse.
     """
     if is_heavy(body, MAX_REQUEST_WEIGHT):
         raise PayloadTooLarge(f"a body may weigh at most {MAX_REQUEST_WEIGHT}: {WEIGHING}", field="body")
-    deep = body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH
+    may_be_deep = body.count(b"[") + body.count(b"{") > MAX_REQUEST_DEPTH
     try:
         message = loads(body)
-    except ParseError:
-        # JSON that nests deeper than orjson reads is JSON, so it is read without what nests too deep.
-        body = _flattened(body) if deep else body
-        message = loads(body)
-    if deep:
-        for member in message if type(message) is list else (message,):
-            if not _deeper(member, MAX_REQUEST_DEPTH):
-                continue
-            if type(member) is not dict:
-                raise InvalidParams(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
-            member["params"] = UnusableParams(f"'params' nests more than {MAX_REQUEST_DEPTH} levels deep")
+    except ParseError as fault:
+        # It may be JSON all the same: with halves of surrogate pairs, or deeper than orjson reads. What is too deep is
+        # left out before it is read.
+        if b"\\ud" in body.lower():
+            body = _flattened(body, MAX_REQUEST_DEPTH) if may_be_deep else body
+            message = _with_halves(body, fault)
+        elif may_be_deep:
+            body = _flattened(body, MAX_READ_DEPTH)
+            message = loads(body)
+        else:
+            raise
+    if may_be_deep and _deep_params_taken_out(message):
+        body = _flattened(body, MAX_REQUEST_DEPTH)  # the parser of the standard library recurses
     if body.count(b'"method"') > 1 or b"\\u00" in body:  # a letter of the name may be written as \u00XX
         # Numbers are not looked at: the digits that `int` converts are limited.
         json.loads(body, object_pairs_hook=_refuse_two_methods, parse_int=len, parse_float=len)
+    _restore_ids(message, body)
     return message
 
 
-def _flattened(body: bytes) -> bytes:
-    """`body` with null in place of what nests too deep, if it nests deeper than orjson reads; else as it is."""
+def _flattened(body: bytes, levels: int) -> bytes:
+    """`body` with null in place of what nests too deep, if it nests more than `levels` deep; else as it is."""
     kept, open_, begin, deepest = [], bytearray(), 0, 0
     for token in _NESTING.finditer(body):
         mark = token[0]
@@ -125,7 +155,76 @@ def _flattened(body: bytes) -> bytes:
             if len(open_) == MAX_REQUEST_DEPTH + 3:
                 begin = token.end()
             del open_[-1]
-    return body if open_ or deepest <= MAX_READ_DEPTH else b"".join([*kept, body[begin:]])
+    return body if open_ or deepest <= levels else b"".join([*kept, body[begin:]])
+
+
+def _deep_params_taken_out(message: Any) -> bool:
+    """Put UnusableParams into each member that nests too deep, and say whether there was one.
+
+    Raises InvalidParams for a member that could not hold them.
+    """
+    found = False
+    for member in message if type(message) is list else (message,):
+        if not _deeper(member, MAX_REQUEST_DEPTH):
+            continue
+        if type(member) is not dict:
+            raise InvalidParams(f"the body nests more than {MAX_REQUEST_DEPTH} levels deep")
+        member["params"] = UnusableParams(f"the message nests more than {MAX_REQUEST_DEPTH} levels deep")
+        found = True
+    return found
+
+
+def _with_halves(body: bytes, fault: ParseError) -> Any:
+    """The message of a body that is JSON but for halves of surrogate pairs. Raises `fault` for any other."""
+    try:
+        message = read_with_halves(body)
+        return [_without_halves(member) for member in message] if type(message) is list else _without_halves(message)
+    except (ValueError, RecursionError):
+        raise fault from None
+
+
+def _without_halves(member: Any) -> Any:
+    if type(member) is not dict:
+        return without_halves(member)
+    clean: dict[str, Any] = {"id": None} if "id" in member else {}  # an id that holds one is no id
+    clean.update(without_halves({name: value for name, value in member.items() if name != "params"}))
+    if "params" in member:
+        clean["params"] = member["params"]
+        field = path_of_half(member["params"])
+        if field is not None:
+            field = field or "params"
+            clean["params"] = UnusableParams(f"'{field}' holds half of a surrogate pair, which is no text", field)
+    return clean
+
+
+def _restore_ids(message: Any, body: bytes) -> None:
+    """Put the digits that were sent in the place of ids that the parser has rounded."""
+    members = message if type(message) is list else (message,)
+    if not any(map(_has_rough_id, members)):
+        return
+    exact = json.loads(body, parse_int=NumberId, parse_float=NumberId)
+    for member, same in zip(members, exact if type(exact) is list else [exact], strict=True):
+        _restore_id(member, same)
+        if _is_cancel(member):
+            _restore_id(member["params"], same["params"])
+
+
+def _has_rough_id(member: Any) -> bool:
+    """Whether the parser may have lost digits of a request's id, or of the one that it cancels."""
+    if type(member) is not dict:
+        return False
+    return type(member.get("id")) is float or (_is_cancel(member) and type(member["params"].get("id")) is float)
+
+
+def _is_cancel(member: Any) -> bool:
+    return type(member) is dict and member.get("method") == CANCEL and type(member.get("params")) is dict
+
+
+def _restore_id(member: Any, exact: Any) -> None:
+    if type(member) is dict and type(member.get("id")) is float:
+        sent: NumberId = exact["id"]
+        if abs(member["id"]) >= MAX_EXACT_ID or sent.digits.encode() != orjson.dumps(member["id"]):
+            member["id"] = sent
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -180,13 +279,13 @@ def read_request(message: Any) -> Request:
     return Request(method, params, None, version is not None)
 
 
-def check_params(params: Mapping[str, Any]) -> None:
+def check_params(params: Mapping[str, Any] | None) -> None:
     """Raises InvalidParams (-32602) for params that could not be used as they were sent; call it after gating."""
     if type(params) is UnusableParams:
-        raise InvalidParams(params.fault, field="params")
+        raise InvalidParams(params.fault, field=params.field)
 
 
-def recover_id(message: Any) -> str | int | float | None:
+def recover_id(message: Any) -> RequestId:
     """The id that an error about a malformed request may still echo; None if there is none to trust."""
     candidate = message.get("id") if type(message) is dict else None
     try:
@@ -195,20 +294,22 @@ def recover_id(message: Any) -> str | int | float | None:
         return None
 
 
-def _checked_id(candidate: Any) -> str | int | float:
-    if type(candidate) is str or type(candidate) is int:
-        return candidate
-    if type(candidate) is float and abs(candidate) < MAX_EXACT_ID:
-        return candidate
+def _checked_id(candidate: Any) -> str | int | float | NumberId:
+    if type(candidate) in _ID_TYPES and (type(candidate) is not float or abs(candidate) < MAX_EXACT_ID):
+        return candidate  # type: ignore[no-any-return]
     raise InvalidRequest("'id' must be a string or a number that survives a round trip", field="id")
 
 
-def success(request_id: str | int | float | None, result: Mapping[str, Any]) -> bytes:
+def _written_id(request_id: RequestId) -> Any:
+    return orjson.Fragment(request_id.digits) if type(request_id) is NumberId else request_id
+
+
+def success(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
     """The response bytes for a result (RCP §4.2).
 
     What an engine nested deeper than can be written again (it can be read) is cut off there, not the whole answer.
     """
-    response = {"jsonrpc": "2.0", "id": request_id, "result": result}
+    response = {"jsonrpc": "2.0", "id": _written_id(request_id), "result": result}
     try:
         return orjson.dumps(response)
     except TypeError:
@@ -233,9 +334,9 @@ def _nests(value: Any) -> bool:
     return type(value) is dict or type(value) is list
 
 
-def failure(request_id: str | int | float | None, error: RcpError) -> bytes:
+def failure(request_id: RequestId, error: RcpError) -> bytes:
     """The response bytes for an error (RCP §4.3)."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.body()})
+    return orjson.dumps({"jsonrpc": "2.0", "id": _written_id(request_id), "error": error.body()})
 
 
 class SharedParams(dict[str, Any]):

@@ -15,18 +15,26 @@ Id = str | int | float
 MAX_IDS: Final = 1000
 """Ids that one param may list."""
 
-_KINDS = frozenset({str, int, float})
+_EXACT_DIGITS: Final = 15
+"""Significant decimal digits that a double holds whatever they are."""
 
 
 def is_id(value: Any) -> bool:
-    """Whether this can name a hit, a node, a community."""
-    return type(value) in _KINDS and value != ""
+    """Whether this can name a hit, a node, a community.
+
+    A float of more digits than a double holds cannot: an integer of 2^64 and above is parsed as one, and two different
+    ones would become one hit.
+    """
+    kind = type(value)
+    if kind is str:
+        return value != ""  # type: ignore[no-any-return]
+    return kind is int or (kind is float and abs(value) < MAX_INTEGER and float(f"{value:.{_EXACT_DIGITS}g}") == value)
 
 
 def check_id(value: Any, name: str) -> None:
     """Refuse what can name nothing."""
     if not is_id(value):
-        refuse_value(name, "a non-empty string or a number", value)
+        refuse_value(name, "a non-empty string or an exact number", value)
 
 
 def read_ids(params: Mapping[str, Any], name: str) -> list[Id] | None:

@@ -25,11 +25,13 @@ class Reranking(NamedTuple):
     top_n: int | None
     sent: dict[str, Any]
     """What an engine is sent, the passages under both names."""
+    modalities: Mapping[str, frozenset[str]]
+    """Param -> its modalities."""
 
 
 def read_reranking(params: Mapping[str, Any]) -> Reranking:
     """Check the params. Raises InvalidParams (-32602)."""
-    read_query(params.get("query"))
+    query_modalities = read_query(params.get("query"))
     passages: Any = params.get("passages")
     documents: Any = params.get("documents")
     if passages is None and documents is None:
@@ -38,7 +40,7 @@ def read_reranking(params: Mapping[str, Any]) -> Reranking:
         refuse("documents", "'documents' is another name of 'passages'; give one of them, or the same twice")
     name = "documents" if passages is None else "passages"
     given = documents if passages is None else passages
-    read_contents(given, name)
+    passage_modalities = read_contents(given, name)
     rest = forwardable(params, "passages", "documents")
     return Reranking(
         given,
@@ -47,6 +49,7 @@ def read_reranking(params: Mapping[str, Any]) -> Reranking:
         read_text(params, "model"),
         read_count(params, "topN"),
         {**rest, "passages": given, "documents": given},
+        {"query": query_modalities, name: passage_modalities},
     )
 
 

@@ -42,7 +42,7 @@ class Breaker:
     An outcome of an older generation says nothing: a success that started before the breaker opened does not close it.
     """
 
-    __slots__ = ("_bits", "_cool_down", "_mask", "_row", "_rules", "_until", "closed", "generation", "marked", "state")
+    __slots__ = ("_bits", "_cool_down", "_mask", "_row", "_until", "closed", "generation", "marked", "rules", "state")
 
     def __init__(self, rules: BreakerRules) -> None:
         self.state = CLOSED
@@ -52,7 +52,7 @@ class Breaker:
         """Whether a success would change anything."""
         self.generation = 0
         """Of the calls admitted now."""
-        self._rules = rules
+        self.rules = rules
         self._mask = (1 << rules.window) - 1
         self._bits = 0
         self._row = 0
@@ -97,7 +97,7 @@ class Breaker:
 
     def failed(self, generation: int, now: float) -> bool:
         """A call failed in a way that counts. Says whether that opened the breaker."""
-        if generation != self.generation or not self._rules.failures:
+        if generation != self.generation or not self.rules.failures:
             return False
         if not self.closed:
             self._cool_down = self._next_cool_down()
@@ -106,7 +106,7 @@ class Breaker:
         self._row += 1
         self._bits = (self._bits << 1 | 1) & self._mask
         self.marked = True
-        if self._row < self._rules.failures and self.failures < self._rules.share * self._rules.window:
+        if self._row < self.rules.failures and self.failures < self.rules.share * self.rules.window:
             return False
         self._open(now + self._cool_down)
         return True
@@ -123,11 +123,11 @@ class Breaker:
         self.marked = False
         self.generation += 1
         self._bits = self._row = 0
-        self._cool_down = min(self._rules.open_seconds, self._rules.longest_seconds)
+        self._cool_down = min(self.rules.open_seconds, self.rules.longest_seconds)
 
     def renew(self, rules: BreakerRules) -> None:
         """Apply other rules from the next outcome on; what was counted stays counted."""
-        self._rules = rules
+        self.rules = rules
         self._mask = (1 << rules.window) - 1
         self._bits &= self._mask
         self.marked = self._bits != 0 or self._row != 0
@@ -141,9 +141,9 @@ class Breaker:
         self._until = until
 
     def _next_cool_down(self) -> float:
-        return min(self._cool_down * 2, self._rules.longest_seconds)
+        return min(self._cool_down * 2, self.rules.longest_seconds)
 
     def __repr__(self) -> str:
         until = f" until {self._until:.1f}" if self.state == OPEN else ""
-        last = f"{self.failures} failures in the last {self._rules.window}"
+        last = f"{self.failures} failures in the last {self.rules.window}"
         return f"<Breaker {self.state}{until}, {last}, {self._row} in a row, cool-down {self._cool_down:g} s>"

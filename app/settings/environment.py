@@ -17,6 +17,7 @@ from app.settings.section import without_annotations
 
 PREFIX = "RCP_GATEWAY__"
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL_SCRIPT = re.compile(r"-[a-z]*c")
 
@@ -41,7 +42,7 @@ def read_overrides(environ: Mapping[str, str], model: type[BaseModel]) -> Overri
             if annotation is None:
                 found.faults.append(Fault(shown(name), "no setting has that name", _closest(name, model)))
             else:
-                found.values[keys] = environ[name] if _is_text(annotation) else _parsed(environ[name])
+                found.values[keys] = environ[name].strip() if _is_text(annotation) else _parsed(environ[name])
                 found.origins[keys] = name
     return found
 
@@ -59,7 +60,7 @@ def apply(overrides: Overrides, document: dict[str, Any]) -> None:
 def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
     """A copy of the registry with `${NAME}` in header values replaced, and a fault for each that cannot be.
 
-    A `$` that is not followed by `{` stays as it is.
+    White space around a variable's value is left out. A `$` that is not followed by `{` stays as it is.
     """
     faults: list[Fault] = []
     engines = document.get("engines") if isinstance(document, dict) else None
@@ -108,7 +109,7 @@ def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: li
             found = [_reference_fault(reference, environ) for reference in re.findall(r"\$\{[^}]*\}?", value)]
             where = dotted(("engines", index, "headers", name))
             faults.extend(Fault(where, *fault) for fault in found if fault)
-            value = _REFERENCE.sub(lambda match: environ.get(match[1], ""), value)
+            value = _REFERENCE.sub(lambda match: environ.get(match[1], "").strip(), value)
         filled[name] = value
     return {**entry, "headers": filled}
 
@@ -119,8 +120,14 @@ def _reference_fault(reference: str, environ: Mapping[str, str]) -> tuple[str, s
         return "'${' begins no reference to a variable", "write ${NAME}: letters, digits and _, in braces"
     if name[1] not in environ:
         return f"the environment variable {name[1]} is not set", f"set {name[1]} before the start"
-    if not environ[name[1]]:
+    value = environ[name[1]].strip()  # a secret from a file or from `echo` ends in a newline
+    if not value:
         return f"the environment variable {name[1]} is empty", f"set {name[1]} before the start"
+    if _CONTROL.search(value):
+        return (
+            f"the environment variable {name[1]} holds a control character, which no header may",
+            f"set {name[1]} to one line of printable characters",
+        )
     return None
 
 

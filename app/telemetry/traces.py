@@ -55,6 +55,9 @@ class Trace(NamedTuple):
 OUTGOING: ContextVar[Trace | None] = ContextVar("OUTGOING", default=None)
 """What the engines that are asked from here are told."""
 
+REQUEST_ID: ContextVar[str] = ContextVar("REQUEST_ID", default="")
+"""The caller's own `X-Request-ID`, which the engines that are asked from here are sent; empty: there is none."""
+
 _SPAN: ContextVar["Span | None"] = ContextVar("_SPAN", default=None)
 """Under which the next span belongs."""
 

@@ -45,7 +45,9 @@ async def test_hits_that_nobody_could_read_do_not_pass(engines: Starter) -> None
     async with running([entry("docs", docs)]) as gateway:
         result = await gateway.result("retrieve", {"query": "q"}, **DOCS)
         assert [found["id"] for found in result["hits"]] == ["a", "c"]
-        assert result["usage"]["notes"] == ["docs: 1 malformed hit(s) dropped (a hit needs an id and a numeric score)"]
+        assert result["usage"]["notes"] == [
+            "docs: 1 malformed hit(s) dropped (a hit needs a usable id and a numeric score)"
+        ]
         assert await gateway.metric("rcp_gateway_hits_dropped_total", engine="docs", reason="malformed") == 1
         docs.answers["retrieve"] = {"answers": []}
         assert (await gateway.error("retrieve", {"query": "q"}, **DOCS))["code"] == -32010

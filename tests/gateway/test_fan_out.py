@@ -137,16 +137,6 @@ async def test_an_answer_beyond_the_limit_is_too_large(engines: Any) -> None:
     assert result["_meta"]["x-gateway"]["engines"][0]["reason"] == "too_large"
 
 
-async def test_nan_in_a_hit_fails_the_engine_not_the_answer(engines: Any) -> None:
-    """NaN is no JSON: the engine is dropped with a note, and never does a null stand in for its number (B73)."""
-    sick, well = await engines(), await engines()
-    sick.answers["retrieve"] = Http(200, b'{"jsonrpc":"2.0","id":2,"result":{"hits":[{"id":"n","score":NaN}]}}')
-    async with running([entry("sick", sick), entry("well", well)]) as gateway:
-        result = await gateway.retrieve()
-    assert result["_meta"]["degraded"] == ["sick"]
-    assert "n" not in {hit["id"] for hit in result["hits"]}
-
-
 async def test_a_required_engine_fails_the_whole_with_its_code(engines: Any) -> None:
     """The failure of a required engine is the failure of the request, with that engine's own code and name (B31)."""
     must, well = await engines(), await engines()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -360,3 +361,28 @@ async def test_lists_and_budgets_hold_from_the_next_request_on(engines: Starter)
         large = await posted(gateway, calling("retrieve", {"query": "q" * 2000}), host="new.test")
     assert len(response.json()["result"]["structuredContent"]["hits"][0]["text"]) == 256
     assert large.status_code == 413
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_half_a_surrogate_pair_in_arguments(engines: Any, pieces: int) -> None:
+    """It is JSON: -32602 that echoes the id, in both eras; whole pairs are text."""
+    engine = await engines()
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+    async def sent(query: str) -> AsyncIterator[bytes]:
+        params = {"name": "retrieve", "arguments": {"query": query}}
+        body = json.dumps({"jsonrpc": "2.0", "id": "i", "method": "tools/call", "params": params}).encode()
+        for start in range(0, len(body), len(body) // pieces + 1):
+            yield body[start : start + len(body) // pieces + 1]
+
+    async with running([entry("e", engine)], SERVED) as gateway:
+        broken = await gateway.client.post("/mcp", content=sent("a\ud800"), headers=headers)
+        whole = await gateway.client.post("/mcp", content=sent("a\U0001f600"), headers=headers)
+        modern = calling("retrieve", {"query": "a\ud800"})
+        refused = await posted(gateway, modern)
+    answer = broken.json()
+    assert (answer["id"], answer["error"]["code"]) == ("i", -32602)
+    assert '"id":"i"' in whole.text
+    assert engine.requests()[0].params["query"] == "a\U0001f600"
+    assert refused.json()["id"] == modern["id"]
+    assert len(engine.requests()) == 1

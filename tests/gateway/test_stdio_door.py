@@ -135,6 +135,18 @@ async def test_what_is_no_message(engines: Starter, line: bytes, codes: list[int
         assert (await gateway.call("ping"))["result"] == {}
 
 
+async def test_half_a_surrogate_pair(engines: Starter) -> None:
+    """-32602 by its id and after gating; large ids come back digit for digit."""
+    async with piped([entry("e", await engines())]) as gateway:
+        lines = [
+            b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":{"query":"\\ud800"}}\n' % (2**100 + place, method)
+            for place, method in enumerate((b"retrieve", b"no/such", b"graph", b"ping"))
+        ]
+        gateway.write(b"".join(lines))
+        codes = {answer["id"]: code(answer) for answer in [await gateway.message() for _ in lines]}
+    assert [codes[2**100 + place] for place in range(4)] == [-32602, -32004, -32003, -32602]
+
+
 async def test_batches_and_notifications(engines: Starter) -> None:
     """A batch is answered by one line; notifications, known or not, and batches of them, by none."""
     async with piped([entry("e", await engines())]) as gateway:

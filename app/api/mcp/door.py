@@ -5,10 +5,11 @@ refuses to know MCP's messages; other paths are left to the application behind.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from secrets import token_hex
+from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
@@ -29,7 +30,7 @@ from app.api.state import GatewayState
 from app.api.stream import Send
 from app.api.visit import TurnedAway
 from app.protocol import envelope
-from app.protocol.errors import BackendUnavailable, InvalidRequest, RateLimited
+from app.protocol.errors import BackendUnavailable, InvalidParams, InvalidRequest, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
 
 READING = {"id": 0, "method": "retrieve"}
@@ -45,6 +46,39 @@ SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
 
 # A stream ends with its request, which has a deadline; without this sse-starlette breaks all off at SIGTERM.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+
+
+async def _read_ahead(receive: Receive, most: int) -> tuple[bytes, Receive]:
+    """The body, as far as it is there and not longer than `most`, and what gives the same events once more."""
+    events: list[MutableMapping[str, Any]] = []
+    size = 0
+    while not events or (events[-1]["type"] == "http.request" and events[-1].get("more_body") and size <= most):
+        events.append(await receive())
+        size += len(events[-1].get("body", b""))
+    body = b"".join([event.get("body", b"") for event in events])
+    events.reverse()
+
+    async def again() -> MutableMapping[str, Any]:
+        return events.pop() if events else await receive()
+
+    return body, again
+
+
+def _unreadable(body: bytes) -> bytes | None:
+    """The error for params that hold half of a surrogate pair, which the SDK takes for no JSON; else None."""
+    if b"\\ud" not in body.lower():
+        return None
+    try:
+        message = envelope.read_body(body)
+    except RcpError:
+        return None
+    if type(message) is not dict or "id" not in message:
+        return None
+    try:
+        envelope.check_params(message.get("params"))
+    except InvalidParams as fault:
+        return envelope.failure(envelope.recover_id(message), fault)
+    return None
 
 
 class McpDoor:
@@ -111,7 +145,9 @@ class McpDoor:
                 raise TurnedAway(415, COMPRESSED)
             if self._guard is None:
                 await self._admit(
-                    exchange, Caller(exchange.request_id, exchange.session, since=arrival_of(scope)), receive
+                    exchange,
+                    Caller(exchange.request_id, exchange.session, since=arrival_of(scope), sent_id=exchange.sent_id),
+                    receive,
                 )
             else:
                 await self._serve_known(self._guard, exchange, receive)
@@ -131,8 +167,16 @@ class McpDoor:
         visit = await guard.identify(exchange.scope)
         running = guard.enter(visit)
         session, address = exchange.session, visit.owner.address
-        arrived = arrival_of(exchange.scope)
-        caller = Caller(exchange.request_id, session, None, address, visit.tenant, visit.key_id, arrived)
+        caller = Caller(
+            exchange.request_id,
+            session,
+            None,
+            address,
+            visit.tenant,
+            visit.key_id,
+            arrival_of(exchange.scope),
+            sent_id=exchange.sent_id,
+        )
         try:
             await guard.spend(visit, READING)
             await self._admit(exchange, caller, receive)
@@ -155,7 +199,12 @@ class McpDoor:
         headers = self._hosts.lowered(exchange.scope["headers"])
         scope = {**exchange.scope, "headers": headers, CALLER: caller, PLACE: place, EXCHANGE: exchange}
         try:
-            await self._manager.handle_request(scope, receive, exchange.send)
+            body, receive = await _read_ahead(receive, self._settings.server.max_body_bytes)
+            refusal = _unreadable(body)
+            if refusal is None:
+                await self._manager.handle_request(scope, receive, exchange.send)
+            else:
+                await exchange.answer(200, refusal)
         finally:
             place.leave()
 

@@ -37,6 +37,7 @@ class Exchange:
         "message_id",
         "request_id",
         "scope",
+        "sent_id",
         "session",
     )
 
@@ -52,7 +53,8 @@ class Exchange:
         self.given_up = False
         self.message_id: str | int | None = None
         """Of the message that is being answered; noted by whoever reads it."""
-        self.request_id = sane_request_id(scope["headers"]) or new_id()
+        self.sent_id = sane_request_id(scope["headers"])
+        self.request_id = self.sent_id or new_id()
         self._handed_out = False
         self.session = self._session_of(scope["headers"])
         self._send = send

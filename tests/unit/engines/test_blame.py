@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engines.blame import Secrets, counts, marks_down, strays, worth_repeating
+from app.engines.blame import Secrets, counts, is_suspect, marks_down, strays, worth_repeating
 from app.engines.transport import Severed
 from app.protocol.errors import (
     BadStatus,
@@ -37,8 +37,11 @@ TABLE = [
     (TlsFailed("expired"), True, True, False),
     (Severed("closed"), True, True, True),
     (ProtocolViolation("no JSON"), True, True, False),
-    (ProtocolViolation("-32603 boom", code=-32603), True, True, True),
-    (ProtocolViolation("-32700", code=-32700), True, True, False),
+    (ProtocolViolation("-32603 boom", code=-32603), True, False, True),
+    (ProtocolViolation("-32700", code=-32700), True, False, False),
+    (Refused("-32602 in HTTP 500", code=-32602, status=500), False, False, False),
+    (Refused("-32013 in HTTP 413", code=-32013, status=413), False, False, False),
+    (BadStatus("HTTP 422", status=422), False, False, False),
     (BadStatus("HTTP 500", status=500), True, True, True),
     (BadStatus("HTTP 501", status=501), True, True, False),
     (BadStatus("HTTP 503", status=503), True, True, True),
@@ -68,9 +71,7 @@ def test_table(fault: LegError, counted: bool, down: bool, again: bool) -> None:
     assert (counts(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
 
 
-STRAYING = {"no JSON", "expired", "closed", "-32603 boom", "-32700"} | {
-    f"HTTP {status}" for status in (302, 401, 404, 500, 501, 503)
-}
+STRAYING = {"no JSON", "expired", "closed"} | {f"HTTP {status}" for status in (302, 401, 404, 500, 501, 503)}
 
 
 @pytest.mark.parametrize(("fault", "_", "__", "again"), TABLE, ids=lambda value: str(value)[:40])
@@ -94,6 +95,12 @@ def test_a_replica_that_cannot_what_its_engine_advertises_strays(code: int) -> N
 def test_what_is_not_idempotent_is_asked_again_only_unsent(fault: LegError, _: bool, __: bool, ___: bool) -> None:
     """Unless no connection came about, a question that changes something is asked once."""
     assert worth_repeating(fault, False, 0) == isinstance(fault, ConnectFailed)
+
+
+def test_what_may_follow_from_the_params_is_suspect() -> None:
+    """-32603, -32700 and a bare HTTP 500: the engine is alive, and it may be the request."""
+    suspect = {fault.message for fault, *_ in TABLE if is_suspect(fault)}
+    assert suspect == {"-32603 boom", "-32700", "HTTP 500"}
 
 
 def test_internal_error_is_asked_again_once() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.engines.engine import RemoteEngine
 from app.engines.transport import Severed
 from app.protocol.errors import (
     BadStatus,
@@ -17,6 +18,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     Refused,
 )
+from app.settings.engine_parts import EngineBreaker
 from tests.support.fake_engine import FakeTransport, QuickTransport, never
 from tests.support.lone_engine import LoneEngine
 from tests.support.virtual_time import turns, virtually
@@ -80,7 +82,6 @@ def test_refusals_of_single_requests_do_not(fault: LegError) -> None:
     "fault",
     [
         ConnectFailed("refused"),
-        ProtocolViolation("-32603", code=-32603),
         ProtocolViolation("HTML"),
         Refused("-32010", code=-32010),
         Refused("-32014", code=-32014),
@@ -335,5 +336,46 @@ def test_begun_success_clears_the_row() -> None:
         ends = [await outcome(subject) for _ in range(10)]
         assert ends == [*["http_status"] * 4, "answered", *["http_status"] * 4, "answered"]
         assert subject.engine.up
+
+    virtually(story())
+
+
+POISON = ProtocolViolation("-32603", code=-32603)
+
+
+def test_rules_of_a_reload_say_when_a_control_call_is_due() -> None:
+    """With two failures instead of five the control call is made after the first error, and opens the breaker."""
+
+    async def story() -> None:
+        transport = FakeTransport(retrieve=POISON)
+        before = LoneEngine(transport, retries=0).engine
+        await before.handshake(2.0)
+        entry = before.entry.model_copy(update={"breaker": EngineBreaker(failures=2)})
+        engine = RemoteEngine(entry, before.replicas[0], lambda _: None, before=before)
+        with pytest.raises(ProtocolViolation):
+            await engine.call("retrieve", {"query": "q"}, 2.0)
+        await turns(5)
+        assert transport.asked("retrieve") == 2
+        assert engine.state().breaker == "open"
+
+    virtually(story())
+
+
+def test_control_call_that_is_called_off_is_made_anew() -> None:
+    """A replica that a reload takes away takes its control call with it, and not those to come."""
+
+    async def story() -> None:
+        transport = FakeTransport(retrieve=POISON)
+        subject = LoneEngine(transport, retries=0)
+        await subject.shake()
+        for _ in range(4):
+            await subject.fault()
+        assert subject.engine.guards.ledger.suspicion.pending
+        await subject.engine.replicas[0].close()
+        assert not subject.engine.guards.ledger.suspicion.pending
+        assert subject.engine.state().breaker == "closed"
+        await subject.fault()
+        await turns(5)
+        assert subject.engine.state().breaker == "open"
 
     virtually(story())

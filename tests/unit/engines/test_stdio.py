@@ -144,13 +144,31 @@ async def test_a_notification_above_the_limit_fails_nobody() -> None:
         assert transport.stdout_noise == 1
 
 
-@pytest.mark.parametrize("spoilt", ['{"jsonrpc":"2.0","id":{id},"result":{"score":NaN}}', ANSWER + " INFO done"])
+@pytest.mark.parametrize("spoilt", ['{"jsonrpc":"2.0","id":{id},"result":{"score":nan}}', ANSWER + " INFO done"])
 async def test_spoilt_json_fails_its_call_at_once(spoilt: str) -> None:
-    """NaN in an answer, or a log line glued to its end, is a protocol fault of that one call."""
+    """What no parser reads, or a log line glued to the end of an answer, is a protocol fault of that one call."""
     async with opened() as transport:
         with pytest.raises(ProtocolViolation, match="not JSON"):
             await ask(transport, ["say", spoilt])
         assert (await ask(transport, echo="next"))["echo"] == "next"
+
+
+async def test_answer_that_is_almost_json_is_repaired() -> None:
+    """NaN and half of a surrogate pair cost their value, not the answer."""
+    async with opened() as transport:
+        said = await ask(
+            transport, ["say", '{"jsonrpc":"2.0","id":{id},"result":{"score":NaN,"text":"a\\ud800","k":1}}']
+        )
+    assert said == {
+        "text": "a\ufffd",
+        "k": 1,
+        "usage": {
+            "notes": [
+                "the answer was not sound JSON: 1 number(s) that JSON cannot say left out, "
+                "1 text(s) with broken characters replaced"
+            ]
+        },
+    }
 
 
 async def test_errors_of_the_engine_keep_code_and_message() -> None:

@@ -99,7 +99,7 @@ async def test_what_is_unreadable_of_hits_is_left_out() -> None:
         "candidates": 6,
         "notes": [
             "theirs",
-            "docs: 3 malformed hit(s) dropped (a hit needs an id and a numeric score)",
+            "docs: 3 malformed hit(s) dropped (a hit needs a usable id and a numeric score)",
             "docs: of 1 hit(s) left out what has another shape than RCP's: confidence, meta, text, vector",
         ],
     }

@@ -189,7 +189,7 @@ def test_ids_keep_their_order_wherever_they_go(ids: list[str]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["a:x", "plain", "d:x", "a:", ":b", None, 7]), max_size=12))
+@given(st.lists(st.sampled_from(["a:x", "plain", "d:x", "a:", ":b", None, "7"]), max_size=12))
 def test_what_is_no_prefix_is_part_of_the_id(ids: list[Any]) -> None:
     """Only a namespace of the registry, with something behind it, is one; whoever is meant gets the others whole."""
 

@@ -50,7 +50,7 @@ def heard(*sent: Any, **more: Any) -> Outcome:
 
 def test_answer_in_order_is_kept_as_it_is() -> None:
     """Nothing is copied or dropped of an answer that is in order."""
-    sent = [hit("a", 2.0, confidence=0.9), hit(7, 1, confidence=0.0), hit(1.5, -3.25, confidence=1.0)]
+    sent = [hit("a", 2.0, confidence=0.9), hit(7, 1, confidence=0.0), hit(2**63, -3.25, confidence=1.0)]
     outcome = answered("docs", {"hits": sent, "usage": {"candidates": 50, "reranked": 20}}, 0.0125, 2)
     assert outcome.hits is sent
     assert (outcome.status, outcome.took, outcome.attempts) == ("ok", 0.0125, 2)
@@ -95,7 +95,7 @@ def test_malformed_hit_is_dropped_with_a_note(bad: Any) -> None:
     outcome = heard(hit("x", 2.0), bad, hit("y", 1.0))
     assert [kept["id"] for kept in outcome.hits] == ["x", "y"]
     assert outcome.malformed == 1
-    assert outcome.notes == ("docs: 1 malformed hit(s) dropped (a hit needs an id and a numeric score)",)
+    assert outcome.notes == ("docs: 1 malformed hit(s) dropped (a hit needs a usable id and a numeric score)",)
 
 
 @pytest.mark.parametrize("kind", ["string", "integer", "float"])
@@ -224,7 +224,7 @@ def test_notes_name_engine_and_class() -> None:
     lines = notes([lost("z", fault, 2.0), lost("a", ConnectFailed("refused")), heard(7)])
     assert lines == [
         "a: connect after 500 ms (1 attempt): refused",
-        "docs: 1 malformed hit(s) dropped (a hit needs an id and a numeric score)",
+        "docs: 1 malformed hit(s) dropped (a hit needs a usable id and a numeric score)",
         "z: timeout after 2000 ms (3 attempts): no answer",
     ]
 

@@ -37,12 +37,13 @@ def nested(levels: int, inside: bytes = b"1") -> bytes:
         *(b"", b" ", b"x", b"{", b'{"a":1}x', b"[1,]", b"01", b"{'a':1}", b'{"a":1}\x00', b"\x00"),
         *(b"NaN", b"Infinity", b"-Infinity", b"1e400", b'{"a":-1e400}'),
         *(b"\xef\xbb\xbf{}", "{}".encode("utf-16"), "{}".encode("utf-32"), b'"\xff"', b'"\xed\xa0\x80"'),
-        *(b'"\\ud800"', b'"\\udc00"', b'"\x01"', b'"\n"'),
+        *(b'"\x01"', b'"\n"', b'["\\ud800", NaN]', b'["\\ud800", 1e400]', b'["\\ud800", 1' + b"0" * 400 + b"]"),
+        b'["\\ud800"' + b",[" * 5000 + b"]" * 5000,
         b"[" * 100_000,
     ],
 )
 def test_what_is_not_json_is_a_parse_error(body: bytes) -> None:
-    """NaN, overflow, a BOM, other encodings, lone surrogates and endless nesting are -32700, and never a crash."""
+    """NaN, overflow, a BOM, other encodings, encoded surrogates and endless nesting are -32700, and never a crash."""
     for read in (loads, read_body):
         with pytest.raises(ParseError) as caught:
             read(body)
@@ -164,13 +165,78 @@ def test_id_is_echoed_with_its_type(request_id: Any) -> None:
 
 @pytest.mark.parametrize("request_id", [None, True, False, {}, [], [1], 1e300, float(2**64)])
 def test_id_that_is_no_id_is_refused_and_not_echoed(request_id: Any) -> None:
-    """null, booleans, objects, arrays and numbers that do not survive a round trip are -32600 with id null."""
+    """null, booleans, objects, arrays and floats that have lost digits are -32600 with id null."""
     message = {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
     with pytest.raises(InvalidRequest) as caught:
         read_request(message)
     assert caught.value.code == -32600
     assert caught.value.data == {"field": "id"}
     assert recover_id(message) is None
+
+
+@pytest.mark.parametrize(
+    "digits", [str(2**64), str(2**100), str(2**100 + 1), str(-(2**63) - 1), "1.00000000000000000001", "1e300", "1.5"]
+)
+def test_number_that_is_an_id_is_echoed_digit_for_digit(digits: str) -> None:
+    """Also where no double holds it; a cancel of it names the same."""
+    message = read_body(b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % digits.encode())
+    request = read_request(message)
+    for answer in (success(request.id, {}), failure(recover_id(message), InvalidParams("no"))):
+        assert b'"id":%b,' % digits.encode() in answer
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancel","params":{"id":%b}}' % digits.encode()
+    assert recover_id(read_request(read_body(cancel)).params) == request.id
+    assert [member.get("id") for member in read_body(b"[%b,7]" % cancel)[:1]] == [None]
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        (b'{"query":"a\\ud800b"}', "query"),
+        (b'{"query":"q","filter":{"value":["x","\\uDC00"]}}', "filter.value[1]"),
+        (b'{"\\ud800":1}', "params"),
+        (b'["\\ud800"]', "[0]"),
+    ],
+)
+def test_half_a_surrogate_pair_in_params_is_refused_by_its_field(params: bytes, field: str) -> None:
+    """It is JSON, so the id is echoed (-32602); a notification is dropped; others of a batch run."""
+    broken = b'{"jsonrpc":"2.0","id":"\\u00e9","method":"ping","params":%b}' % params
+    message, well, notification = read_body(
+        b'[%b,{"jsonrpc":"2.0","id":2,"method":"ping","params":{"nonce":"\\ud83d\\ude00"}},%b]'
+        % (broken, broken.replace(b'"id":"\\u00e9",', b""))
+    )
+    with pytest.raises(InvalidParams, match="half of a surrogate pair") as caught:
+        check_params(read_request(message).params)
+    assert caught.value.data == {"field": field}
+    assert recover_id(message) == "é"
+    assert read_request(well).params == {"nonce": "😀"}
+    assert read_request(notification).notification
+
+
+@pytest.mark.parametrize("levels", [MAX_REQUEST_DEPTH + 1, 600, 2000])
+@pytest.mark.parametrize("half", ["inside", "beside", "nowhere"])
+def test_deep_nesting_beside_other_oddities(levels: int, half: str) -> None:
+    """Nesting, halves of surrogate pairs and rounded ids in one body: each member is answered for what it is."""
+    inside, beside = (b'"\\udc00"' if half == place else b"1" for place in ("inside", "beside"))
+    params = b'{"q":' + b"[" * levels + inside + b"]" * levels + b',"x":%b}' % beside
+    deep = b'{"jsonrpc":"2.0","id":%d,"method":"x","params":%b}' % (2**100, params)
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancel","params":{"id":%d}}' % 2**100
+    refused, stopped, well = read_body(b'[%b,%b,{"method":"ping","params":{"nonce":"\\u00e9"}}]' % (deep, cancel))
+    assert failure(recover_id(refused), InvalidParams("no")).startswith(b'{"jsonrpc":"2.0","id":%d,' % 2**100)
+    assert recover_id(stopped["params"]) == recover_id(refused)
+    assert read_request(well).params == {"nonce": "é"}
+    for message in (refused, read_body(deep)):
+        with pytest.raises(InvalidParams, match="surrogate" if half == "beside" else "nests more than 100 levels"):
+            check_params(read_request(message).params)
+    twice = deep.replace(b'"method":"x"', b'"method":"x","\\u006dethod":"y"')
+    with pytest.raises(ParseError, match="'method' twice"):
+        read_body(twice)
+
+
+def test_half_a_surrogate_pair_outside_params() -> None:
+    """In an id it makes it none (-32600, never a notification); a method with one is unknown."""
+    with pytest.raises(InvalidRequest):
+        read_request(read_body(b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}'))
+    assert read_request(read_body(b'{"jsonrpc":"2.0","id":1,"method":"p\\ud800"}')).method == "p\ufffd"
 
 
 def test_message_without_id_is_a_notification() -> None:

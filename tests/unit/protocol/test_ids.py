@@ -15,14 +15,16 @@ def refused(read: Any, *arguments: Any) -> str:
     return field
 
 
-@pytest.mark.parametrize("value", ["a", " ", 0, -7, 1.5])
+@pytest.mark.parametrize("value", ["a", " ", 0, -7, 1.5, 1.0, -0.0, 100.0, 2**53 + 1, 2**63, -(2**63)])
 def test_what_names_something(value: Any) -> None:
-    """Strings that are not empty, and numbers."""
+    """Strings that are not empty, integers, and floats that hold what was written."""
     assert is_id(value)
     check_id(value, "x")
 
 
-@pytest.mark.parametrize("value", ["", None, True, [], {}])
+@pytest.mark.parametrize(
+    "value", ["", None, True, [], {}, float(2**64), float(2**100), 0.1 + 0.2, float("nan"), float("inf")]
+)
 def test_what_names_nothing(value: Any) -> None:
     """Anything else, refused by the name of its field."""
     assert not is_id(value)

@@ -100,6 +100,31 @@ def test_an_unset_or_empty_variable_is_named_with_its_header() -> None:
     ]
 
 
+@pytest.mark.parametrize("value", ["abc\n", "\tabc\r\n", " abc "])
+def test_white_space_around_a_value_is_left_out(value: str) -> None:
+    """Secrets from files, or from `echo`, end in a newline."""
+    filled, faults = fill_headers(_headers("Bearer ${TOKEN}"), {"TOKEN": value})
+    assert faults == []
+    assert filled["engines"][0]["headers"]["X"] == "Bearer abc"
+    name = "RCP_GATEWAY__SERVER__NAME"
+    assert read_overrides({name: value}, GatewaySettings).values == {("server", "name"): "abc"}
+
+
+@pytest.mark.parametrize("value", ["s3\ncret", "s3\x00cret", "s3\x7fcret\n"])
+def test_a_control_character_within_a_value_is_named_with_its_remedy(value: str) -> None:
+    """Never with the value."""
+    (fault,) = fill_headers(_headers("${TOKEN}"), {"TOKEN": value})[1]
+    assert "TOKEN holds a control character" in str(fault)
+    assert "set TOKEN to one line" in str(fault)
+    assert "s3" not in str(fault)
+
+
+def test_a_variable_of_white_space_is_empty() -> None:
+    """As one of nothing."""
+    (fault,) = fill_headers(_headers("${TOKEN}"), {"TOKEN": " \n"})[1]
+    assert fault.message == "the environment variable TOKEN is empty"
+
+
 @pytest.mark.parametrize("written", ["${SECRET-1}", "${SECRET", "${}", "${ SECRET }"])
 def test_a_broken_reference_is_a_fault_without_its_text(written: str) -> None:
     """What looks like a reference and is none is a fault that does not repeat what stands there."""
