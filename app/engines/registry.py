@@ -4,6 +4,7 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 """
 
 import asyncio
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from app.engines.witness import Nobody, Witness
 from app.protocol.capabilities import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
+
+HTTP2_INSTALLED = importlib.util.find_spec("h2") is not None
+"""Whether HTTP/2 can be offered to engines: the extra `http2`."""
 
 Report = Callable[[RemoteEngine, LegError | None], None]
 """Told whenever an engine comes up (None) or goes down (why)."""
@@ -237,10 +241,10 @@ def open_transport(entry: EngineEntry, settings: EnginesSettings, line_log: Line
     if entry.kind == "stdio":
         secrets = Secrets(entry)
         return StdioTransport(entry, settings, log=lambda line: line_log(entry.id, secrets.without(line)))
-    if entry.client == "httpx":
-        from app.engines.httpx_client import HttpxTransport  # only those who ask for httpx2 pay for loading it
+    if entry.client == "httpx" and HTTP2_INSTALLED:
+        from app.engines.http2 import Http2Transport  # needs the extra
 
-        return HttpxTransport(entry, settings)
+        return Http2Transport(entry, settings)
     return HttpTransport(entry, settings)
 
 
