@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from app.engines.endpoint import Endpoint
-from app.engines.resolver import Resolver
+from app.engines.resolver import Addresses, Resolver
 from app.protocol.errors import ConnectFailed, LegError
 
 STAGGER_SECONDS: Final = 0.25
@@ -32,13 +32,17 @@ class Dialer:
         self._resolver = resolver
         self._bound = min(MAX_CONNECT_SECONDS, CONNECT_SHARE * timeout_ms / 1000)
 
-    async def connect(self, make: Callable[[], P], tls: ssl.SSLContext | None) -> P:
+    async def addresses(self) -> Addresses:
+        """The addresses of the engine's name, in the order to try them. Raises ConnectFailed."""
+        return await self._resolver.addresses(self._endpoint.host)
+
+    async def connect(self, addresses: Addresses, make: Callable[[], P], tls: ssl.SSLContext | None) -> P:
         """A connected protocol of `make`. Raises ConnectFailed, TlsFailed, Overloaded."""
         loop = asyncio.get_running_loop()
         host = self._endpoint.host
         try:
             async with asyncio.timeout(self._bound) as bound:
-                address, sock = await self._first_connected()
+                address, sock = await self._first_connected(addresses)
         except TimeoutError:
             if not bound.expired():
                 raise
@@ -64,10 +68,9 @@ class Dialer:
         """Look the name up again for the next connection."""
         self._resolver.forget(self._endpoint.host)
 
-    async def _first_connected(self) -> tuple[str, socket.socket]:
+    async def _first_connected(self, addresses: Addresses) -> tuple[str, socket.socket]:
         """The first address that accepts a TCP connection. Raises LegError."""
         host = self._endpoint.host
-        addresses = await self._resolver.addresses(host)
         waiting = list(addresses)
         attempts: dict[str, asyncio.Task[socket.socket]] = {}
         fault: LegError = ConnectFailed("no address")

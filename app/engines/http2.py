@@ -221,8 +221,9 @@ class Http2Transport:
             self._current = task.result()
 
     async def _dial(self) -> Http2Connection | None:
+        addresses = await self._dialer.addresses()  # a name server that fails says nothing about open connections
         try:
-            negotiated = await self._dialer.connect(self._negotiate, self._trust())
+            negotiated = await self._dialer.connect(addresses, self._negotiate, self._trust())
         except ConnectFailed:
             self.renew()  # the engine may no longer be where the open connections lead
             raise

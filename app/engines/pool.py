@@ -168,8 +168,9 @@ class Pool:
 
     async def _dial(self) -> Connection:
         """A new connection to one of the engine's addresses. Raises LegError."""
+        addresses = await self._dialer.addresses()  # a name server that fails says nothing about open connections
         try:
-            connection = await self._dialer.connect(self.new_connection, self._tls())
+            connection = await self._dialer.connect(addresses, self.new_connection, self._tls())
         except ConnectFailed:
             self.move_on()
             raise
