@@ -155,17 +155,18 @@ class Http2Transport:
         stream = connection.ask(head, content)
         try:
             answer = await stream.waiter
-            result = read_answer(stream.status, answer, stream.retry_after, call_id)
-        except ProtocolViolation as fault:
-            if fault.code is None:
-                connection.retire()  # it talks nonsense: not another word over this connection
-            raise
         except asyncio.CancelledError:
             connection.cancel(stream)
             raise
         finally:
             if connection is not self._current:
                 connection.retire()  # it was for this call alone, or has been replaced
+        try:
+            result = read_answer(stream.status, answer, stream.retry_after, call_id)
+        except ProtocolViolation as fault:
+            if fault.code is None:
+                connection.retire()  # it talks nonsense: not another word over this connection
+            raise
         return Reply(result, attempts=attempts, size=len(answer))
 
     def _head_of(self, method: str, length: int) -> list[tuple[bytes, bytes]]:

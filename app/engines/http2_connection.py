@@ -16,7 +16,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
 from h2.exceptions import H2Error
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 
 from app.engines.body import Body
 from app.engines.endpoint import reason_of
@@ -146,12 +146,14 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._closed = False
-        self._h2.local_settings.update(
-            {
+        # Replaced, not updated: an update would take effect only after the engine has acknowledged it.
+        self._h2.local_settings = Settings(
+            client=True,
+            initial_values={
                 SettingCodes.ENABLE_PUSH: 0,
                 SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
                 SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
-            }
+            },
         )
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(CONNECTION_WINDOW)

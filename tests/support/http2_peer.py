@@ -18,7 +18,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset, WindowUpdated
 from h2.exceptions import H2Error
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 
 from tests.support.authority import Authority
 
@@ -95,7 +95,8 @@ class PeerConnection(asyncio.Protocol):
         self.transport = transport
         self.peer.connections.append(self)
         if self.peer.max_streams is not None:
-            self.h2.local_settings.update({SettingCodes.MAX_CONCURRENT_STREAMS: self.peer.max_streams})
+            limits = {SettingCodes.MAX_CONCURRENT_STREAMS: self.peer.max_streams}
+            self.h2.local_settings = Settings(client=False, initial_values=limits)
         self.h2.initiate_connection()
         self.flush()
 

@@ -206,7 +206,6 @@ class MutePeer:
 
     def __init__(self) -> None:
         self.awake = False
-        self.gone = False
         self.open_lines = 0
         self.taken = 0
         self.url = ""
@@ -220,7 +219,6 @@ class MutePeer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._server is not None
-        self.gone = True
         self._server.close()
         await self._server.wait_closed()
 
@@ -231,8 +229,6 @@ class _MuteLine(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if self._peer.gone:
-            transport.abort()  # accepted in the very moment of the end
         self._peer.open_lines += 1
         self._peer.taken += 1
 
