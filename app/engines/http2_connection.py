@@ -15,7 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
-from h2.exceptions import H2Error
+from h2.exceptions import FrameTooLargeError, H2Error
 from h2.settings import SettingCodes, Settings
 
 from app.engines.body import Body
@@ -165,8 +165,8 @@ class Http2Connection(asyncio.Protocol):
         if self._ping is not None:
             self._ping.cancel()
             self._ping = None
-        whole, last_streams = self._without_goaway(data)
         try:
+            whole, last_streams = self._without_goaway(data)
             events = self._h2.receive_data(whole)
         except H2Error as fault:
             self._write()  # h2 has prepared a GOAWAY that names the error
@@ -224,8 +224,7 @@ class Http2Connection(asyncio.Protocol):
         while len(buffer) - at >= _FRAME_HEAD:
             size = int.from_bytes(buffer[at : at + 3], "big")
             if size > self._h2.max_inbound_frame_size:
-                at = len(buffer)  # h2 refuses it
-                break
+                raise FrameTooLargeError("a frame is too large")  # h2 itself would first read all of it
             end = at + _FRAME_HEAD + size
             if end > len(buffer):
                 break
