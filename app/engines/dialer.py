@@ -1,4 +1,7 @@
-"""Opens connections to one engine: races the addresses of its name (RFC 8305) and sets up TLS on the winner."""
+"""Opens connections to one engine.
+
+The addresses of its name are raced (RFC 8305), and TLS is set up on the one that accepts first.
+"""
 
 import asyncio
 import socket
@@ -16,7 +19,7 @@ STAGGER_SECONDS: Final = 0.25
 MAX_CONNECT_SECONDS: Final = 5.0
 
 CONNECT_SHARE: Final = 0.75
-"""Share of the engine's `timeoutMs` that connecting may take, so that it fails as `connect` before the call times out."""
+"""Share of the engine's `timeoutMs` for connecting, so that it fails as `connect` before the call times out."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

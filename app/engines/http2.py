@@ -1,4 +1,7 @@
-"""RCP over HTTP/2: for engines that offer it over TLS (`client: httpx`). All others get HTTP/1.1."""
+"""RCP over HTTP/2, for engines that offer it over TLS (`client: httpx`); all others get HTTP/1.1.
+
+Calls share one connection. It is replaced when it is too old, when the engine closes it, or when it cannot be trusted.
+"""
 
 import asyncio
 import itertools

@@ -52,7 +52,7 @@ class Unprocessed(Severed):
 class Stream:
     """One request and its response. `waiter` gets the decoded body, or a LegError."""
 
-    __slots__ = ("body", "heard", "head", "id", "mark", "retry_after", "status", "unsent", "waiter")
+    __slots__ = ("body", "head", "heard", "id", "mark", "retry_after", "status", "unsent", "waiter")
 
     def __init__(self, head: Headers, content: bytes) -> None:
         self.head = head

@@ -1,6 +1,6 @@
 """The connections to one engine: the idle ones, newest first, and how new ones come about.
 
-Engines room. It decides which connection is still good to use; how many calls run at once is decided by the engine's gate above, and what is said over a connection is none of its business.
+It decides which connection is still good to use. How many calls run at once is decided by the engine's gate above.
 """
 
 import asyncio

@@ -161,7 +161,12 @@ class Http2Peer:
     """A listening socket on loopback; every request follows one script. `mute`: it reads, and reacts to nothing."""
 
     def __init__(
-        self, authority: Authority, script: Script, *, max_streams: int | None = None, protocols: Iterable[str] = ("h2",)
+        self,
+        authority: Authority,
+        script: Script,
+        *,
+        max_streams: int | None = None,
+        protocols: Iterable[str] = ("h2",),
     ) -> None:
         self.script = script
         self.max_streams = max_streams
