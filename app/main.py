@@ -107,7 +107,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=Witness(metrics, tracing=tracing(settings, VERSION)),
+        witness=Witness(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),

@@ -49,7 +49,7 @@ LIBRARIES = {
     "yaml": {"settings"},
     "prometheus_client": {"telemetry", "api/probes"},
     "structlog": {"telemetry"},
-    "opentelemetry": {"telemetry/traces"},
+    "opentelemetry": {"telemetry/traces", "telemetry/span_export"},
     "typer": {"commands", "__main__"},
     "click": {"commands", "__main__"},
     "rich": {"commands", "__main__"},

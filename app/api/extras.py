@@ -4,19 +4,21 @@ It decides that a wish whose library is missing keeps the gateway from starting,
 know what the libraries do.
 """
 
+from collections.abc import Callable
+
 from app.api.guard import Bearers
 from app.settings.faults import Fault, SettingsError
 from app.settings.schema import GatewaySettings
 from app.telemetry.traces import Tracing, tracing_to
 
 
-def tracing(settings: GatewaySettings, version: str) -> Tracing | None:
-    """What makes spans, if they are wished for. Only those who wish for them pay for loading it."""
+def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]) -> Tracing | None:
+    """What makes spans, if they are wished for; `lost` counts those the collector did not take. Only those who wish for them pay for loading it."""
     wishes = settings.traces
     if wishes.endpoint is None:
         return None
     try:
-        return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version)
+        return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version, lost)
     except ModuleNotFoundError:
         remedy = "in the checkout, pip install '.[otel]'"
         fault = Fault("traces.endpoint", "traces need a library that is not installed", remedy)

@@ -30,7 +30,7 @@ class Outcomes:
         bounds: Sequence[float],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`labels`: the names of both. `bounds` of the histogram's buckets in seconds, rising; `clock` gives Unix time."""
+        """`labels`: their names. `bounds` of the histogram's buckets in seconds, rising; `clock` gives Unix time."""
         self._counter = counter
         self._histogram = histogram
         self._labels = labels
