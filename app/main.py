@@ -18,7 +18,7 @@ from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -73,6 +73,9 @@ from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
 from app.telemetry.storms import Allowance
+
+if TYPE_CHECKING:
+    from app.state.shared import SharedState
 
 READY_POLL_SECONDS = 0.01
 
@@ -154,11 +157,14 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
 
 
 def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> Sharing:
-    """With whom the state is shared. Only those who share it pay for loading what that takes."""
-    if not settings.state.shared:
-        return ALONE
+    """With whom the state is shared."""
+    return open_shared_state(settings, identity, metrics) if settings.state.shared else ALONE
+
+
+def open_shared_state(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> "SharedState":
+    """The state in the Redis of `state.url`; nothing is connected yet. Raises SettingsError."""
     try:
-        from app.state.shared import SharedState
+        from app.state.shared import SharedState  # only those who share the state pay for loading what that takes
     except ModuleNotFoundError:
         fault = Fault("state.url", "needs a library that is not installed", "in the checkout, pip install '.[redis]'")
         raise SettingsError("settings", (fault,)) from None

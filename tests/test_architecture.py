@@ -38,7 +38,7 @@ LIBRARIES = {
     "httpx2": {"commands", "conformance/http", "api/jwks"},
     "joserfc": {"api/jwks", "api/tokens"},
     "limits": {"state/counters", "state/quota", "state/shared_counters"},
-    "redis": {"state/link"},
+    "redis": {"state/link", "state/redis_errors"},
     "tenacity": {"resilience"},
     "mcp": {"api/mcp/door", "api/mcp/server"},
     "mcp_types": {"api/mcp/server"},

@@ -13,7 +13,7 @@ from app.telemetry.traces import Tracing, tracing_to
 
 
 def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]) -> Tracing | None:
-    """What makes spans, if they are wished for; `lost` counts those the collector did not take. Only those who wish for them pay for loading it."""
+    """What makes spans, if `traces.endpoint` is set. `lost` counts the spans that the collector did not take."""
     wishes = settings.traces
     if wishes.endpoint is None:
         return None

@@ -46,11 +46,13 @@ def check(
     """Check the registry and the settings without starting anything."""
     loaded, settings = _read(registry, config_or_default(config))
     entries = [entry for entry in loaded.registry.engines if entry.enabled]
+    well = _state_is_sound(settings, connect=connect)
     if connect and entries:
         greetings = asyncio.run(_greet(entries, settings.engines))
         _print_table(greetings)
-        if any(greeting.error for greeting in greetings):
-            raise typer.Exit(1)
+        well = well and not any(greeting.error for greeting in greetings)
+    if not well:
+        raise typer.Exit(1)
 
 
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
@@ -108,6 +110,34 @@ def _callers_are_sound(loaded: "LoadedRegistry", settings: "GatewaySettings") ->
         for line in tenants.strays([entry.id for entry in loaded.registry.engines]):
             typer.echo(f"warning: {harmless(line)}", err=True)
     return exposed is None
+
+
+def _state_is_sound(settings: "GatewaySettings", *, connect: bool) -> bool:
+    """Report whether `state.url` can be used and, with `connect`, whether that Redis can be reached and written to."""
+    from app.main import open_shared_state
+    from app.settings.faults import SettingsError
+    from app.telemetry.state import StateMetrics
+
+    if not settings.state.shared:
+        return True
+
+    async def look() -> str | None:
+        state = open_shared_state(settings, lambda: "check", StateMetrics(None))
+        try:
+            return await state.fault() if connect else None
+        finally:
+            await state.close()
+
+    try:
+        fault = asyncio.run(look())
+    except SettingsError as wrong:
+        typer.echo(f"error: {harmless(explain(wrong))}", err=True)
+        return False
+    if fault is not None:
+        typer.echo(f"error: state.url: {harmless(fault)}", err=True)
+    elif connect:
+        typer.echo("ok: state.url: Redis can be reached and written to")
+    return fault is None
 
 
 def _counted(entries: "Sequence[EngineEntry]") -> str:
