@@ -70,7 +70,8 @@ class Link:
             self.pool = BlockingConnectionPool.from_url(
                 url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
             )
-            self.pool.make_connection()  # nothing is opened; parameters that are not known show only here
+            # Nothing is opened; parameters that are not known show only here.
+            self.pool.make_connection()  # type: ignore[no-untyped-call]
         except (TypeError, ValueError) as fault:
             remedy = "leave it out, or see redis-py's documentation of from_url"
             raise SettingsError("settings", (Fault("state.url", url_fault(fault), remedy),)) from None

@@ -31,6 +31,11 @@ def server(folder: Path, *options: str, tls: bool = False) -> Iterator[int]:
         yield port
 
 
+def _user(rights: str) -> list[str]:
+    """The options for a user `app` with these rights."""
+    return ["--user", "app", "on", ">SECRET", *rights.split()]
+
+
 @contextmanager
 def _running(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -64,18 +69,9 @@ async def test_a_redis_that_is_well(tmp_path: Path) -> None:
         pytest.param(["--requirepass", "right"], "redis://:SECRET@{}/0", "wrong user or password", id="password"),
         pytest.param(["--requirepass", "right"], "redis://u:SECRET@{}/0", "wrong user or password", id="user"),
         pytest.param(["--requirepass", "right"], "redis://{}/0", "asks for a password", id="no password"),
-        pytest.param(
-            ["--user", *"app on >SECRET ~* +@all -set".split()], "redis://app:SECRET@{}/0", "lacks a right", id="right"
-        ),
-        pytest.param(
-            ["--user", *"app on >SECRET ~* +@all -eval -evalsha".split()],
-            "redis://app:SECRET@{}/0",
-            "lacks a right",
-            id="eval",
-        ),
-        pytest.param(
-            ["--user", *"app on >SECRET ~other:* +@all".split()], "redis://app:SECRET@{}/0", "lacks a right", id="keys"
-        ),
+        pytest.param(_user("~* +@all -set"), "redis://app:SECRET@{}/0", "lacks a right", id="right"),
+        pytest.param(_user("~* +@all -eval -evalsha"), "redis://app:SECRET@{}/0", "lacks a right", id="eval"),
+        pytest.param(_user("~other:* +@all"), "redis://app:SECRET@{}/0", "lacks a right", id="keys"),
         pytest.param(["--databases", "2"], "redis://{}/7", "no database of the number", id="database"),
         pytest.param(["--cluster-enabled", "yes"], "redis://{}/0", "Redis Cluster", id="cluster"),
         pytest.param(["--cluster-enabled", "yes"], "redis://{}/1", "Redis Cluster", id="cluster database"),
