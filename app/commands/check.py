@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
 def check(
     registry: RegistryOption = DEFAULT_REGISTRY,
     config: ConfigOption = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Also shake hands with every engine, and reach the Redis of `state.url`.")] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also shake hands with every engine, and reach the Redis of `state.url`.")
+    ] = False,
 ) -> None:
     """Check the registry and the settings without starting anything."""
     loaded, settings = _read(registry, config_or_default(config))

@@ -106,7 +106,9 @@ class Http2Connection(asyncio.Protocol):
         """Send one request, as soon as the engine allows another stream. Whoever stops waiting must `cancel`."""
         stream = Stream(head, content)
         if not self.usable:
-            stream.waiter.set_exception(self._fault or Severed("the connection was closed before the request was sent"))
+            stream.waiter.set_exception(
+                self._fault or Unprocessed("the connection was closed before the request was sent")
+            )
             return stream
         if self._timer is not None:
             self._timer.cancel()
