@@ -254,7 +254,7 @@ class Http2Connection(asyncio.Protocol):
             if length.isdigit():
                 stream.body.expect(int(length))
         except LegError as fault:
-            self._fail_one(stream, fault)
+            self._reset(stream, fault)
 
     def _on_data(self, event: DataReceived) -> None:
         # The window is given back at once, also of what nobody wants any more: how much is held is bounded by `Body`.
@@ -266,7 +266,7 @@ class Http2Connection(asyncio.Protocol):
             try:
                 stream.body.feed(event.data)
             except LegError as fault:
-                self._fail_one(stream, fault)
+                self._reset(stream, fault)
 
     def _on_end(self, stream_id: int) -> None:
         stream = self._streams.get(stream_id)
@@ -275,7 +275,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             content = stream.body.finish()
         except LegError as fault:
-            self._fail_one(stream, fault)
+            self._reset(stream, fault)
             return
         if stream.unsent:
             self._reset(stream)  # the engine answered without reading the whole request
@@ -343,11 +343,13 @@ class Http2Connection(asyncio.Protocol):
             if stream.unsent:
                 self._write()  # `pause_writing` is heard of only then
 
-    def _reset(self, stream: Stream) -> None:
+    def _reset(self, stream: Stream, fault: LegError | None = None) -> None:
         del self._streams[stream.id]
         if not self._closed:
             with suppress(H2Error):  # the engine has closed it in the same read
                 self._h2.reset_stream(stream.id, ErrorCodes.CANCEL)
+        if fault is not None:
+            _end(stream, fault)
 
     def _write(self) -> None:
         data = self._h2.data_to_send()
@@ -366,10 +368,6 @@ class Http2Connection(asyncio.Protocol):
     def _went_silent(self) -> None:
         self._ping = None
         self._broke("the connection went silent")
-
-    def _fail_one(self, stream: Stream, fault: LegError) -> None:
-        self._reset(stream)
-        _end(stream, fault)
 
     def _broke(self, text: str) -> None:
         """The connection is of no use: what was answered in part is lost, the rest may be asked again."""
