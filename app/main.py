@@ -17,7 +17,7 @@ from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -75,6 +75,9 @@ from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
 from app.telemetry.storms import Allowance
 
+if TYPE_CHECKING:
+    pass
+
 READY_POLL_SECONDS = 0.01
 
 WORKER_PATIENCE = 0.5
@@ -109,7 +112,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=Witness(metrics, tracing=tracing(settings, VERSION)),
+        witness=Witness(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),

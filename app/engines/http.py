@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from app.engines.body import read_answer
 from app.engines.connection import Connection
+from app.engines.dialer import Dialer
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
@@ -52,7 +53,8 @@ class HttpTransport:
         self._heads: dict[str, bytes] = {}
         self._lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
         self._tls = ssl_context
-        self._pool = Pool(self.endpoint, settings, self._trust, resolver or Resolver(), clock)
+        dialer = Dialer(self.endpoint, resolver or Resolver(), entry.timeout_ms)
+        self._pool = Pool(self.endpoint, settings, self._trust, dialer, clock)
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
@@ -108,6 +110,15 @@ class HttpTransport:
             raise
         self._pool.give(connection)
         return plain_reply(result, 1, len(answer))
+
+    def new_connection(self) -> Connection:
+        """One that is not connected yet, to `adopt` afterwards."""
+        return self._pool.new_connection()
+
+    def adopt(self, connection: Connection) -> None:
+        """Use a connection that somebody else has opened."""
+        self._pool.adopt(connection)
+        self._pool.give(connection)
 
     @property
     def stderr_tail(self) -> None:

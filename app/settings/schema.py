@@ -68,8 +68,8 @@ class EngineEntry(_Registry):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Sent with every request to this engine; not for stdio. Values may hold `${ENV_NAME}`."""
     client: Literal["http", "httpx"] = "http"
-    """`http`: the fast path, HTTP/1.1. `httpx`: for engines with HTTP/2 (over TLS, and only with the extra `http2`
-    installed) or with unusual TLS or HTTP. Neither goes through a proxy, whatever the environment names."""
+    """`http`: HTTP/1.1. `httpx`: HTTP/2 if the engine offers it over TLS and the extra `http2` is installed, otherwise
+    HTTP/1.1. Neither goes through a proxy, whatever the environment names."""
     tls: EngineTls | None = None
     """Towards an `https://` engine."""
     id_namespace: Namespace | None = None

@@ -251,6 +251,9 @@ class Metrics:
         self.duplicates = lone_counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
         )
+        self.spans_lost = lone_counter(
+            "rcp_gateway_trace_spans_lost", "Spans that the trace collector did not take.", registry
+        )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)
         self.state = StateMetrics(registry)
