@@ -136,12 +136,12 @@ async def test_who_sends_first_and_reads_later_finds_its_answer(
 
 async def test_who_never_stops_sending_is_cut_off(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is thrown away of a refused body is bounded, in bytes and in time."""
-    monkeypatch.setattr("app.api.wire.MAX_DISCARDED", 1_000_000)
+    monkeypatch.setattr("app.server.http_protocol.MAX_DISCARDED_BYTES", 1_000_000)
     async with listening([entry("e", await engines())]) as (_, port):
         head = b"POST /rcp HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n"
         _, sent = await asyncio.to_thread(blocking_caller, port, head, CHUNK, 2000)
         assert not sent
-    monkeypatch.setattr("app.api.corked.LINGER", 0.1)
+    monkeypatch.setattr("app.server.buffered_transport.LINGER_SECONDS", 0.1)
     async with listening([entry("e", await engines())]) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 2000000\r\n\r\n")

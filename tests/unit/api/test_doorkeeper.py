@@ -5,8 +5,8 @@ from typing import Any
 
 import uvicorn
 
-from app.api.doorkeeper import Doorkeeper
 from app.api.stages import Stage
+from app.server.lifecycle import Doorkeeper
 from tests.support.fake_engine import FakeEngines
 from tests.support.fake_gateway import state_of
 
