@@ -185,7 +185,7 @@ class ConnectionLimits:
                 and connection.place is Place.REGULAR
                 and address in (None, connection.address)
             ]
-            if self._shed_one(iter(candidates)):
+            if self._shed_one(candidates):
                 self.count_cut("too_many")
                 return True
         return False

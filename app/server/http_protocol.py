@@ -1,25 +1,20 @@
 """HTTP/1.1 of the server side: an asyncio protocol on httptools, given to uvicorn by its `http` option.
 
-The parser alone decides where a message begins and ends; nothing here looks at bytes before it does. Responses are
-sent in the order of their requests, and what cannot be read is answered 400 after them.
+Responses are sent in the order of their requests. Input that cannot be read is answered 400, after the requests before
+it, and ends the connection.
 """
 
 import asyncio
-import re
 from collections import deque
 from typing import Any, cast
-from urllib.parse import unquote
 
-import httptools
 import uvicorn
 
 from app.server.buffered_transport import BufferedTransport
 from app.server.connection_limits import ConnectionLimits, Place
+from app.server.request_parser import RequestHead, RequestParser, Unreadable
 from app.server.request_response import STATUS_LINES, Application, RequestResponse, Scope
 from app.telemetry.logs import logger
-
-MAX_HEAD_BYTES = 65_536
-"""Longest head of a request, and longest stretch of trailers or chunk extensions; the parser has no bound."""
 
 MAX_UNREAD_BYTES = 65_536
 """Nothing more is read of a connection while the application has yet to take this many bytes of bodies."""
@@ -46,21 +41,9 @@ ARRIVAL = "rcp_gateway.arrival"
 """ASGI extension: `{"time": ...}`, the event-loop time at which the first byte of the request was read."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host", b"expect"})
-_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9/_.-]*")
 
 _ERROR = '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%s"}}'
 TOO_SLOW = "the request was not sent to its end in time"
-TOO_LONG = f"the head of the request is longer than {MAX_HEAD_BYTES} bytes"
-UNREADABLE = "the request is not valid HTTP/1.1"
-
-
-class Unreadable(ValueError):
-    """The parser reads the head of a request, but its meaning is not safe. Ends the parser's run."""
-
-
-class InputEnded(Exception):
-    """A request comes after the last one that this connection serves. Ends the parser's run."""
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -87,26 +70,11 @@ class HttpProtocol(asyncio.Protocol):
         self._accepted = 0.0
         self._endpoints: dict[str, Any] = {}
 
-        self._parser = httptools.HttpRequestParser(self)
-        self._silence = 0
-        """Bytes read since the last progress: the end of a head, a piece of a body, or the end of a message."""
-        self._progress = False
-        self._replaying = False
-        """The parser reads a head that was read before, see `_ignore_upgrade`."""
-
-        # The message that is being read.
-        self._receiving = False
-        self._in_head = False
-        self._upgrade_offered = False
-        self._messages = 0
-        self._arrived = 0.0
-        self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._framing: list[tuple[bytes, bytes]] = []
-        self._head_size = 0
+        self._input = RequestParser(self, self.loop.time)
         self._keep_alive = True
+        """Whether another request may follow the one that is being read."""
         self._reading: RequestResponse | None = None
-        """Its request, once its head was read; None also for a probe, which is answered by then."""
+        """The request that is being read, once its head was; None also for a probe, which is answered by then."""
 
         # Requests whose heads were read, in order.
         self._answering: RequestResponse | None = None
@@ -114,8 +82,6 @@ class HttpProtocol(asyncio.Protocol):
         self._last_words = b""
         """What is answered to input that could not be read, after all requests before it."""
 
-        self._input_ended = False
-        """No further request is read."""
         self._refused = False
         """Input could not be read; the caller may go on sending it."""
         self._half_closed = False
@@ -154,38 +120,30 @@ class HttpProtocol(asyncio.Protocol):
             if request is not None:
                 request.disconnect()
         self._waiting.clear()
-        self._input_ended = True
+        self._input.close()
         self._can_write.set()
-        del self._parser  # it refers to this protocol
 
     def data_received(self, data: bytes) -> None:
         """The caller sent something."""
-        if self._input_ended or self.transport.is_closing():
+        if self._input.ended or self.transport.is_closing():
             self._discarded += len(data)
             if self._discarded > MAX_DISCARDED_BYTES:
                 self.transport.abort()
             return
         try:
-            if len(data) <= MAX_HEAD_BYTES:
-                self._parse(data)
-            else:
-                view = memoryview(data)
-                for start in range(0, len(data), MAX_HEAD_BYTES):
-                    if not self._input_ended:
-                        self._parse(view[start : start + MAX_HEAD_BYTES])
-        except httptools.HttpParserError as error:
-            if not self._input_ended:
-                self._refuse(400, _reason(error))
-        if self._receiving:
+            self._input.feed(data)
+        except Unreadable as fault:
+            self._refuse(400, str(fault))
+        if self._input.receiving:
             self._note_unfinished()
 
     def eof_received(self) -> bool:
         """The caller closed its side. It may be gone, or wait for the answers to what it sent."""
         if self._half_closed or self.transport.is_closing():
             return False
-        self._half_closed = self._input_ended = True
-        if self._receiving:  # this request will never be complete
-            self._receiving = False
+        self._half_closed = self._input.ended = True
+        if self._input.receiving:  # this request will never be complete
+            self._input.receiving = False
             if self._reading is not None:
                 self._reading.disconnect()
                 if self._reading in self._waiting:
@@ -213,64 +171,19 @@ class HttpProtocol(asyncio.Protocol):
 
     # Called by the parser.
 
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        if self._replaying:
-            return
-        if self._input_ended:
-            raise InputEnded
-        self._receiving = self._in_head = True
-        self._messages += 1
-        self._arrived = self.loop.time()
-        self._target = b""
-        self._headers = []
-        self._framing = []
-        self._head_size = 0
+    def head_received(self, head: RequestHead) -> None:
+        """The head of a request was read: let the application begin, unless earlier requests are to be answered."""
+        self._keep_alive = head.keep_alive and not self.limits.closing and self.place is Place.REGULAR
         self._reading = None
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        if not self._replaying:
-            self._target += url
-            self._count_head(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field. Fields after the head are trailers, which set nothing (RFC 9110 §6.5.1)."""
-        if not self._in_head:
-            return
-        self._count_head(len(name) + len(value) + 4)
-        field = (name.lower(), value.strip(b" \t"))  # the parser keeps white space after a value (RFC 9110 §5.5)
-        self._headers.append(field)
-        if field[0] in _FRAMING:
-            self._framing.append(field)
-
-    def on_headers_complete(self) -> None:
-        """The head of a request was read. Raises Unreadable."""
-        if self._replaying:
-            return
-        self._in_head = False
-        self._progress = True
-        self._upgrade_offered = self._parser.should_upgrade()
-        method = self._parser.get_method()
-        version = self._parser.get_http_version()
-        length, expectation = self._read_framing(version)
-        if method == b"CONNECT":
-            raise Unreadable("CONNECT is not served")
-        self._keep_alive = (
-            version == "1.1"
-            and self._parser.should_keep_alive()
-            and not self.limits.closing
-            and self.place is Place.REGULAR
-        )
         self.limits.idle.pop(self, None)
-        if length == 0 and len(self._target) <= LONGEST_PROBE and method == b"GET" and self._answer_probe():
+        if self._answer_probe(head):
             return
         request = self._reading = RequestResponse(
             self,
-            self._scope(method, version),
+            self._scope(head),
             keep_alive=self._keep_alive,
-            content_length=length,
-            expects_continue=version == "1.1" and length != 0 and expectation.lower() == b"100-continue",
+            content_length=head.content_length,
+            expects_continue=head.expects_continue,
         )
         request.scope["abort"] = request.abort
         if self._answering is None:
@@ -279,148 +192,62 @@ class HttpProtocol(asyncio.Protocol):
             self._waiting.append(request)
             self._regulate_reading()
 
-    def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
-        self._progress = True
+    def body_received(self, piece: bytes) -> None:
+        """A piece of the body of that request."""
         request = self._reading
         if request is not None and not request.response_complete:
-            self._unread += len(body)
-            request.feed(body)
+            self._unread += len(piece)
+            request.feed(piece)
             if self._unread > MAX_UNREAD_BYTES:
                 self._regulate_reading()
 
-    def on_message_complete(self) -> None:
-        """The last byte of a request."""
-        if self._upgrade_offered:
-            return  # so the parser says at the end of the head; the body is still to come
-        self._progress = True
-        self._receiving = False
+    def request_received(self) -> None:
+        """The last byte of that request."""
         request, self._reading = self._reading, None
         if request is not None:
             request.end_body()
         if not self._keep_alive:
-            self._input_ended = True
+            self._input.ended = True
         self.limits.uploading.pop(self, None)
         self._note_idle()
 
-    # Reading.
-
-    def _parse(self, data: bytes | memoryview) -> None:
-        self._progress = False
-        size = len(data)
-        while data:
-            try:
-                self._parser.feed_data(data)
-                break
-            except httptools.HttpParserUpgrade as offer:
-                self._ignore_upgrade()
-                data = memoryview(data)[offer.args[0] :]
-        self._silence = 0 if self._progress else self._silence + size
-        if self._silence > MAX_HEAD_BYTES and not self._input_ended:
-            self._refuse(400, TOO_LONG)
-
-    def _ignore_upgrade(self) -> None:
-        """Read on after the head of a request that offers to upgrade, as if it did not (RFC 9110 §7.8).
-
-        At such an offer the parser ends the message at its head and skips its body, which would then be taken for the
-        next request. So a new parser reads a head with the same framing and no offer, and goes on with the body.
-        """
-        self._upgrade_offered = False
-        lines = [
-            b"%b: %b\r\n" % field for field in self._framing if field[0] in (b"content-length", b"transfer-encoding")
-        ]
-        self._parser = httptools.HttpRequestParser(self)
-        self._replaying = True
-        try:
-            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
-        finally:
-            self._replaying = False
-
-    def _count_head(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > MAX_HEAD_BYTES:
-            raise Unreadable(TOO_LONG)
-
-    def _read_framing(self, version: str) -> tuple[int | None, bytes]:
-        """(length of the body, None if it comes in chunks; expectation). Raises Unreadable.
-
-        What the parser lets pass and another server may read in another way is refused.
-        """
-        if version not in ("1.1", "1.0"):
-            raise Unreadable(f"HTTP/{version} is not served")
-        length: int | None = 0
-        hosts, expectation = 0, b""
-        for name, value in self._framing:
-            if name == b"host":
-                hosts += 1
-            elif name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                length = None
-                if version == "1.0":
-                    raise Unreadable("HTTP/1.0 has no Transfer-Encoding")
-            else:
-                expectation = value
-        if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112 §3.2
-            raise Unreadable("a request needs exactly one Host")
-        return length, expectation
-
-    def _scope(self, method: bytes, version: str) -> Scope:
-        raw_path, query = self._read_target()
-        path = raw_path.decode("ascii")
+    def _scope(self, head: RequestHead) -> Scope:
         return {
             "type": "http",
             "asgi": _ASGI,
-            "http_version": version,
-            "method": method.decode("ascii"),
+            "http_version": head.version,
+            "method": head.method.decode("ascii"),
             **self._endpoints,
             "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": self._headers,
+            "path": head.path,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
+            "headers": head.headers,
             "state": self._app_state.copy(),
-            "extensions": {ARRIVAL: {"time": self._arrived}},
+            "extensions": {ARRIVAL: {"time": head.arrived}},
         }
 
-    def _read_target(self) -> tuple[bytes, bytes]:
-        """(path, query) of the request target. Raises Unreadable."""
-        target = self._target
-        if _PLAIN_PATH.fullmatch(target):
-            return target, b""
-        if target.startswith(b"/"):
-            path, _, query = target.partition(b"#")[0].partition(b"?")
-            return path, query
-        if target == b"*":
-            return target, b""
-        url = httptools.parse_url(target)
-        if url.schema is None or url.schema.lower() not in (b"http", b"https") or not url.host or url.userinfo:
-            raise Unreadable("the request target is neither a path nor a URL")
-        # The host of an absolute target counts instead of the header (RFC 9112 §3.2.2).
-        host = b"[%b]" % url.host if b":" in url.host else url.host
-        host = host if url.port is None else b"%b:%d" % (host, url.port)
-        self._headers = [(name, host if name == b"host" else value) for name, value in self._headers]
-        return url.path or b"/", url.query or b""
-
-    def _answer_probe(self) -> bool:
+    def _answer_probe(self, head: RequestHead) -> bool:
         """Answer a probe here and now: it must not wait until the loop has served everybody else."""
+        if len(head.target) > LONGEST_PROBE or head.method != b"GET" or head.content_length != 0:
+            return False
         if self._answering is not None:
             return False
-        verdict = self.limits.probe(self._target)
+        verdict = self.limits.probe(head.target)
         if verdict is None:
             return False
         status, body = verdict
         self.transport.write(self._plain_answer(status, body, close=not self._keep_alive))
         if not self._keep_alive:
-            self._input_ended = True
+            self._input.ended = True
             self.transport.close()
         return True
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer input that cannot be read, after the requests before it, and close the connection."""
         logger().info("request_refused", status=status, reason=message)
-        self._input_ended = self._refused = True
-        self._receiving = False
+        self._input.ended = self._refused = True
+        self._input.receiving = False
         words = self._plain_answer(status, (_ERROR % message).encode(), close=True)
         request, self._reading = self._reading, None
         if request is not None:
@@ -499,13 +326,13 @@ class HttpProtocol(asyncio.Protocol):
         if words:
             self.transport.write(words)
         self.transport.close()
-        self._input_ended = True
+        self._input.ended = True
 
     def _still_sending(self) -> bool:
         """Whether there may be input that nobody will read as a request."""
         if self._half_closed:
             return False
-        return self._receiving or self._refused or self._reading_paused or self.transport.has_unread_input()
+        return self._input.receiving or self._refused or self._reading_paused or self.transport.has_unread_input()
 
     def _probe_half_closed(self) -> None:
         if self._answering is not None and not self.transport.is_closing():
@@ -523,7 +350,7 @@ class HttpProtocol(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether an answer is still to be given, or a request has begun to arrive."""
-        return self._receiving or self._answering is not None
+        return self._input.receiving or self._answering is not None
 
     @property
     def owes_answer(self) -> bool:
@@ -533,7 +360,7 @@ class HttpProtocol(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close as soon as nothing is under way, nor has arrived without being read yet. Called by the server."""
         if self.busy:
-            if self._receiving and self._reading is None:
+            if self._input.receiving and self._reading is None:
                 return  # the answer to what is arriving will be the last one, since `limits.closing` is set by then
             last = self._waiting[-1] if self._waiting else self._answering
             if last is not None:
@@ -584,12 +411,12 @@ class HttpProtocol(asyncio.Protocol):
             return "reader", unsent
         if self.owes_answer:
             return "answer", 0
-        if self._receiving:
-            return "request", self._messages
-        return "nothing", self._messages
+        if self._input.receiving:
+            return "request", self._input.messages
+        return "nothing", self._input.messages
 
     def _is_about_to_ask(self) -> bool:
-        return not self._messages and self.loop.time() < self._accepted + FIRST_REQUEST_SECONDS
+        return not self._input.messages and self.loop.time() < self._accepted + FIRST_REQUEST_SECONDS
 
     def _note_idle(self) -> None:
         if self.place is Place.REGULAR and not self.busy:
@@ -601,24 +428,14 @@ class HttpProtocol(asyncio.Protocol):
         if self.place is not Place.REGULAR or self._answering not in (None, self._reading):
             return
         if self._reading is not None:
-            self.limits.uploading.setdefault(self, self._arrived)
-        elif self.limits.idle.get(self, 0.0) < self._arrived:
+            self.limits.uploading.setdefault(self, self._input.arrived)
+        elif self.limits.idle.get(self, 0.0) < self._input.arrived:
             self.limits.idle.pop(self, None)
-            self.limits.idle[self] = self._arrived
+            self.limits.idle[self] = self._input.arrived
 
     def __repr__(self) -> str:
         waits_for, _ = self._waits_for()
-        return f"<HttpProtocol waits for {waits_for}, {self._silence} bytes of an unfinished head>"
-
-
-def _reason(error: httptools.HttpParserError) -> str:
-    """What is wrong with input that the parser, or a method that it called, has refused."""
-    cause = error.__context__
-    if isinstance(cause, Unreadable):
-        return str(cause)
-    if cause is not None and not isinstance(cause, httptools.HttpParserError):
-        logger().error("parser_callback_failed", exc_info=cause)
-    return UNREADABLE
+        return f"<HttpProtocol waits for {waits_for}, {self._input!r}>"
 
 
 def _endpoint(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:

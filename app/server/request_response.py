@@ -103,7 +103,7 @@ class RequestResponse:
 
     def start(self, app: Application, loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
         """Let the application answer."""
-        self._task = loop.create_task(self._run(app))
+        self._task = loop.create_task(self.run_asgi(app))
         return self._task
 
     def feed(self, piece: bytes) -> None:
@@ -202,7 +202,7 @@ class RequestResponse:
 
     # Inside.
 
-    async def _run(self, app: Application) -> None:
+    async def run_asgi(self, app: Application) -> None:
         self._begun = True
         try:
             await app(self.scope, self.receive, self.send)
