@@ -12,7 +12,7 @@ import uvicorn
 
 from app.server.buffered_transport import BufferedTransport
 from app.server.connection_limits import ConnectionLimits, Place
-from app.server.request_parser import RequestHead, RequestParser, Unreadable
+from app.server.request_parser import RequestHead, RequestParser, Unreadable, read_target
 from app.server.request_response import STATUS_LINES, Application, RequestResponse, Scope
 from app.telemetry.logs import logger
 
@@ -212,6 +212,10 @@ class HttpProtocol(asyncio.Protocol):
         self._note_idle()
 
     def _scope(self, head: RequestHead) -> Scope:
+        target = read_target(head.target)
+        headers = head.headers
+        if target.host is not None:
+            headers = [(name, target.host if name == b"host" else value) for name, value in headers]
         return {
             "type": "http",
             "asgi": _ASGI,
@@ -219,10 +223,10 @@ class HttpProtocol(asyncio.Protocol):
             "method": head.method.decode("ascii"),
             **self._endpoints,
             "root_path": "",
-            "path": head.path,
-            "raw_path": head.raw_path,
-            "query_string": head.query,
-            "headers": head.headers,
+            "path": target.path,
+            "raw_path": target.raw_path,
+            "query_string": target.query,
+            "headers": headers,
             "state": self._app_state.copy(),
             "extensions": {ARRIVAL: {"time": head.arrived}},
         }

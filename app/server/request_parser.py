@@ -36,8 +36,6 @@ class RequestHead(NamedTuple):
     method: bytes
     version: str
     target: bytes
-    raw_path: bytes
-    query: bytes
     headers: list[tuple[bytes, bytes]]
     """Names in lower case, values without white space around them."""
     content_length: int | None
@@ -48,11 +46,16 @@ class RequestHead(NamedTuple):
     arrived: float
     """Event-loop time at which the first byte was read."""
 
-    @property
-    def path(self) -> str:
-        """The path, decoded."""
-        path = self.raw_path.decode("ascii")
-        return unquote(path) if "%" in path else path
+
+class RequestTarget(NamedTuple):
+    """What the target of a request is made of."""
+
+    path: str
+    """Decoded."""
+    raw_path: bytes
+    query: bytes
+    host: bytes | None
+    """Of an absolute target. It counts instead of the Host header (RFC 9112 §3.2.2)."""
 
 
 class Receiver(Protocol):
@@ -158,16 +161,21 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         if not self._replaying:
             self._target += url
-            self._count(len(url))
+            self._head_size += len(url)
+            if self._head_size > MAX_HEAD_BYTES:
+                raise Unreadable(TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.in_head:
             return  # a trailer, which sets nothing (RFC 9110 §6.5.1)
-        self._count(len(name) + len(value) + 4)
-        field = (name.lower(), value.strip(b" \t"))  # the parser keeps white space after a value (RFC 9110 §5.5)
-        self._headers.append(field)
-        if field[0] in _FRAMING:
-            self._framing.append(field)
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > MAX_HEAD_BYTES:
+            raise Unreadable(TOO_LONG)
+        name = name.lower()
+        value = value.strip(b" \t")  # the parser keeps white space after a value (RFC 9110 §5.5)
+        self._headers.append((name, value))
+        if name in _FRAMING:
+            self._framing.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self._replaying:
@@ -190,11 +198,6 @@ class RequestParser:
 
     # What a head says.
 
-    def _count(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > MAX_HEAD_BYTES:
-            raise Unreadable(TOO_LONG)
-
     def _read_head(self) -> RequestHead:
         method, version = self._parser.get_method(), self._parser.get_http_version()
         if method == b"CONNECT":
@@ -202,17 +205,15 @@ class RequestParser:
         if version not in ("1.1", "1.0"):
             raise Unreadable(f"HTTP/{version} is not served")
         length, expectation = self._read_framing(version)
-        raw_path, query = self._read_target()
+        modern = version == "1.1"
         return RequestHead(
             method=method,
             version=version,
             target=self._target,
-            raw_path=raw_path,
-            query=query,
             headers=self._headers,
             content_length=length,
-            expects_continue=length != 0 and version == "1.1" and expectation.lower() == b"100-continue",
-            keep_alive=version == "1.1" and self._parser.should_keep_alive(),
+            expects_continue=modern and length != 0 and expectation.lower() == b"100-continue",
+            keep_alive=modern and self._parser.should_keep_alive(),
             arrived=self.arrived,
         )
 
@@ -235,26 +236,26 @@ class RequestParser:
             raise Unreadable("a request needs exactly one Host")
         return length, expectation
 
-    def _read_target(self) -> tuple[bytes, bytes]:
-        """(path, query) of the request target."""
-        target = self._target
-        if _PLAIN_PATH.fullmatch(target) or target == b"*":
-            return target, b""
-        if target.startswith(b"/"):
-            path, _, query = target.partition(b"#")[0].partition(b"?")
-            return path, query
-        url = httptools.parse_url(target)
-        if url.schema is None or url.schema.lower() not in (b"http", b"https") or not url.host or url.userinfo:
-            raise Unreadable("the request target is neither a path nor a URL")
-        # The host of an absolute target counts instead of the header (RFC 9112 §3.2.2).
-        host = b"[%b]" % url.host if b":" in url.host else url.host
-        host = host if url.port is None else b"%b:%d" % (host, url.port)
-        self._headers = [(name, host if name == b"host" else value) for name, value in self._headers]
-        return url.path or b"/", url.query or b""
-
     def __repr__(self) -> str:
         state = "in a head" if self.in_head else "in a body" if self.receiving else "between requests"
         return f"<RequestParser {state}, {self._silence} bytes without progress>"
+
+
+def read_target(target: bytes) -> RequestTarget:
+    """The parts of a target, which may be a path, an absolute URL or `*`. Raises Unreadable."""
+    if _PLAIN_PATH.fullmatch(target) or target == b"*":
+        return RequestTarget(target.decode("ascii"), target, b"", None)
+    host = None
+    if target.startswith(b"/"):
+        raw_path, _, query = target.partition(b"#")[0].partition(b"?")
+    else:
+        url = httptools.parse_url(target)
+        if url.schema is None or url.schema.lower() not in (b"http", b"https") or not url.host or url.userinfo:
+            raise Unreadable("the request target is neither a path nor a URL")
+        host = b"[%b]" % url.host if b":" in url.host else url.host
+        host = host if url.port is None else b"%b:%d" % (host, url.port)
+        raw_path, query = url.path or b"/", url.query or b""
+    return RequestTarget(unquote(raw_path.decode("ascii")), raw_path, query, host)
 
 
 def _reason(error: httptools.HttpParserError) -> str:
