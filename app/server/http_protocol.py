@@ -376,6 +376,9 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection for the sake of another one, unless a complete request is under way."""
         if self.owes_answer:
             return False
+        if self.transport.lingers_until is not None:
+            self.transport.abort()  # its answer was sent
+            return True
         if self.transport.is_closing() or self.transport.has_unread_input():
             return False
         self.transport.hang_up()
