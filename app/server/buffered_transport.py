@@ -15,6 +15,10 @@ LINGER_SECONDS = 5.0
 """Longest time in which a closed connection sends the rest of its answer, or reads what its caller still sends."""
 
 
+def _no() -> bool:
+    return False
+
+
 class BufferedTransport:
     """Wraps an asyncio transport. The first write of a turn is held until the second one, or until the turn ends.
 
@@ -27,7 +31,7 @@ class BufferedTransport:
         self,
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
-        still_sending: Callable[[], bool] = lambda: False,
+        still_sending: Callable[[], bool],
     ) -> None:
         self.lingers_until: float | None = None
         """Set once our side is closed and the caller's is not: input is discarded until then (event-loop seconds)."""
@@ -86,6 +90,10 @@ class BufferedTransport:
     def abort(self) -> None:
         """Close without sending what is not sent yet."""
         self._transport.abort()
+
+    def detach(self) -> None:
+        """The connection is lost: forget who was asked about it."""
+        self._still_sending = _no
 
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""

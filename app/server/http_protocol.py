@@ -120,8 +120,10 @@ class HttpProtocol(asyncio.Protocol):
             if request is not None:
                 request.disconnect()
         self._waiting.clear()
-        self._input.close()
         self._can_write.set()
+        # Both refer to this protocol, and the collector of cycles seldom runs here.
+        self._input.close()
+        self.transport.detach()
 
     def data_received(self, data: bytes) -> None:
         """The caller sent something."""
@@ -297,11 +299,6 @@ class HttpProtocol(asyncio.Protocol):
     def body_taken(self, size: int) -> None:
         """The application took `size` bytes of a body, or they were dropped."""
         self._unread -= size
-        if self._reading_paused:
-            self._regulate_reading()
-
-    def more_body_wanted(self, request: RequestResponse) -> None:
-        """The application waits for the body of this request."""
         if self._reading_paused:
             self._regulate_reading()
 

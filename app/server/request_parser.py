@@ -112,7 +112,7 @@ class RequestParser:
     def close(self) -> None:
         """Nothing is read any more."""
         self.ended = True
-        del self._parser  # it refers to this object
+        del self._parser, self._receiver
 
     def _feed(self, data: bytes | memoryview) -> None:
         self._progress = False

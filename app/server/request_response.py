@@ -42,10 +42,6 @@ class Channel(Protocol):
         """The application took `size` bytes of a body, or they were dropped."""
         ...
 
-    def more_body_wanted(self, request: "RequestResponse") -> None:
-        """The application waits for the body of this request."""
-        ...
-
     def response_complete(self, request: "RequestResponse") -> None:
         """The answer to this request was written."""
         ...
@@ -148,8 +144,6 @@ class RequestResponse:
             if not self._pieces and self.more_body and not self.response_started and not self.disconnected:
                 self._channel.transport.write(CONTINUE)
         while not (self._news or self.disconnected or self.response_complete):
-            if self.more_body:
-                self._channel.more_body_wanted(self)
             if self._waiting is None:
                 self._waiting = asyncio.Event()
             self._waiting.clear()

@@ -141,8 +141,8 @@ async def test_unreadable_input_ends_the_connection(name: str) -> None:
             *good, (status, body) = connection.end()
             assert good == answers, place
             assert (status, body["error"]["code"], body["id"]) == (400, -32600, None)
-            assert b"connection: close" in connection.wire.written
-            assert connection.wire.closed
+            assert b"connection: close" in connection.transport.written
+            assert connection.transport.closed
 
 
 async def test_nothing_is_read_after_the_last_request() -> None:
@@ -150,7 +150,7 @@ async def test_nothing_is_read_after_the_last_request() -> None:
     for lines in ((b"Connection: close",), (b"Connection: close, upgrade", b"Upgrade: x")):
         connection = await HttpConnection().receive(message(*lines, body=b"{}") + INNER)
         assert connection.end() == [asked(b"{}")]
-        assert connection.wire.closed
+        assert connection.transport.closed
     connection = await HttpConnection().receive(message(*OFFERS[0], body=b"{}", start=b"POST %b HTTP/1.0") + INNER)
     assert connection.end() == [asked(b"{}")]
 
@@ -224,10 +224,38 @@ async def test_many_pipelined_requests_pause_reading() -> None:
 
     connection = HttpConnection(app)
     for _ in range(MAX_PIPELINED + 1):
-        assert not connection.wire.paused
+        assert not connection.transport.paused
         connection.protocol.data_received(message(body=b"{}"))
-    assert connection.wire.paused
+    assert connection.transport.paused
     release.set()
     await connection.receive()
     assert connection.end() == [asked(b"{}")] * (MAX_PIPELINED + 1)
-    assert not connection.wire.paused
+    assert not connection.transport.paused
+
+
+@pytest.mark.parametrize("name", ["probe", "post", "chunks"])
+async def test_an_answer_is_one_write(name: str) -> None:
+    """Head and body leave together, so that the caller is woken once."""
+    request, answer = REQUESTS[name]
+    connection = await HttpConnection().receive(request)
+    assert connection.transport.writes == 1
+    assert connection.end() == [answer]
+
+
+async def test_a_connection_is_closed_with_the_last_answer() -> None:
+    """A 400 to pipelined garbage waits for the answer before it, however long that takes."""
+    release = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+        await echo(scope, receive, send)
+
+    connection = HttpConnection(app)
+    connection.protocol.data_received(message(body=b"{}") + UNREADABLE["garbage"])
+    await asyncio.sleep(0)
+    assert connection.transport.written == b""
+    assert not connection.transport.closed
+    release.set()
+    await connection.receive()
+    assert [status for status, _ in connection.end()] == [200, 400]
+    assert connection.transport.closed

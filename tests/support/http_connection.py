@@ -46,17 +46,19 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-class Wire:
-    """The transport: keeps what is written, and whether it is closed."""
+class RecordingTransport:
+    """Keeps what is written, and whether it is closed."""
 
     def __init__(self) -> None:
         self.written = b""
+        self.writes = 0
         self.closed = False
         self.paused = False
 
     def write(self, data: bytes) -> None:
         assert not self.closed
         self.written += data
+        self.writes += 1
 
     def close(self) -> None:
         self.closed = True
@@ -90,9 +92,9 @@ class HttpConnection:
         self.limits = ConnectionLimits(lambda: chosen, lambda reason: None, lambda app: app, _probe)
         config = uvicorn.Config(app, http=HttpProtocol, ws="none", log_config=None, proxy_headers=False)
         self.protocol = HttpProtocol(config, self.limits, {})
-        self.wire = Wire()
-        transport: Any = self.wire
-        self.protocol.connection_made(transport)
+        self.transport = RecordingTransport()
+        recording: Any = self.transport
+        self.protocol.connection_made(recording)
 
     async def receive(self, *reads: bytes) -> "HttpConnection":
         """Let the protocol read these pieces, one after the other, then wait until it has nothing more to do."""
@@ -101,7 +103,7 @@ class HttpConnection:
             await asyncio.sleep(0)
         for _ in range(3):  # a request whose body is not complete may be served up to there
             await asyncio.sleep(0)
-        while self.protocol.owes_answer and not self.wire.closed:
+        while self.protocol.owes_answer and not self.transport.closed:
             await asyncio.wait(tuple(self.limits.tasks))
             await asyncio.sleep(0)
         return self
@@ -114,7 +116,7 @@ class HttpConnection:
     @property
     def answers(self) -> list[Answer]:
         """(status, JSON body) of each answer; interim ones have the body None."""
-        return list(read_answers(self.wire.written))
+        return list(read_answers(self.transport.written))
 
 
 def read_answers(written: bytes) -> Any:
