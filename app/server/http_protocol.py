@@ -211,7 +211,8 @@ class HttpProtocol(asyncio.Protocol):
         if not self._keep_alive:
             self._input.ended = True
         self.limits.uploading.pop(self, None)
-        self._note_idle()
+        if self._answering is None:
+            self._note_idle()
 
     def _scope(self, head: RequestHead) -> Scope:
         target = read_target(head.target)

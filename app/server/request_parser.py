@@ -93,7 +93,10 @@ class RequestParser:
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._framing: list[tuple[bytes, bytes]] = []
-        self._head_size = 0
+        self._piece = 0
+        """Bytes that the parser is reading now."""
+        self._head_at_most = 0
+        """Bytes read since the read in which the head began: it is no longer than that."""
 
     def feed(self, data: bytes) -> None:
         """Read `data`. Raises Unreadable."""
@@ -116,7 +119,8 @@ class RequestParser:
 
     def _feed(self, data: bytes | memoryview) -> None:
         self._progress = False
-        size = len(data)
+        size = self._piece = len(data)
+        self._head_at_most += size
         while data:
             try:
                 self._parser.feed_data(data)
@@ -156,21 +160,15 @@ class RequestParser:
         self._target = b""
         self._headers = []
         self._framing = []
-        self._head_size = 0
+        self._head_at_most = self._piece
 
     def on_url(self, url: bytes) -> None:
         if not self._replaying:
             self._target += url
-            self._head_size += len(url)
-            if self._head_size > MAX_HEAD_BYTES:
-                raise Unreadable(TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.in_head:
             return  # a trailer, which sets nothing (RFC 9110 §6.5.1)
-        self._head_size += len(name) + len(value) + 4
-        if self._head_size > MAX_HEAD_BYTES:
-            raise Unreadable(TOO_LONG)
         name = name.lower()
         value = value.strip(b" \t")  # the parser keeps white space after a value (RFC 9110 §5.5)
         self._headers.append((name, value))
@@ -183,6 +181,8 @@ class RequestParser:
         self.in_head = False
         self._progress = True
         self._upgrade_offered = self._parser.should_upgrade()
+        if self._head_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
+            raise Unreadable(TOO_LONG)
         self._receiver.head_received(self._read_head())
 
     def on_body(self, body: bytes) -> None:
@@ -197,6 +197,9 @@ class RequestParser:
         self._receiver.request_received()
 
     # What a head says.
+
+    def _head_size(self) -> int:
+        return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _read_head(self) -> RequestHead:
         method, version = self._parser.get_method(), self._parser.get_http_version()
