@@ -233,6 +233,9 @@ class ServerSettings(_Section):
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Connections of callers at once; on more only the probes are answered. Never more than leaves some of the
     process's file descriptors for engines."""
+    max_connections_per_address: int | None = Field(default=None, ge=0, le=1_000_000)
+    """Connections of one client address at once; on more only the probes are answered. By default three quarters of
+    `max_connections`, if that is at least 64; 0: no bound. Addresses in `trusted_proxies` have none."""
     drain_seconds: float = Field(default=10.0, ge=0, le=3600)
     """After SIGTERM requests are still served for so long, while `/readyz` says 503: the balancer has time to look."""
     grace_seconds: float = Field(default=20.0, ge=0, le=3600)
