@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> list[Sample]:
     with ExitStack() as stack:
         workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rcp-bench-")))
         engines = stack.enter_context(rig.stubs(["--engines", str(args.engines)], workspace)).urls
-        opened = rig.floor(engines, "uvloop", workspace) if args.floor else rig.gateway(engines, workspace)
+        opened = rig.floor(engines, workspace) if args.floor else rig.gateway(engines, workspace)
         target = stack.enter_context(opened)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         show = show_nothing if args.json else show_line

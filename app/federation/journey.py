@@ -107,14 +107,17 @@ class Journey:
             return None
         return await self._pages.keep(params, turn, stock, portion, turn.place.reach or plan.window)
 
-    def witnessed(self, answer: Answer, took: float) -> None:
-        """Tell the witness. Overhead is told of where there was one longest leg."""
-        fusion = None if answer.stock is None or not self._rounds else answer.stock.fusion
+    def observe(self, answer: Answer) -> None:
+        """Count what is about to be served. What this costs is part of the time that the answer states."""
         if self._screen is not None:
             self._witness.screened(self._screen)
-        in_one_go = self._rounds == 1 and answer.plan.union is None
-        self._witness.retrieved(answer.plan, answer.outcomes if in_one_go else (), fusion, took)
-        self._witness.served(answer.outcomes, answer.portion.hits)
+        if answer.stock is not None and self._rounds and answer.outcomes:
+            self._witness.served(answer.plan, answer.outcomes, answer.stock.fusion, answer.portion.hits)
+
+    def ended(self, answer: Answer, took: float) -> None:
+        """The answer is complete after `took` seconds. Overhead is counted where there was one longest leg."""
+        if self._rounds == 1 and answer.plan.union is None:
+            self._witness.retrieved(answer.outcomes, took)
 
     async def _ask(self) -> Answer:
         """Ask the engines, as deep as this turn needs."""

@@ -233,7 +233,9 @@ class Metrics:
         )
         self.requests_in_flight = lone_gauge("rcp_gateway_requests_in_flight", "Requests being answered.", registry)
         self.collisions = lone_counter(
-            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry
+            "rcp_gateway_id_collisions",
+            "Same hit id from two engines with clearly different text; sampled, at most ten answers per second.",
+            registry,
         )
         self.duplicates = lone_counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
