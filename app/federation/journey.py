@@ -158,10 +158,15 @@ class Journey:
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
-        heard = self._witness.leg if listener is None else self._telling(plan, listener)
+        telling = None if listener is None else self._telling(plan, listener)
+        heard: Heard = self._witness.leg if telling is None else telling.heard
         legs, heard = traced(self._witness.tracing, "retrieve", plan.legs, heard)
         fan_out = FanOut(legs, heard, tail=tail_of(self._settings.retrieve))
-        lost = await fan_out.run()
+        try:
+            lost = await fan_out.run()
+        finally:
+            if telling is not None:
+                telling.close()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:
             raise knowing(_lost(plan, lost), outcomes)
@@ -238,9 +243,9 @@ class Journey:
             return False
         return (self._rounds < ROUNDS or not portion.hits) and time_left(self._call) >= LEAST_SECONDS
 
-    def _telling(self, plan: Plan, listener: Listener) -> Heard:
-        """Lets the listener hear of every leg that ends, and of the list fused so far."""
-        return Telling(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan)).heard
+    def _telling(self, plan: Plan, listener: Listener) -> Telling:
+        """Lets the listener hear of every leg that ends, and now and then of the list fused so far."""
+        return Telling(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan))
 
     def _so_far(self, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
