@@ -133,7 +133,7 @@ class StreamCaller(Caller):
         if data.endswith(STREAM_END):
             answer = b"".join(self.parts)
             self.parts.clear()
-            start = answer.rindex(b"data: ") + len(b"data: ")
+            start = answer.rindex(b"\ndata: ") + len(b"\ndata: ")
             self._answered(answer[:12], answer[start : answer.index(b"\r\n", start)])
 
 

@@ -155,6 +155,7 @@ def gateway(
     checkout: Path = PROJECT,
     variables: Mapping[str, str] | None = None,
     python: str = sys.executable,
+    timeout_ms: int = 2000,
 ) -> Iterator[Child]:
     """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError.
 
@@ -162,7 +163,7 @@ def gateway(
     installed, give a `checkout` without sources.
     """
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
-    entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
+    entries = [{"id": f"stub-{n}", "url": url, "timeoutMs": timeout_ms} for n, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]

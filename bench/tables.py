@@ -52,11 +52,13 @@ def connected(runner: asyncio.Runner, *crews: Crew) -> Iterator[None]:
             crew.close()
 
 
-def gateway(stack: ExitStack, args: argparse.Namespace, *stub: str) -> tuple[list[str], rig.Child]:
+def gateway(
+    stack: ExitStack, args: argparse.Namespace, *stub: str, timeout_ms: int = 2000
+) -> tuple[list[str], rig.Child]:
     """The engines and a gateway in front of them."""
     engines = stack.enter_context(rig.stubs(stub, args.workspace)).urls
     checkout = rig.PROJECT if args.python == sys.executable else args.workspace
-    opened = rig.gateway(engines, args.workspace, checkout=checkout, python=args.python)
+    opened = rig.gateway(engines, args.workspace, checkout=checkout, python=args.python, timeout_ms=timeout_ms)
     return engines, stack.enter_context(opened)
 
 
@@ -108,7 +110,7 @@ def stream(runner: asyncio.Runner, args: argparse.Namespace) -> list[Row]:
 def large(runner: asyncio.Runner, args: argparse.Namespace) -> list[Row]:
     """32 engines with 200 hits of 10 kB for 8 callers: the longest wait for /livez, and resident memory."""
     with ExitStack() as stack:
-        _, target = gateway(stack, args, "--engines", "32", "--bytes", "10000")
+        _, target = gateway(stack, args, "--engines", "32", "--bytes", "10000", timeout_ms=60_000)
         before = target.rss_bytes()
         most = 0
 

@@ -22,6 +22,7 @@ from app.engines.transport import Reply, Severed
 from app.engines.wire import HTTP2, TRAIL, Dialler, Trail, Wire
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
+from app.resilience.byte_budget import hold
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.traces import OUTGOING
 
@@ -83,12 +84,14 @@ class HttpxTransport:
         trail = Trail()
         try:
             result, size = await self._in_task(target, body, call_id, trail, fresh=not idempotent)
+            hold(size)
             return Reply(result, size=size)
         except Severed:
             if trail.dialled or not idempotent:
                 raise
         try:
             result, size = await self._in_task(target, body, call_id, Trail())
+            hold(size)
             return Reply(result, attempts=2, size=size)
         except LegError as fault:
             fault.attempts = 2

@@ -23,6 +23,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     ResponseTooLarge,
 )
+from app.resilience.byte_budget import hold
 from app.settings.schema import EngineEntry, EnginesSettings
 
 BOM: Final = b"\xef\xbb\xbf"
@@ -142,6 +143,7 @@ class StdioTransport:
             self._abandon(child, number)
             raise
         if type(outcome) is Heard:
+            hold(outcome.size)
             return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is Departed:
             never_there = not outcome.sent or (idempotent and not outcome.answered)

@@ -8,16 +8,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from time import perf_counter
-from typing import Any, Final, final
+from typing import Any, final
 
 from app.federation.engine import Asked, EngineReply
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.plan import Leg
 from app.federation.tail import Tail, Tally, must_answer
 from app.protocol.errors import LegError, LegFault, LegLate
-
-DIGEST_SECONDS: Final = 0.01
-"""Answers that arrived together are read one after the other for so long before the loop sees to something else."""
+from app.resilience.pace import heavy_pace
 
 
 @final
@@ -62,6 +60,7 @@ class FanOut:
         "_legs",
         "_loop",
         "_method",
+        "_pace",
         "_pending",
         "_read",
         "_ready",
@@ -96,6 +95,7 @@ class FanOut:
         self._idempotent = idempotent
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._pace = heavy_pace()
         self._context = copy_context()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(legs)
@@ -162,9 +162,8 @@ class FanOut:
     def _digest(self) -> None:
         """Read what is there, but not for so long that others on the loop would notice: some answers are megabytes."""
         ready, self._ready = self._ready, []
-        until = self._clock() + DIGEST_SECONDS
         for place, begun in enumerate(ready):
-            if place and self._clock() > until:
+            if not self._pace.has_time():
                 self._ready = ready[place:]
                 self._loop.call_soon(self._digest, context=self._context)
                 return

@@ -31,7 +31,11 @@ from app.federation.union import Union
 from app.federation.witness import Witness
 from app.fusion.screen import Screen
 from app.protocol.errors import RcpError
+from app.resilience.pace import heavy_pace
 from app.settings.schema import FusionSettings, GatewaySettings
+
+HEAVY_BYTES = 1_048_576
+"""With more bytes of answers than this, other work of the loop may run between fusing, cutting and writing."""
 
 ROUNDS = 2
 """How often engines are asked to fill one page; more only as long as it is empty."""
@@ -128,6 +132,9 @@ class Journey:
         with self._witness.step("plan"):
             plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
+        heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
+        if heavy:
+            await heavy_pace().wait()
         began = perf_counter()
         with self._witness.step("fuse"):
             stock = stock_of(plan, outcomes, self._call.params)
@@ -144,7 +151,12 @@ class Journey:
         if turn is not FIRST:
             self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
             stock = self._turn.stock or stock
-        return Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+        if heavy:
+            await heavy_pace().wait()
+        answer = Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+        if heavy:
+            await heavy_pace().wait()
+        return answer
 
     async def _reranked(self, union: Union, stock: Stock) -> Stock:
         """The stock with the best of the union reranked; as it is if nobody can be asked in time."""

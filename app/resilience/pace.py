@@ -7,6 +7,8 @@ above all, would wait for all of it. It refuses to know what the work is.
 import asyncio
 from collections import deque
 from time import perf_counter
+from typing import Final
+from weakref import WeakKeyDictionary
 
 TURN_SECONDS = 0.001
 """After so long no further work is begun in a turn of the loop: about two federated retrieves."""
@@ -18,22 +20,26 @@ class Pace:
     Belongs to one loop. The line moves by one in each turn, which is the more turns the less there is to do.
     """
 
-    __slots__ = ("_turning", "_until", "_waiting")
+    __slots__ = ("__weakref__", "_seconds", "_turning", "_until", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = TURN_SECONDS) -> None:
+        """`seconds`: how long a turn may last before further work waits."""
+        self._seconds = seconds
         self._turning = False
         self._until = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def may_begin(self) -> bool:
         """Whether this turn has time for another piece of work. If not, `wait` for it."""
-        if self._waiting:
-            return False
+        return not self._waiting and self.has_time()
+
+    def has_time(self) -> bool:
+        """The same for work that does not wait in line but tries again in the next turn."""
         now = perf_counter()
         if self._turning:
             return now < self._until
         self._turning = True
-        self._until = now + TURN_SECONDS
+        self._until = now + self._seconds
         asyncio.get_running_loop().call_soon(self._turn)
         return True
 
@@ -59,3 +65,18 @@ class Pace:
 
     def __repr__(self) -> str:
         return f"<Pace {len(self._waiting)} waiting>"
+
+
+HEAVY_SECONDS: Final = 0.005
+"""How long a turn of the loop may take on large answers: reading one of 2 MB takes as long."""
+
+_heavy: WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = WeakKeyDictionary()
+
+
+def heavy_pace() -> Pace:
+    """The pace that all work on engines' answers keeps, whichever request it is for. One for each loop."""
+    loop = asyncio.get_running_loop()
+    pace = _heavy.get(loop)
+    if pace is None:
+        pace = _heavy[loop] = Pace(HEAVY_SECONDS)
+    return pace
