@@ -147,6 +147,10 @@ async def compare(targets: list[rig.Child], rounds: int, requests: int, callers:
         results = []
         for number in range(rounds):
             results.append(await one_round(targets, crews, requests))
+            for target in targets:
+                tally = results[-1][target.name].tally
+                if not tally.latencies:
+                    raise target.fault(f"gave no good answer: {dict(tally.faults)}")
             show(f"round {number + 1} of {rounds} done")
     except OSError as fault:
         raise rig.RigError(f"a target could not be asked: {fault}") from None

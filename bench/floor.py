@@ -158,7 +158,14 @@ class Floor:
 async def serve(urls: list[str], host: str = "127.0.0.1") -> None:
     """Serve until SIGTERM; the base URL is the first line on stdout, in a list of one."""
     config = uvicorn.Config(
-        Floor(urls), http="httptools", ws="none", lifespan="off", access_log=False, log_level="warning", backlog=512
+        Floor(urls),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        backlog=512,
+        timeout_keep_alive=3600,  # callers are idle while others have their turn
     )
     with socket.socket() as listener:
         listener.bind((host, 0))

@@ -238,13 +238,17 @@ def prebuilt_questions(
     authority: str, path: str, params: dict[str, Any], accept: str = "application/json"
 ) -> list[bytes]:
     """VARIANTS whole HTTP requests; the JSON-RPC id is the position in the list."""
-    requests = []
-    for number in range(VARIANTS):
-        asked = {"query": f"how do engines rank passage number {number}", **params}
-        body = orjson.dumps({"jsonrpc": "2.0", "id": number, "method": "retrieve", "params": asked})
-        head = f"POST {path}/retrieve HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n"
-        requests.append(f"{head}Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-    return requests
+    return [prebuilt_question(authority, path, number, params, accept) for number in range(VARIANTS)]
+
+
+def prebuilt_question(
+    authority: str, path: str, number: int, params: dict[str, Any], accept: str = "application/json"
+) -> bytes:
+    """One whole HTTP request with this JSON-RPC id."""
+    asked = {"query": f"how do engines rank passage number {number % VARIANTS}", **params}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": number, "method": "retrieve", "params": asked})
+    head = f"POST {path}/retrieve HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n"
+    return f"{head}Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def drive(url: str, requests: int, callers: int, k: int) -> Tally:

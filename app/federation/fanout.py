@@ -191,6 +191,8 @@ class FanOut:
     def _strike(self, deadline: float) -> None:
         """The deadline of begun legs has come."""
         for begun in [begun for begun in self._begun if begun.leg.deadline <= deadline]:
+            if begun.asked.waiter.done():
+                continue  # its answer came in time, and is about to be read
             self._begun.discard(begun)
             fault = begun.asked.late(begun.leg.seconds)
             self._settle(begun.leg, failed(begun.leg.engine.id, fault, self._clock() - begun.started))

@@ -26,19 +26,21 @@ class BudgetExhausted(Exception):
 class HeldBytes:
     """What one request holds. `release` must follow."""
 
-    __slots__ = ("_budget", "_paused", "held", "waited")
+    __slots__ = ("_budget", "_ended", "_paused", "held", "waited")
 
     def __init__(self, budget: "ByteBudget") -> None:
         self._budget = budget
         self._paused: list[Callable[[], None]] = []
+        self._ended = False
         self.held = 0
         self.waited = False
         """Whether an engine's answer had to wait: a timeout then says nothing about that engine."""
 
     def take(self, size: int) -> None:
-        """So many bytes more have been received."""
-        self.held += size
-        self._budget.add(size)
+        """So many bytes more have been received. What comes for a request that has ended is not held."""
+        if not self._ended:
+            self.held += size
+            self._budget.add(size)
 
     def may_read(self) -> bool:
         """Whether more may be received now. If not, `pause` until it may."""
@@ -48,7 +50,7 @@ class HeldBytes:
         """Let `resume` be called when more may be received. It must not mind to be called too late."""
         self.waited = True
         self._paused.append(resume)
-        self._budget.paused()
+        self._budget.paused(self)
 
     def resume(self) -> None:
         """Call whoever has paused."""
@@ -58,6 +60,7 @@ class HeldBytes:
 
     def release(self) -> None:
         """The request is answered, or has failed."""
+        self._ended = True
         self._paused.clear()
         self._budget.leave(self)
 
@@ -89,7 +92,18 @@ def give_memory_back() -> None:
 class ByteBudget:
     """The bytes that all requests of one gateway hold. Belongs to one event loop."""
 
-    __slots__ = ("_give_back", "_holders", "_most", "_pausing", "_queue", "_timer", "_watch", "held", "limit")
+    __slots__ = (
+        "_give_back",
+        "_holders",
+        "_most",
+        "_paused",
+        "_pausing",
+        "_queue",
+        "_timer",
+        "_watch",
+        "held",
+        "limit",
+    )
 
     def __init__(
         self,
@@ -106,6 +120,7 @@ class ByteBudget:
         self.limit = limit
         self.held = 0
         self._holders: dict[HeldBytes, None] = {}  # the oldest first
+        self._paused: set[HeldBytes] = set()
         self._queue: dict[asyncio.Future[None], None] = {}
         self._watch = watch
         self._pausing = pausing
@@ -153,8 +168,9 @@ class ByteBudget:
         if self.held > self._most:
             self._most = self.held
 
-    def paused(self) -> None:
+    def paused(self, holder: HeldBytes) -> None:
         """An engine's answer has to wait."""
+        self._paused.add(holder)
         self._pausing()
         self._watch(self.held)
 
@@ -162,14 +178,21 @@ class ByteBudget:
         """A request has ended: others go on."""
         del self._holders[holder]
         self.held -= holder.held
-        for other in list(self._holders):
-            if not other.may_read():
-                break
-            other.resume()
+        self._paused.discard(holder)
+        if self._paused:
+            self._read_on()
         self._begin_next()
         self._watch(self.held)
         if self._most > self.limit // LARGE and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GIVE_BACK_SECONDS, self._return_memory)
+
+    def _read_on(self) -> None:
+        """Let those who have paused read on, the oldest first, as far as there is room."""
+        for holder in [holder for holder in self._holders if holder in self._paused]:
+            if not holder.may_read():
+                return
+            self._paused.discard(holder)
+            holder.resume()
 
     def _begin_next(self) -> None:
         """Let the first who waits begin, if there is room. It lets the next begin."""

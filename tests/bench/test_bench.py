@@ -378,6 +378,14 @@ def test_memory_samples_the_gateway() -> None:
     assert [sample["requests"] for sample in json.loads(done.stdout)["samples"]] == [0, 20, 40, 60]
 
 
+def test_tables_compare_a_stream_with_the_plain_answer() -> None:
+    """A tiny run of one table tells CPU and bytes of both forms."""
+    plain, stream = run_bench("bench.tables", "stream", "--rounds", "1", "--scale", "0.1")["stream"]
+    assert (plain["form"], stream["form"]) == ("buffered", "stream")
+    assert 0 < plain["bytes"] < stream["bytes"]
+    assert min(plain["cpuUs"], stream["cpuUs"], stream["ratio"]) > 0
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
