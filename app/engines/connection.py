@@ -145,8 +145,7 @@ class Connection(asyncio.Protocol):
             data = view[MAX_HEAD_BYTES:]
         if not self.closed:
             self._parse(data)
-        if self._waiter is not None and not self.closed and self._transport is not None:
-            self._read_on(self._transport)
+            self._read_on()
 
     def eof_received(self) -> None:
         self._end(None)
@@ -204,11 +203,14 @@ class Connection(asyncio.Protocol):
         except LegError as fault:
             self._refuse(fault)
 
-    def _read_on(self, transport: asyncio.Transport) -> None:
-        """More of the answer is to come: read it later if too many bytes are held, or if this turn of the loop is over.
+    def _read_on(self) -> None:
+        """If more of the answer is to come: read it later if too many bytes are held, or if this turn has lasted enough.
 
         A loop would otherwise read megabytes from each of a hundred connections in one turn.
         """
+        transport = self._transport
+        if self._waiter is None or self.closed or transport is None:
+            return
         if self._held is not None and not self._held.may_read():
             transport.pause_reading()
             self._held.pause(self._resume)
