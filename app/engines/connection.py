@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
             self._refuse(fault)
 
     def _read_on(self) -> None:
-        """If more of the answer is to come: read it later if too many bytes are held, or if this turn has lasted enough.
+        """If more is to come: read it later if too many bytes are held, or if this turn of the loop has lasted enough.
 
         A loop would otherwise read megabytes from each of a hundred connections in one turn.
         """

@@ -47,15 +47,6 @@ async def test_a_request_that_cannot_begin_in_time_is_refused(engines: Any) -> N
         assert len((await waiting)["hits"]) == 3
 
 
-async def test_idle_connections_keep_no_bodies(engines: Any) -> None:
-    """What was answered is not held by the connection it came over."""
-    async with running([entry("e", await engines(results=large("e")))]) as gateway:
-        await gateway.retrieve()
-        (engine,) = gateway.state.engines.engines
-        pool = engine._ledger.replicas.all[0].transport._pool
-        assert [connection._body for connection in pool._idle] == [None]
-
-
 async def test_one_turn_of_the_loop_reads_one_large_answer(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where reading one takes all the time that a turn has, the next is read in another turn, over all requests."""
     now, turn, reads = 0.0, 0, list[int]()
