@@ -62,7 +62,7 @@ inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the 
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
 	@$(BIN)/rcp-gateway compile || true
-	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
+	@$(BIN)/python -m bench.compare $(ARGS)
 
 chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run
 	@$(BIN)/python -m tests.chaos $(ARGS)

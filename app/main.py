@@ -58,6 +58,7 @@ from app.federation.recent import Recent
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.resilience.byte_budget import ByteBudget
 from app.server.http_protocol import HttpProtocol
 from app.server.lifecycle import Doorkeeper
 from app.server.preflight import start_faults
@@ -116,6 +117,11 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),
+        answer_bytes=ByteBudget(
+            settings.engines.max_held_bytes,
+            watch=metrics.held_bytes.set,
+            pausing=metrics.paused_answers.inc,
+        ),
         guard=None if tenants is None else Guard(settings, tenants, metrics.callers, bearers(settings), sharing),
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),

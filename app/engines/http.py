@@ -20,8 +20,12 @@ from app.engines.transport import Reply, Severed, plain_reply, read_reply
 from app.engines.waiter import Content, Waiter
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
+from app.resilience.yield_limiter import heavy_work
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.traces import OUTGOING
+
+LARGE_BYTES: Final = 65_536
+"""A longer answer is not read in a turn of the loop in which others were: parsing 2 MB takes 5 ms."""
 
 MAX_HEADS: Final = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -73,6 +77,8 @@ class HttpTransport:
             try:
                 answer = await connection.ask(request)
                 self._unproven = False
+                if len(answer) > LARGE_BYTES and not heavy_work().has_time():
+                    await heavy_work().wait()
                 result = _read(connection, answer, call_id)
             except Severed as end:  # a name of its own: compiled, a name has one type
                 self._part(connection, end, attempts)

@@ -20,6 +20,7 @@ from app.engines.resolver import Resolver
 from app.engines.transport import Reply, Severed
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
+from app.resilience.byte_budget import hold
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.traces import OUTGOING
 
@@ -181,6 +182,7 @@ class Http2Transport:
             if fault.code is None:
                 connection.retire()  # it talks nonsense: not another word over this connection
             raise
+        hold(len(answer))
         return Reply(result, attempts=attempts, size=len(answer))
 
     def _head_of(self, method: str, length: int) -> list[tuple[bytes, bytes]]:

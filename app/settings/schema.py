@@ -317,6 +317,9 @@ class EnginesSettings(_Section):
 
     max_response_bytes: int = Field(default=16_777_216, ge=1024)
     """A longer answer (decoded) is cut off and fails as `too_large`."""
+    max_held_bytes: int = Field(default=100_663_296, ge=1_048_576)
+    """Bytes of engines' answers that all requests of a process hold at once. At this limit requests wait to begin, and
+    engines' answers wait to be read, the oldest request's excepted."""
     idle_seconds: float = Field(default=30.0, gt=0)
     """A pooled connection unused for longer is closed."""
     max_connection_age_seconds: float = Field(default=300.0, gt=0)

@@ -245,8 +245,18 @@ class Metrics:
             "rcp_gateway_overhead_seconds", "Time of a retrieve minus its longest leg.", OVERHEAD_BUCKETS, registry
         )
         self.requests_in_flight = lone_gauge("rcp_gateway_requests_in_flight", "Requests being answered.", registry)
+        self.held_bytes = lone_gauge(
+            "rcp_gateway_answer_bytes_held", "Bytes of engine answers held for requests under way.", registry
+        )
+        self.paused_answers = lone_counter(
+            "rcp_gateway_answers_paused",
+            "Engine answers that had to wait while engines.max_held_bytes were held.",
+            registry,
+        )
         self.collisions = lone_counter(
-            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry
+            "rcp_gateway_id_collisions",
+            "Same hit id from two engines with clearly different text; sampled, at most ten answers per second.",
+            registry,
         )
         self.duplicates = lone_counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
