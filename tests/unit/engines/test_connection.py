@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.engines.connection import MAX_HEAD_BYTES, Connection
 from app.engines.transport import Severed
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation, ResponseTooLarge, TlsFailed
-from app.resilience import pace
+from app.resilience import yield_limiter
 from app.resilience.byte_budget import HELD, ByteBudget
 from tests.support.raw_peer import chunked_answer, http_answer
 from tests.support.virtual_time import turns
@@ -69,7 +69,7 @@ FRAMED = {
 async def test_a_long_answer_waits_for_the_next_turn(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a turn of the loop has lasted long enough no more is read in it; a whole answer has nothing to wait for."""
     now = iter(range(1000))
-    monkeypatch.setattr(pace, "perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(yield_limiter, "perf_counter", lambda: float(next(now)))
     connection, sock = wire
     answer = http_answer(b"x" * 100)
     waiter = connection.ask(b"question")
