@@ -10,7 +10,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile demo test check format docs inspector bench chaos fuzz pictures clean
+.PHONY: lowest help install compile demo test check format docs inspector bench chaos fuzz pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,14 @@ demo: $(DEMO) ## start the gateway with three demo engines on http://127.0.0.1:8
 test: $(STAMP) ## run the whole test suite; the tests of the shared state need a redis-server, or one at REDIS_URL
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
+# Black-box tests of what each direct dependency is used for.
+LOWEST_TESTS := tests/gateway/test_fan_out.py tests/gateway/test_fused_answer.py tests/gateway/test_streaming.py tests/gateway/test_reload.py tests/gateway/test_mcp.py tests/gateway/test_tokens.py tests/gateway/test_traces.py tests/gateway/test_shared_state.py tests/unit/engines/test_http2.py tests/unit/telemetry/test_shared.py tests/unit/telemetry/test_traces.py tests/unit/state/test_redis_errors.py
+
+lowest: $(STAMP) ## install the lowest versions that pyproject.toml declares into .venv-lowest and run black-box tests on them
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	@VIRTUAL_ENV=.venv-lowest $(BIN)/uv pip install --quiet --resolution lowest-direct --editable '.[dev]'
+	@.venv-lowest/bin/python -m pytest -q -n auto $(LOWEST_TESTS) $(ARGS)
+
 check: $(STAMP) ## lint, formatting and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
@@ -54,7 +62,7 @@ inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the 
 
 bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
 	@$(BIN)/rcp-gateway compile || true
-	@$(BIN)/python -m bench.compare --both-loops $(ARGS)
+	@$(BIN)/python -m bench.compare $(ARGS)
 
 chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -63,4 +71,4 @@ fuzz: $(STAMP) ## 10,000 cases each of odd bytes from callers, engines and files
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 clean: ## remove what install and the tools created
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -19,7 +19,7 @@ MODULES: Final = (
     *("federation.answer", "federation.fanout", "federation.outcome", "federation.pinned", "federation.plan"),
     *("federation.portion", "federation.stock", "federation.witness"),
     *("federation.adjustment", "federation.outline", "federation.tail"),
-    *("engines.asked", "engines.connection", "engines.engine", "engines.familiar", "engines.http", "engines.pool"),
+    *("engines.asked", "engines.connection", "engines.engine", "engines.http", "engines.pool"),
     *("engines.replica", "engines.transport", "engines.waiter"),
     *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
     *("federation.journey", "federation.retrieve", "federation.blemishes", "federation.pages"),

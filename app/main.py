@@ -17,7 +17,7 @@ from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -31,7 +31,6 @@ from app.api.beginning import end_on_signals
 from app.api.browser import OtherSites
 from app.api.console import console
 from app.api.dispatch import Dispatcher
-from app.api.doorkeeper import Doorkeeper
 from app.api.extras import bearers, installed, missing_extras, tracing
 from app.api.guard import Guard
 from app.api.hosts import HostList
@@ -47,7 +46,6 @@ from app.api.stages import AT_ONCE, TOLD, Stage, told
 from app.api.state import GatewayState, Readiness, identity_of
 from app.api.stdio import StdioDoor
 from app.api.tls import door_context
-from app.api.wire import DoorProtocol
 from app.api.workers import Workers, beating, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
@@ -60,6 +58,9 @@ from app.federation.recent import Recent
 from app.federation.witness import Witness
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.resilience.byte_budget import ByteBudget
+from app.server.http_protocol import HttpProtocol
+from app.server.lifecycle import Doorkeeper
 from app.server.preflight import start_faults
 from app.settings.faults import SettingsError
 from app.settings.masking import masked
@@ -74,6 +75,9 @@ from app.telemetry import logs, shared
 from app.telemetry.metrics import Metrics
 from app.telemetry.state import StateMetrics
 from app.telemetry.storms import Allowance
+
+if TYPE_CHECKING:
+    pass
 
 READY_POLL_SECONDS = 0.01
 
@@ -109,10 +113,15 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=Witness(metrics, tracing=tracing(settings, VERSION)),
+        witness=Witness(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),
+        answer_bytes=ByteBudget(
+            settings.engines.max_held_bytes,
+            watch=metrics.held_bytes.set,
+            pausing=metrics.paused_answers.inc,
+        ),
         guard=None if tenants is None else Guard(settings, tenants, metrics.callers, bearers(settings), sharing),
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
@@ -222,7 +231,9 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             await _close(state)
             logs.logger().info("stopped")
 
-    app = FastAPI(title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None)
+    app = FastAPI(
+        title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None, redirect_slashes=False
+    )
     app.include_router(probes(state))
     app.include_router(admin(state, os.environ, reload))
     app.include_router(console())
@@ -352,7 +363,7 @@ async def _serve(
     reload = Reload(state, files.load, watch)
     config = uvicorn.Config(
         build_app(state, reload, WORKER_PATIENCE if shared.is_shared() else 0.0),
-        http=DoorProtocol,
+        http=HttpProtocol,
         proxy_headers=False,
         ws="none",
         lifespan="on",

@@ -1,35 +1,56 @@
-"""The comparison: CPU per federated retrieve of the gateway, as a multiple of the floor, alternating in one run.
+"""CPU per federated retrieve of the gateway, as a multiple of the floor, alternating in one run.
 
-Decides the setup (the same stub engines and callers for everybody), whose turn it is and what is reported. In a round
-the targets take turns many times over, so that a ratio compares neighbours in time; the verdict is the median round.
-It refuses to know how the gateway works: it is the process that `python -m app serve` starts.
+Each shape is a number of engines and the k of the question; engines give what they are asked for, which is twice k. In
+a round all targets take turns many times over, so that a ratio compares neighbours in time. The result is the median
+round, with the spread.
 """
 
 import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
-from app.compiled import INTERPRETED_VARIABLE
+from app.compiled import INTERPRETED_VARIABLE, reason_against
 from bench import rig
 from bench.load import Crew, Tally
-from bench.stub_engine import documents
+from bench.stub_engine import MAX_K
 
-SLICE = 200
-"""Requests that one target answers before it is the next one's turn."""
-WANTED = 10
-"""Hits asked for, where the stubs together have as many."""
-FUSION_LIMIT = 300.0
-"""Seconds that the cost of fusion alone may take to measure."""
+TURNS = 10
+"""Turns that a target has in one round."""
+SHAPES = "8x10,32x10,100x10,8x100"
+"""Engines x k."""
+
+
+class Shape(NamedTuple):
+    """One question: how many engines it goes to, and for how many hits it asks."""
+
+    engines: int
+    k: int
+
+    @staticmethod
+    def of(text: str) -> "Shape":
+        """Such as 8x10. Raises ValueError."""
+        engines, k = map(int, text.split("x"))
+        if not (1 <= engines <= 1000 and 1 <= k <= MAX_K // 2):
+            raise ValueError(f"engines must be 1 to 1000 and k 1 to {MAX_K // 2}")
+        return Shape(engines, k)
+
+    def requests(self, like_first: int) -> int:
+        """Requests that are about as much work as so many at 8x10."""
+        return max(like_first * 80 // (self.engines * self.k), 32)
+
+    def __str__(self) -> str:
+        return f"{self.engines}x{self.k}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +66,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rounds; in each, one reading per target by name. The first target is the floor everything is measured by."""
+    """All rounds: in each, one reading per target by name. The first target is the floor."""
 
     targets: list[str]
     rounds: list[dict[str, Reading]]
@@ -126,6 +147,10 @@ async def compare(targets: list[rig.Child], rounds: int, requests: int, callers:
         results = []
         for number in range(rounds):
             results.append(await one_round(targets, crews, requests))
+            for target in targets:
+                tally = results[-1][target.name].tally
+                if not tally.latencies:
+                    raise target.fault(f"gave no good answer: {dict(tally.faults)}")
             show(f"round {number + 1} of {rounds} done")
     except OSError as fault:
         raise rig.RigError(f"a target could not be asked: {fault}") from None
@@ -145,7 +170,7 @@ async def one_round(targets: list[rig.Child], crews: dict[str, Crew], requests: 
     """`requests` for every target, in slices so short that a change of the machine's mood meets all of them alike."""
     cpu_ns = dict.fromkeys(crews, 0)
     tallies = {name: Tally() for name in crews}
-    for number, portion in enumerate(slices(requests)):
+    for number, portion in enumerate(turns(requests)):
         for target in targets if number % 2 == 0 else targets[::-1]:
             before = target.cpu_ns()
             tallies[target.name].add(await crews[target.name].run(portion))
@@ -153,123 +178,118 @@ async def one_round(targets: list[rig.Child], crews: dict[str, Crew], requests: 
     return {name: Reading(cpu_ns[name] / requests / 1000, tallies[name]) for name in crews}
 
 
-def slices(requests: int) -> list[int]:
-    """`requests` cut into portions of about SLICE."""
-    count = max(round(requests / SLICE), 1)
+def turns(requests: int) -> list[int]:
+    """`requests` cut into at most TURNS portions."""
+    count = min(TURNS, requests)
     return [requests // count + (number < requests % count) for number in range(count)]
 
 
-def run(args: argparse.Namespace) -> Comparison:
+def run(shape: Shape, args: argparse.Namespace) -> Comparison:
     """Start everything, compare, stop everything. Raises RigError."""
     with ExitStack() as stack:
         workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rcp-bench-")))
-        engines = stack.enter_context(rig.stubs(args.stub, workspace)).urls
-        targets = [stack.enter_context(rig.floor(engines, args.loop, workspace))]
+        stub = ["--engines", str(shape.engines), "--bytes", str(args.bytes), "--confidence", args.confidence]
+        engines = stack.enter_context(rig.stubs(stub, workspace)).urls
+        targets = [stack.enter_context(rig.floor(engines, workspace))]
         if args.control:
-            targets.append(stack.enter_context(rig.floor(engines, args.loop, workspace, "control")))
-        if args.both_loops:
-            other = "asyncio" if args.loop == "uvloop" else "uvloop"
-            targets.append(stack.enter_context(rig.floor(engines, other, workspace)))
+            targets.append(stack.enter_context(rig.floor(engines, workspace, "control")))
         if not args.no_gateway:
-            targets.append(stack.enter_context(rig.gateway(engines, workspace)))
-        if args.interpreted:
-            sources = rig.gateway(engines, workspace, "interpreted", variables={INTERPRETED_VARIABLE: "1"})
-            targets.append(stack.enter_context(sources))
-        for checkout in args.against:
-            targets.append(stack.enter_context(rig.gateway(engines, workspace, checkout.name, checkout)))
+            targets += [stack.enter_context(gateway) for gateway in gateways(engines, workspace, args)]
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        return runner.run(compare(targets, args.rounds, args.requests, args.callers, args.k))
+        return runner.run(compare(targets, args.rounds, shape.requests(args.requests), args.callers, shape.k))
 
 
-def fusion_cost() -> bool:
-    """Measure fusion alone as well, where that bench is installed; False if it failed."""
-    if not (rig.PROJECT / "bench" / "fusion_cost.py").exists():
-        return True
-    print("\nfusion alone", flush=True)
-    command = [sys.executable, "-m", "bench.fusion_cost"]
-    try:
-        return subprocess.run(command, cwd=rig.PROJECT, timeout=FUSION_LIMIT, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        raise rig.RigError(f"the cost of fusion was not known after {FUSION_LIMIT:.0f} s") from None
+def gateways(
+    engines: list[str], workspace: Path, args: argparse.Namespace
+) -> Iterator[AbstractContextManager[rig.Child]]:
+    """The gateways that are measured: this checkout's first, compiled where it is."""
+    sources = {INTERPRETED_VARIABLE: "1"}
+    if args.python is not None:
+        yield rig.gateway(engines, workspace, "gateway", workspace, python=args.python)
+        yield rig.gateway(engines, workspace, "interpreted", variables=sources)
+    else:
+        yield rig.gateway(engines, workspace)
+        if reason_against() is None:
+            yield rig.gateway(engines, workspace, "interpreted", variables=sources)
+    for checkout in args.against:
+        yield rig.gateway(engines, workspace, checkout.name, checkout, sources)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.compare", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    parser.add_argument("--shapes", default=SHAPES, help="engines x k, with commas between them")
     parser.add_argument("--rounds", type=int, default=6, help="of which the median one counts")
-    parser.add_argument("--requests", type=int, default=2000, help="per target and round")
+    parser.add_argument("--requests", type=int, default=1000, help="per target and round at 8x10, else as much work")
     parser.add_argument("--callers", type=int, default=16, help="who ask at the same time")
-    parser.add_argument("--engines", type=int, default=8, help="stubs that every question goes to")
-    parser.add_argument("--hits", type=int, default=10, help="that each engine has, 1 to 100")
     parser.add_argument("--bytes", type=int, default=300, help="text of one hit")
     confidences = ["falling", "ragged", "none"]
     parser.add_argument("--confidence", choices=confidences, default="falling", help="along each engine's hits")
-    parser.add_argument("--citations", action="store_true", help="a citation on every hit")
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop", help="the floor's event loop")
     parser.add_argument("--control", action="store_true", help="measure the floor twice: how far from 1 is chance?")
-    parser.add_argument("--both-loops", action="store_true", help="measure the floor on the other loop too")
     parser.add_argument("--no-gateway", action="store_true", help="the floor only")
-    parser.add_argument("--interpreted", action="store_true", help="the gateway without its compiled rooms, too")
-    against = "the gateway of another checkout too; may be given more than once"
+    python = "interpreter that has the gateway installed; it is measured as `gateway`, the checkout as `interpreted`"
+    parser.add_argument("--python", metavar="PATH", default=argparse.SUPPRESS, help=python)
+    against = "the sources of another checkout too; may be given more than once"
     parser.add_argument("--against", type=Path, metavar="DIR", action="append", default=argparse.SUPPRESS, help=against)
-    parser.add_argument("--no-fusion", action="store_true", help="leave out the cost of fusion alone")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
-    parser.add_argument(
-        "--max-ratio", type=float, default=argparse.SUPPRESS, help="fail if the gateway's median ratio is larger"
-    )
+    bound = "fail if the gateway's median ratio is larger: one bound, or one for each shape with commas between them"
+    parser.add_argument("--max-ratio", metavar="X", default=argparse.SUPPRESS, help=bound)
     args = parser.parse_args()
-    if min(args.rounds, args.requests, args.callers, args.engines) < 1:
-        parser.error("rounds, requests, callers and engines must be at least 1")
-    if not 1 <= args.hits <= 100:
-        parser.error("hits must be 1 to 100: a stub gives no more")
-    args.max_ratio = getattr(args, "max_ratio", None)
+    if min(args.rounds, args.requests, args.callers) < 1:
+        parser.error("rounds, requests and callers must be at least 1")
+    try:
+        args.shapes = [Shape.of(text) for text in args.shapes.split(",")]
+    except ValueError as fault:
+        parser.error(f"--shapes: {fault}")
+    try:
+        bounds = [float(text) for text in args.max_ratio.split(",")] if "max_ratio" in args else []
+    except ValueError as fault:
+        parser.error(f"--max-ratio: {fault}")
+    if len(bounds) > 1 and len(bounds) != len(args.shapes):
+        parser.error("--max-ratio: give one bound, or one for each shape")
+    args.bounds = bounds * len(args.shapes) if len(bounds) == 1 else bounds or [inf] * len(args.shapes)
+    args.python = getattr(args, "python", None)
     args.against = [checkout.resolve() for checkout in getattr(args, "against", [])]
     for checkout in args.against:
         if not (checkout / "app" / "main.py").is_file():
             parser.error(f"--against {checkout}: there is no gateway (app/main.py)")
     if len({"gateway", "interpreted", *(checkout.name for checkout in args.against)}) <= len(args.against) + 1:
         parser.error("--against: the names of the folders must differ, and none may be 'gateway' or 'interpreted'")
-    args.k = min(WANTED, documents(args.engines, args.hits))
-    args.stub = ["--engines", str(args.engines), "--hits", str(args.hits), "--bytes", str(args.bytes)]
-    args.stub += ["--confidence", args.confidence, *(["--citations"] if args.citations else [])]
     return args
 
 
 def main() -> int:
-    """The exit status: 0, or 1 if something went wrong or the ratio asked for was exceeded."""
+    """The exit status: 0, or 1 if something went wrong or a ratio asked for was exceeded."""
     args = arguments()
     rig.stop_on_signals()
+    good, reports = True, {}
     try:
-        return 0 if report(args, run(args)) else 1
+        for shape, bound in zip(args.shapes, args.bounds, strict=True):
+            comparison = run(shape, args)
+            reports[str(shape)] = comparison.report()
+            if not args.json:
+                print(f"{shape.engines} engines, k {shape.k}, {2 * shape.k} hits x {args.bytes} bytes each, ", end="")
+                print(f"{args.callers} callers, {args.rounds} rounds of {shape.requests(args.requests)} requests\n")
+                print("\n".join(comparison.lines()), "\n", flush=True)
+            for target, faults in comparison.faults().items():
+                print(f"bench: {shape}: {target} failed: {faults}", file=sys.stderr)
+            good = not comparison.faults() and within(comparison, bound, str(shape)) and good
     except rig.RigError as fault:
         print(f"bench: {fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def report(args: argparse.Namespace, comparison: Comparison) -> bool:
-    """Print what was measured; whether all is well."""
     if args.json:
-        print(json.dumps(comparison.report()))
-    else:
-        print(f"{args.engines} engines x {args.hits} hits x {args.bytes} bytes, {args.callers} callers, ", end="")
-        print(f"{args.rounds} rounds of {args.requests} requests\n")
-        print("\n".join(comparison.lines()))
-    for target, faults in comparison.faults().items():
-        print(f"bench: {target} failed: {faults}", file=sys.stderr)
-    good = not comparison.faults() and within(comparison, args.max_ratio)
-    if not (args.json or args.no_fusion):
-        good = fusion_cost() and good
-    return good
+        print(json.dumps(reports))
+    return 0 if good else 1
 
 
-def within(comparison: Comparison, max_ratio: float | None) -> bool:
-    """Whether the gateway's median ratio keeps to the bound, if there is one; says so on stderr if not."""
-    if max_ratio is None or "gateway" not in comparison.targets or comparison.ratio("gateway") <= max_ratio:
+def within(comparison: Comparison, bound: float, shape: str) -> bool:
+    """Whether the gateway's median ratio keeps to the bound; says so on stderr if not."""
+    if "gateway" not in comparison.targets or comparison.ratio("gateway") <= bound:
         return True
-    print(f"bench: the ratio {comparison.ratio('gateway'):.3f} exceeds {max_ratio}", file=sys.stderr)
+    print(f"bench: {shape}: the ratio {comparison.ratio('gateway'):.3f} exceeds {bound}", file=sys.stderr)
     return False
 
 

@@ -1,23 +1,28 @@
-"""The floor: the least a federated retrieve can cost in Python, against which the gateway is measured.
+"""The floor: the least a federated retrieve can cost in Python on the libraries that the gateway uses.
 
-asyncio, httptools and orjson, plain RRF in a dict. It decides only what the bare work is: parse the question once,
-write it to every engine, parse each answer once, fuse, cut to k, write. It checks nothing, and knows no validation,
-deadlines, limits, retries, metrics or logs; a peer that misbehaves breaks it.
+uvicorn on uvloop and httptools, orjson, and plain RRF in a dict. It asks the same engines for as many hits as the
+gateway does, and does the bare work: parse the question once, write it to every engine, parse each answer once, fuse,
+cut to k, write. No validation, deadlines, limits, retries, metrics or logs; a peer that misbehaves breaks it.
 """
 
 import argparse
 import asyncio
 import json
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
 import orjson
+import uvicorn
 import uvloop
 
-from bench.rig import until_stopped
-
 RRF_K = 60
+OVERFETCH = 2
+"""Hits that engines are asked for, as a multiple of k: the gateway's default."""
+
+Event = MutableMapping[str, Any]
 
 
 class Leg(asyncio.Protocol):
@@ -115,63 +120,58 @@ def fuse(answers: list[dict[str, Any]], k: int) -> list[dict[str, Any]]:
     return fused
 
 
-class Door(asyncio.Protocol):
-    """One caller's keep-alive connection."""
+class Floor:
+    """The ASGI application."""
 
-    __slots__ = ("body", "parser", "pools", "task", "transport")
-
-    def __init__(self, pools: list[Pool]) -> None:
-        self.pools = pools
-        self.body = b""
-        self.parser = httptools.HttpRequestParser(self)
-        self.task: asyncio.Task[None] | None = None
-        self.transport: asyncio.Transport
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+        self.pools: list[Pool] = []
 
     def __repr__(self) -> str:
-        return f"Door(engines={len(self.pools)}, busy={self.task is not None and not self.task.done()})"
+        return f"Floor(engines={len(self.urls)})"
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.parser.feed_data(data)
-
-    def on_body(self, chunk: bytes) -> None:
-        self.body += chunk
-
-    def on_message_complete(self) -> None:
-        body, self.body = self.body, b""
-        self.task = asyncio.create_task(self.retrieve(body))
-
-    async def retrieve(self, body: bytes) -> None:
+    async def __call__(
+        self, scope: Event, receive: Callable[[], Awaitable[Event]], send: Callable[[Event], Awaitable[None]]
+    ) -> None:
         """One federated retrieve, from the caller's bytes to the answer's."""
+        if not self.pools:
+            loop = asyncio.get_running_loop()
+            self.pools = [Pool(url, loop) for url in self.urls]
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event["body"], event["more_body"]
         request = orjson.loads(body)
         params = request["params"]
-        question = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": params})
+        k = params.get("k", 10)
+        asked = {**params, "k": OVERFETCH * k}
+        question = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": asked})
         rest = b"%d\r\n\r\n%b" % (len(question), question)
         legs = [pool.ask(rest) for pool in self.pools]
         answers = [orjson.loads(await leg) for leg in legs]
-        hits = fuse(answers, params.get("k", 10))
-        answer = orjson.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {"hits": hits}})
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
-        )
+        answer = orjson.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {"hits": fuse(answers, k)}})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
 
-async def open_floor(urls: list[str], host: str = "127.0.0.1") -> tuple[asyncio.Server, str]:
-    """Listen on an ephemeral port in front of the engines at `urls`; returns the server and its base URL."""
-    loop = asyncio.get_running_loop()
-    pools = [Pool(url, loop) for url in urls]
-    server = await loop.create_server(lambda: Door(pools), host, 0, backlog=512)
-    return server, f"http://{host}:{server.sockets[0].getsockname()[1]}/rcp"
-
-
-async def serve(urls: list[str]) -> None:
+async def serve(urls: list[str], host: str = "127.0.0.1") -> None:
     """Serve until SIGTERM; the base URL is the first line on stdout, in a list of one."""
-    server, url = await open_floor(urls)
-    print(json.dumps([url]), flush=True)
-    await until_stopped()
-    server.close()
+    config = uvicorn.Config(
+        Floor(urls),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        backlog=512,
+        timeout_keep_alive=3600,  # callers are idle while others have their turn
+    )
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        listener.listen(512)  # callers may connect as soon as they know where
+        print(json.dumps([f"http://{host}:{listener.getsockname()[1]}/rcp"]), flush=True)
+        await uvicorn.Server(config).serve([listener])
 
 
 def main() -> None:
@@ -179,9 +179,8 @@ def main() -> None:
     parser.add_argument(
         "engines", nargs="+", metavar="URL", help="base URL of an engine, such as http://127.0.0.1:9/rcp"
     )
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     args = parser.parse_args()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop if args.loop == "uvloop" else None) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(args.engines))
 
 

@@ -20,6 +20,8 @@ import orjson
 import uvloop
 
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+STREAM_END = b"0\r\n\r\n"
+"""The last chunk of an event stream."""
 VARIANTS = 64
 """Distinct questions, asked in turn."""
 
@@ -65,6 +67,7 @@ class Caller(asyncio.Protocol):
     def __init__(self, crew: "Crew") -> None:
         self.crew = crew
         self.unread = b""
+        self.parts: list[bytes] = []
         self.asked_id = -1
         self.asked_at = 0.0
         self.waiting = False
@@ -90,6 +93,7 @@ class Caller(asyncio.Protocol):
             self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
+        self.crew.received += len(data)
         self.unread = data = self.unread + data if self.unread else data
         end = data.find(b"\r\n\r\n")
         if end < 0:
@@ -120,15 +124,33 @@ class Caller(asyncio.Protocol):
         self.crew.rest()
 
 
+class StreamCaller(Caller):
+    """Reads an answer that is an event stream in chunks; its last event is the response."""
+
+    def data_received(self, data: bytes) -> None:
+        self.crew.received += len(data)
+        self.parts.append(data)
+        if data.endswith(STREAM_END):
+            answer = b"".join(self.parts)
+            self.parts.clear()
+            start = answer.rindex(b"\ndata: ") + len(b"\ndata: ")
+            self._answered(answer[:12], answer[start : answer.index(b"\r\n", start)])
+
+
 class Crew:
     """All callers of one target; `run` may be called again and again on the same connections."""
 
-    def __init__(self, url: str, callers: int = 16, k: int = 10) -> None:
+    kind: type[Caller] = Caller
+
+    def __init__(self, url: str, callers: int = 16, k: int = 10, **params: Any) -> None:
+        """`params`: what questions hold besides their query and `k`."""
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "", parts.port or 80
         self.size = callers
         self.k = k
-        self.questions = cycle(enumerate(prebuilt_questions(f"{self.host}:{self.port}", parts.path, k)))
+        self.questions = cycle(enumerate(self.requests(f"{self.host}:{self.port}", parts.path, params)))
+        self.received = 0
+        """Bytes of answers, heads included."""
         self.callers: list[Caller] = []
         self.tally = Tally()
         self.unasked = 0
@@ -138,11 +160,15 @@ class Crew:
     def __repr__(self) -> str:
         return f"Crew({self.host}:{self.port}, working={self.working}/{self.size}, unasked={self.unasked})"
 
+    def requests(self, authority: str, path: str, params: dict[str, Any]) -> list[bytes]:
+        """What is asked, in turn."""
+        return prebuilt_questions(authority, path, {"k": self.k, **params})
+
     async def connect(self) -> None:
         """Open every caller's connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         for _ in range(self.size):
-            _, caller = await loop.create_connection(lambda: Caller(self), self.host, self.port)
+            _, caller = await loop.create_connection(lambda: self.kind(self), self.host, self.port)
             self.callers.append(caller)
 
     async def run(self, requests: int, limit: float = 300.0) -> Tally:
@@ -198,15 +224,31 @@ class Crew:
         return None if len(result["hits"]) == self.k else f"{len(result['hits'])} hits"
 
 
-def prebuilt_questions(authority: str, path: str, k: int) -> list[bytes]:
+class StreamCrew(Crew):
+    """Callers that ask for event streams."""
+
+    kind = StreamCaller
+
+    def requests(self, authority: str, path: str, params: dict[str, Any]) -> list[bytes]:
+        params = {"k": self.k, "_meta": {"progressToken": "t"}, **params}
+        return prebuilt_questions(authority, path, params, "text/event-stream")
+
+
+def prebuilt_questions(
+    authority: str, path: str, params: dict[str, Any], accept: str = "application/json"
+) -> list[bytes]:
     """VARIANTS whole HTTP requests; the JSON-RPC id is the position in the list."""
-    requests = []
-    for number in range(VARIANTS):
-        params = {"query": f"how do engines rank passage number {number}", "k": k}
-        body = orjson.dumps({"jsonrpc": "2.0", "id": number, "method": "retrieve", "params": params})
-        head = f"POST {path}/retrieve HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n"
-        requests.append(f"{head}Accept: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-    return requests
+    return [prebuilt_question(authority, path, number, params, accept) for number in range(VARIANTS)]
+
+
+def prebuilt_question(
+    authority: str, path: str, number: int, params: dict[str, Any], accept: str = "application/json"
+) -> bytes:
+    """One whole HTTP request with this JSON-RPC id."""
+    asked = {"query": f"how do engines rank passage number {number % VARIANTS}", **params}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": number, "method": "retrieve", "params": asked})
+    head = f"POST {path}/retrieve HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n"
+    return f"{head}Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def drive(url: str, requests: int, callers: int, k: int) -> Tally:

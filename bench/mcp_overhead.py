@@ -18,54 +18,24 @@ import orjson
 import uvloop
 
 from bench import rig
-from bench.load import VARIANTS, Caller, Crew
+from bench.load import VARIANTS, Caller, Crew, StreamCaller
 
 MODERN, BEFORE = "2026-07-28", "2025-11-25"
-END = b"0\r\n\r\n"
-"""The last chunk of an event stream."""
 
 Timings = dict[str, list[float]]
 """Form -> microseconds of gateway CPU per request, one number for each round."""
-
-
-class StreamCaller(Caller):
-    """Reads an answer that is an event stream in chunks."""
-
-    def data_received(self, data: bytes) -> None:
-        self.unread = data = self.unread + data if self.unread else data
-        if data.endswith(END):
-            self.unread = b""
-            start = data.index(b"data: ") + len(b"data: ")
-            self._answered(data[:12], data[start : data.index(b"\r\n", start)])
 
 
 class McpCrew(Crew):
     """Callers of the tool `retrieve`."""
 
     def __init__(self, url: str, version: str, callers: int, k: int) -> None:
-        super().__init__(url, callers, k)
         self.version = version
-        authority = f"{self.host}:{self.port}"
-        self.questions = iter([])  # type: ignore[assignment]
-        self._requests = [prebuilt_call(authority, version, number, k) for number in range(VARIANTS)]
-        self._asked = 0
+        self.kind = Caller if version == MODERN else StreamCaller
+        super().__init__(url, callers, k)
 
-    def next_question(self) -> tuple[int, bytes] | None:
-        """An id and the bytes to send, or None if all have been asked."""
-        if self.unasked <= 0:
-            return None
-        self.unasked -= 1
-        self._asked += 1
-        number = self._asked % VARIANTS
-        return number, self._requests[number]
-
-    async def connect(self) -> None:
-        """Open every caller's connection. Raises OSError."""
-        kind = Caller if self.version == MODERN else StreamCaller
-        loop = asyncio.get_running_loop()
-        for _ in range(self.size):
-            _, caller = await loop.create_connection(lambda: kind(self), self.host, self.port)
-            self.callers.append(caller)
+    def requests(self, authority: str, path: str, params: dict[str, Any]) -> list[bytes]:
+        return [prebuilt_call(authority, self.version, number, self.k) for number in range(VARIANTS)]
 
     def fault_of(self, status: bytes, body: bytes, asked_id: int) -> str | None:
         """Why an answer is not the one that was asked for; None if it is."""

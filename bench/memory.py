@@ -1,7 +1,7 @@
 """Memory over time: many requests through the gateway, and whether its resident memory stays flat.
 
-Decides when memory counts as flat: over the second half of the requests it grows by less than 2 %. The first half may
-fill pools, caches and the allocator's arenas. It refuses to know what the memory is used for.
+A third of the requests each begins a session, follows a cursor, and does neither. Memory counts as flat if it grows by
+less than 2 % over the second half of the requests; the first half may fill pools, caches and the allocator's arenas.
 """
 
 import argparse
@@ -14,11 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import orjson
 import uvloop
 
 from bench import rig
-from bench.load import Crew
+from bench.load import Crew, prebuilt_question
 
 FLAT = 0.02
 """Largest share by which the second half may grow."""
@@ -32,6 +34,39 @@ class Sample:
     rss_bytes: int
 
 
+class Visitors(Crew):
+    """Callers that come with sessions and follow cursors, where the target has them."""
+
+    def __init__(self, url: str, callers: int) -> None:
+        super().__init__(url, callers)
+        self.path = urlsplit(url).path
+        self.cursors: list[tuple[int, str]] = []
+        self.asked = 0
+
+    def next_question(self) -> tuple[int, bytes] | None:
+        """A question of its own each time, but for one whose next page is asked for."""
+        if self.unasked <= 0:
+            return None
+        self.unasked -= 1
+        self.asked += 1
+        number = self.asked
+        params: dict[str, Any] = {"k": self.k}
+        if self.asked % 3 == 1:
+            params |= {"sessionId": f"session-{number}"}
+        elif self.asked % 3 == 2 and self.cursors:
+            number, cursor = self.cursors.pop()
+            params |= {"cursor": cursor}
+        return number, prebuilt_question(f"{self.host}:{self.port}", self.path, number, params)
+
+    def fault_of(self, status: bytes, body: bytes, asked_id: int) -> str | None:
+        fault = super().fault_of(status, body, asked_id)
+        if fault is None and asked_id % 3 != 1 and len(self.cursors) < self.size:  # no session's
+            cursor = orjson.loads(body)["result"].get("nextCursor")
+            if cursor is not None:
+                self.cursors.append((asked_id, cursor))
+        return fault
+
+
 def growth(samples: list[Sample]) -> float:
     """The share by which memory grew from the middle of the run to its end (negative: it shrank)."""
     middle = min(samples, key=lambda sample: abs(sample.requests - samples[-1].requests / 2))
@@ -42,7 +77,7 @@ async def watch(
     target: rig.Child, requests: int, step: int, callers: int, show: Callable[[Sample], None]
 ) -> list[Sample]:
     """Drive `requests` through `target`, with a sample before the first and after every `step`. Raises RigError."""
-    crew = Crew(target.urls[0], callers)
+    crew = Visitors(target.urls[0], callers)
     samples = [Sample(0, target.rss_bytes())]
     show(samples[0])
     try:
@@ -66,7 +101,7 @@ def run(args: argparse.Namespace) -> list[Sample]:
     with ExitStack() as stack:
         workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rcp-bench-")))
         engines = stack.enter_context(rig.stubs(["--engines", str(args.engines)], workspace)).urls
-        opened = rig.floor(engines, "uvloop", workspace) if args.floor else rig.gateway(engines, workspace)
+        opened = rig.floor(engines, workspace) if args.floor else rig.gateway(engines, workspace)
         target = stack.enter_context(opened)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         show = show_nothing if args.json else show_line

@@ -37,14 +37,20 @@ class Child:
     """One process of the rig, and the base URLs it serves."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, checkout: Path, variables: Mapping[str, str] | None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        checkout: Path,
+        variables: Mapping[str, str] | None,
+        python: str = sys.executable,
     ) -> None:
         self.name = name
         self.log = log
         self.urls: list[str] = []
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                [python, "-m", *arguments],
                 cwd=checkout,  # `python -m` looks for modules there first
                 env=environment() | dict(variables or {}),
                 stdin=subprocess.DEVNULL,
@@ -115,9 +121,10 @@ def running(
     workspace: Path,
     checkout: Path = PROJECT,
     variables: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Child]:
     """A child for the length of the block, of the code in `checkout`; its stderr goes to `workspace`."""
-    child = Child(name, arguments, workspace / f"{name}.log", checkout, variables)
+    child = Child(name, arguments, workspace / f"{name}.log", checkout, variables, python)
     try:
         yield child
     finally:
@@ -133,9 +140,9 @@ def stubs(arguments: Sequence[str], workspace: Path) -> Iterator[Child]:
 
 
 @contextmanager
-def floor(engines: Sequence[str], loop: str, workspace: Path, name: str = "") -> Iterator[Child]:
+def floor(engines: Sequence[str], workspace: Path, name: str = "floor") -> Iterator[Child]:
     """The floor in front of `engines`, listening. Raises RigError."""
-    with running(name or f"floor-{loop}", ["bench.floor", "--loop", loop, *engines], workspace) as child:
+    with running(name, ["bench.floor", *engines], workspace) as child:
         child.urls = child.read_urls()
         yield child
 
@@ -147,18 +154,21 @@ def gateway(
     name: str = "gateway",
     checkout: Path = PROJECT,
     variables: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    timeout_ms: int = 2000,
 ) -> Iterator[Child]:
     """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError.
 
-    `variables`: what its environment holds besides.
+    `variables`: what its environment holds besides. `python`: the interpreter that runs it. Where that has the gateway
+    installed, give a `checkout` without sources.
     """
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
-    entries = [{"id": f"stub-{number}", "transport": "http", "url": url} for number, url in enumerate(engines)]
+    entries = [{"id": f"stub-{n}", "url": url, "timeoutMs": timeout_ms} for n, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
     arguments += ["--host", "127.0.0.1", "--port", "0"]
-    with running(name, arguments, workspace, checkout, variables) as child:
+    with running(name, arguments, workspace, checkout, variables, python) as child:
         wait_until(child, lambda: port_in(child.log) > 0, "did not say where it listens")
         root = f"http://127.0.0.1:{port_in(child.log)}"
         wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")

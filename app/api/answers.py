@@ -5,7 +5,7 @@ refuses to know framing and what becomes of errors; how engines are asked is the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -36,12 +36,14 @@ from app.protocol.errors import (
     BackendUnavailable,
     CapabilityMissing,
     InvalidParams,
+    RateLimited,
     StateUnreachable,
     UnknownMethod,
     VersionMismatch,
 )
 from app.protocol.messages import PROTOCOL_VERSION, gate_of
 from app.protocol.params import CallMeta, read_gateway, read_meta, read_retrieve
+from app.resilience.byte_budget import HELD, BudgetExhausted
 from app.resilience.deadline import RESERVE_SHARE
 from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
@@ -57,7 +59,7 @@ class StreamedAnswer(Protocol):
     def __call__(self, params: Params, caller: Caller, stream: Listener | None = None) -> Awaitable[Params]: ...
 
 
-FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Awaitable[Params]]
+FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, Witness], Coroutine[Any, Any, Params]]
 """How the federation answers a method other than `retrieve`."""
 
 FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
@@ -74,7 +76,7 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
 )
 """The methods that one engine answers, and how."""
 
-GatheredAnswer = Callable[[Errand, Pages], Awaitable[Params]]
+GatheredAnswer = Callable[[Errand, Pages], Coroutine[Any, Any, Params]]
 """How the federation answers a method that several engines are asked at once."""
 
 GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
@@ -155,7 +157,7 @@ class Answers:
             call = await self.call(method, params, caller)
 
             async def asked() -> Params:
-                return await answer(call, members, state.settings, state.witness)
+                return await self._holding(call.deadline, answer(call, members, state.settings, state.witness))
 
             return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
 
@@ -170,7 +172,8 @@ class Answers:
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
-            return await answer(Errand(call, members, state.settings, state.witness, stream), pages)
+            errand = Errand(call, members, state.settings, state.witness, stream)
+            return await self._holding(call.deadline, answer(errand, pages))
 
         return gathered
 
@@ -261,7 +264,28 @@ class Answers:
             _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
-        return await retrieve(call, members, state.settings, state.witness, stream, state.pages)
+        answer = retrieve(call, members, state.settings, state.witness, stream, state.pages)
+        return await self._holding(call.deadline, answer)
+
+    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+        """The result of `answer`, within the bytes of engines' answers that may be held. Raises RateLimited."""
+        budget = self._state.answer_bytes
+        holder = budget.try_enter()
+        if holder is None:
+            try:
+                holder = await budget.enter(deadline)
+            except BudgetExhausted:
+                self._state.metrics.door.refused("memory")
+                raise RateLimited("too many bytes of answers are held", retryable=True) from None
+            finally:
+                if holder is None:
+                    answer.close()
+        before = HELD.set(holder)
+        try:
+            return await answer
+        finally:
+            HELD.reset(before)
+            holder.release()
 
     def question(self, params: Params, caller: Caller) -> RetrieveCall:
         """The Call of a `retrieve` with these params. Raises InvalidParams, OptionUnsupported."""

@@ -4,6 +4,7 @@ A setting whose library is not installed keeps the gateway from starting, with t
 imported only where a setting needs them.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 from app.api.guard import Bearers
@@ -39,10 +40,12 @@ def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tupl
     )
 
 
-def tracing(settings: GatewaySettings, version: str) -> Tracing | None:
-    """What makes spans, if they are configured."""
+def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]) -> Tracing | None:
+    """What makes spans, if `traces.endpoint` is set. `lost` counts the spans that the collector did not take."""
     wishes = settings.traces
-    return None if wishes.endpoint is None else tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version)
+    if wishes.endpoint is None:
+        return None
+    return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version, lost)
 
 
 def bearers(settings: GatewaySettings) -> Bearers | None:

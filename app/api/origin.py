@@ -36,6 +36,13 @@ class Origin:
             peer = self._behind(peer, scope["headers"])
         return _grouped(peer)
 
+    def counted_address(self, host: str) -> str | None:
+        """What the connections of the peer `host` are counted under; None for a trusted proxy, which has many."""
+        peer = _parsed(host)
+        if peer is None:
+            return UNKNOWN
+        return None if self._trusts(peer) else _grouped(peer)
+
     def _behind(self, peer: Address, headers: Iterable[tuple[bytes, bytes]]) -> Address:
         """Walk from the right while proxies are trusted; what is no address ends the walk at the proxy that sent it."""
         chain = ",".join(value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")

@@ -76,6 +76,11 @@ class LineEar:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
+    @property
+    def ready(self) -> bool:
+        """Whether the caller has read everything so far."""
+        return not self._outbox.unsent
+
     def open(self) -> None:
         """A pipe is always open."""
 

@@ -17,8 +17,9 @@ from app.federation.membership import Membership
 from app.federation.pages import Pages
 from app.federation.recent import Recent
 from app.federation.witness import Witness
+from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
-from app.settings.schema import GatewaySettings
+from app.settings.schema import EnginesSettings, GatewaySettings
 from app.settings.state import StateSettings
 from app.state.alone import ALONE
 from app.state.secret import DeploymentSecret
@@ -69,6 +70,8 @@ class GatewayState:
     metrics: Metrics
     readiness: Readiness
     admission: Admission
+    answer_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(EnginesSettings().max_held_bytes))
+    """What requests under way hold of engines' answers."""
     guard: Guard | None = None
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
@@ -96,6 +99,7 @@ class GatewayState:
         """
         self.settings = settings
         self.admission.renew(settings.server)
+        self.answer_bytes.limit = settings.engines.max_held_bytes
         self.membership.renew(
             identity_of(settings, fingerprint), settings.retrieve.max_k, writing=settings.index.enabled
         )

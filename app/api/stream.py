@@ -70,6 +70,11 @@ class EventStream:
         """Whether the answer is a stream; until then it may still be a plain one."""
         return self._writer is not None
 
+    @property
+    def ready(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._sending and not self._waiting
+
     def open(self) -> None:
         """Begin the stream, once."""
         if self._writer is None:

@@ -160,14 +160,14 @@ def _all_there(entries: "Sequence[EngineEntry]", settings: "GatewaySettings") ->
     if greetings:
         _print_table(greetings)
     well = not any(greeting.error for greeting in greetings)
-    for name, wanted, ask in (
-        ("state.url", settings.state.shared, _state_fault),
-        ("jwt.jwks_url", "jwt" in settings.auth.mode, _jwks_fault),
+    for name, wanted, ask, well_told in (
+        ("state.url", settings.state.shared, _state_fault, "Redis can be reached and written to"),
+        ("jwt.jwks_url", "jwt" in settings.auth.mode, _jwks_fault, "it answers"),
     ):
         if wanted:
             fault = asyncio.run(ask(settings))
             if fault is None:
-                typer.echo(f"ok: {name}: it answers")
+                typer.echo(f"ok: {name}: {well_told}")
             else:
                 well = False
                 _tell_error(f"{name}: {fault}")
@@ -176,19 +176,14 @@ def _all_there(entries: "Sequence[EngineEntry]", settings: "GatewaySettings") ->
 
 async def _state_fault(settings: "GatewaySettings") -> str | None:
     """Why the shared state is of no use now, None if it is."""
-    from app import main
-    from app.settings.schema import LogSettings
     from app.state.shared import SharedState
-    from app.telemetry.metrics import Metrics
+    from app.telemetry.state import StateMetrics
 
-    main.start_log(LogSettings(level="error"))  # what it logs of a lost Redis is told here
-    sharing = SharedState(settings.state, settings.server.name, lambda: "check", Metrics("check").state)
+    state = SharedState(settings.state, settings.server.name, lambda: "check", StateMetrics(None))
     try:
-        await sharing.start()
-        lost = sharing.degraded
+        return await state.fault()
     finally:
-        await sharing.close()
-    return "Redis gives no usable answer; a gateway starts, and shares nothing until it does" if lost else None
+        await state.close()
 
 
 async def _jwks_fault(settings: "GatewaySettings") -> str | None:

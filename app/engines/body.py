@@ -37,12 +37,13 @@ _CODINGS: dict[bytes, int] = {b"gzip": 31, b"x-gzip": 31, b"deflate": 0}
 class Body:
     """The pieces of one body as they arrive, never more than `limit` decoded bytes of them."""
 
-    __slots__ = ("_inflate", "_kept", "_limit", "_size", "_wbits")
+    __slots__ = ("_inflate", "_kept", "_limit", "_wbits", "size")
 
     def __init__(self, limit: int, coding: bytes | None = None) -> None:
         """`coding`: the Content-Encoding header. Raises ProtocolViolation for one that is not understood."""
         self._limit = limit
-        self._size = 0
+        self.size = 0
+        """Decoded bytes so far."""
         self._kept: bytes | bytearray = b""
         self._inflate: Any = None
         self._wbits = None if coding is None else _wbits(coding)
@@ -69,8 +70,8 @@ class Body:
         return self._kept
 
     def _keep(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._limit:
+        self.size += len(piece)
+        if self.size > self._limit:
             self._kept = b""
             raise self._too_large()
         if not self._kept:
@@ -109,7 +110,7 @@ class Body:
         return ResponseTooLarge(f"the answer is larger than {self._limit} bytes")
 
     def __repr__(self) -> str:
-        return f"<Body {self._size}/{self._limit} bytes{'' if self._wbits is None else ', compressed'}>"
+        return f"<Body {self.size}/{self._limit} bytes{'' if self._wbits is None else ', compressed'}>"
 
 
 def _wbits(coding: bytes) -> int | None:

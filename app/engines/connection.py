@@ -13,10 +13,11 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.body import Body
 from app.engines.endpoint import reason_of
-from app.engines.familiar import Familiar
 from app.engines.transport import Severed
 from app.engines.waiter import Content, Waiter
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
+from app.resilience.byte_budget import HELD, HeldBytes
+from app.resilience.yield_limiter import heavy_work
 
 MAX_HEAD_BYTES: Final = 65_536
 """Longest head of an answer (all its interim responses and trailers included), and longest stretch without any body."""
@@ -42,10 +43,10 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_complete",
-        "_familiar",
         "_fault",
         "_fields",
         "_heard",
+        "_held",
         "_keep",
         "_limit",
         "_on_lost",
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
         self._waiter: Waiter | None = None
+        self._held: HeldBytes | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
         self._pieces: list[bytes] = []
@@ -93,7 +95,6 @@ class Connection(asyncio.Protocol):
         self.on_message_begin = self._fields.clear
         self.on_header = self._fields.__setitem__
         self.on_body = self._pieces.append
-        self._familiar = Familiar()
         self._body: Body | None = None
         self._silence = 0
         self._heard = self._complete = self._until_close = self._keep = False
@@ -110,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._heard = self._complete = False
         self._silence = 0
         self._body = None
+        self._held = HELD.get()
         self._transport.write(request)
         return waiter
 
@@ -136,16 +138,14 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self.abort()  # nobody asked: this peer cannot be trusted with another question
             return
-        whole = data if not self._heard and isinstance(data, bytes) else None
-        if whole is not None and self._recognize(whole):
-            return
         if not self._heard and len(data) > MAX_HEAD_BYTES:
             # The head may end anywhere in a large piece: its start is looked at first, so that its bound holds.
             view = memoryview(data)
             self._parse(view[:MAX_HEAD_BYTES])
             data = view[MAX_HEAD_BYTES:]
         if not self.closed:
-            self._parse(data, whole)
+            self._parse(data)
+            self._read_on()
 
     def eof_received(self) -> None:
         self._end(None)
@@ -183,19 +183,6 @@ class Connection(asyncio.Protocol):
 
     # ── our own ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _recognize(self, data: bytes) -> bool:
-        """Whether this is an answer like the one before, which needs no parser; if so it is handed over."""
-        body = self._familiar.body(data)
-        if body is None or len(body) > self._limit:
-            return False
-        self._heard = self._complete = True
-        self.status = 200
-        self.retry_after = None
-        self._until_close = False
-        self._pieces.append(body)
-        self._deliver(keep=True)
-        return True
-
     def _expect(self, fields: Fields) -> None:
         """The head is there: what body will follow, and where does it end?"""
         length = fields.get(b"content-length")
@@ -216,8 +203,26 @@ class Connection(asyncio.Protocol):
         except LegError as fault:
             self._refuse(fault)
 
-    def _parse(self, data: bytes | memoryview, whole: bytes | None = None) -> None:
-        """`whole`: what may be a whole answer, whose head is then remembered."""
+    def _read_on(self) -> None:
+        """If more is to come: read it later if too many bytes are held, or if this turn of the loop has lasted enough.
+
+        A loop would otherwise read megabytes from each of a hundred connections in one turn.
+        """
+        transport = self._transport
+        if self._waiter is None or self.closed or transport is None:
+            return
+        if self._held is not None and not self._held.may_read():
+            transport.pause_reading()
+            self._held.pause(self._resume)
+        elif not heavy_work().has_time():
+            transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    def _parse(self, data: bytes | memoryview) -> None:
         self._heard = True
         try:
             self._parser.feed_data(data)  # type: ignore[union-attr]
@@ -232,8 +237,6 @@ class Connection(asyncio.Protocol):
             self._absorb()
         if self._complete:
             keep = self._keep and _HEAD_READ in self._fields  # what follows a complete answer has cleared its fields
-            if whole is not None and keep and self._body is None and self.status == 200 and self._pieces:
-                self._familiar.learn(whole, len(self._pieces[0]))
             self._deliver(keep)
         elif self._silence >= MAX_HEAD_BYTES:
             self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
@@ -242,12 +245,15 @@ class Connection(asyncio.Protocol):
         """Take the pieces of a body that does not come in one."""
         self._silence = 0
         body = self._body = self._body or Body(self._limit)
+        before = body.size
         try:
             for piece in self._pieces:
                 body.feed(piece)
         except LegError as fault:
             self.fail(fault)
         self._pieces.clear()
+        if self._held is not None:
+            self._held.take(body.size - before)
 
     def _deliver(self, keep: bool) -> None:
         """The answer is whole: hand it over."""
@@ -256,12 +262,16 @@ class Connection(asyncio.Protocol):
         body: Content
         if self._body is None:
             body = self._pieces.pop() if self._pieces else b""
+            if self._held is not None:
+                self._held.take(len(body))
         else:
             try:
                 body = self._body.finish()
             except LegError as fault:
                 self.fail(fault)
                 return
+            self._body = None  # an idle connection must not keep megabytes
+        self._held = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(body)
@@ -286,6 +296,7 @@ class Connection(asyncio.Protocol):
             self._conclude(ProtocolViolation("the connection broke off in the middle of the answer"))
 
     def _conclude(self, fault: LegError) -> None:
+        self._held = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(fault)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from app.engines.body import read_answer
 from app.engines.connection import Connection
+from app.engines.dialer import Dialer
 from app.engines.endpoint import Endpoint, request_headers, tls_context
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
@@ -19,8 +20,12 @@ from app.engines.transport import Reply, Severed, is_of_before, plain_reply, rea
 from app.engines.waiter import Content, Waiter
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
+from app.resilience.yield_limiter import heavy_work
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.traces import OUTGOING, REQUEST_ID
+
+LARGE_BYTES: Final = 65_536
+"""A longer answer is not read in a turn of the loop in which others were: parsing 2 MB takes 5 ms."""
 
 MAX_HEADS: Final = 64
 """Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
@@ -52,7 +57,8 @@ class HttpTransport:
         self._heads: dict[str, bytes] = {}
         self._lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
         self._tls = ssl_context
-        self._pool = Pool(self.endpoint, settings, self._trust, resolver or Resolver(), clock)
+        dialer = Dialer(self.endpoint, resolver or Resolver(), entry.timeout_ms)
+        self._pool = Pool(self.endpoint, settings, self._trust, dialer, clock)
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
@@ -72,6 +78,8 @@ class HttpTransport:
             try:
                 answer = await connection.ask(request)
                 self._unproven = False
+                if len(answer) > LARGE_BYTES and not heavy_work().has_time():
+                    await heavy_work().wait()
                 result = _read(connection, answer, call_id)
             except LegError as end:  # a name of its own: compiled, a name has one type
                 self._part(connection, end, attempts)
@@ -110,6 +118,15 @@ class HttpTransport:
             raise
         self._pool.give(connection)
         return plain_reply(result, 1, len(answer))
+
+    def new_connection(self) -> Connection:
+        """One that is not connected yet, to `adopt` afterwards."""
+        return self._pool.new_connection()
+
+    def adopt(self, connection: Connection) -> None:
+        """Use a connection that somebody else has opened."""
+        self._pool.adopt(connection)
+        self._pool.give(connection)
 
     @property
     def stderr_tail(self) -> None:

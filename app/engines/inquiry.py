@@ -15,6 +15,7 @@ from app.engines.replica import Replica
 from app.engines.transport import Reply, Severed, check_shape
 from app.protocol.errors import BreakerOpen, LegError, LegTimeout, NotInitialized, Refused
 from app.resilience.attempts import ask_again
+from app.resilience.byte_budget import HELD
 from app.resilience.expiry import Expiry
 
 HASTE = 0.5
@@ -296,7 +297,10 @@ class Inquiry:
 
 
 def is_hasty(guards: Guards, given: float) -> bool:
-    """Whether `given` seconds are too few to blame the engine for not answering."""
+    """Whether `given` seconds are too few to blame the engine for not answering, or its answer had to wait for us."""
+    held = HELD.get()
+    if held is not None and held.waited:
+        return True
     entry = guards.entry
     usual = entry.timeout_ms if entry.attempt_timeout_ms is None else min(entry.timeout_ms, entry.attempt_timeout_ms)
     return given * 1000 < usual * HASTE

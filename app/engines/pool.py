@@ -1,20 +1,17 @@
 """The connections to one engine: the idle ones, newest first, and how new ones come about.
 
-Engines room. It decides which connection is still good to use and which address to try; how many calls run at once is
-decided by the engine's gate above, and what is said over a connection is none of its business.
+It decides which connection is still good to use. How many calls run at once is decided by the engine's gate above.
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from app.engines.connection import Connection
+from app.engines.dialer import Dialer
 from app.engines.endpoint import Endpoint
-from app.engines.resolver import Resolver
-from app.protocol.errors import ConnectFailed, LegError, TlsFailed
+from app.protocol.errors import ConnectFailed
 from app.settings.schema import EnginesSettings
 
 SWEEP_PAUSE = 0.01
@@ -30,6 +27,7 @@ class Pool:
     __slots__ = (
         "_clock",
         "_closed",
+        "_dialer",
         "_dials",
         "_emptied",
         "_endpoint",
@@ -39,7 +37,6 @@ class Pool:
         "_live",
         "_max_age",
         "_max_idle",
-        "_resolver",
         "_timer",
         "_tls",
     )
@@ -49,7 +46,7 @@ class Pool:
         endpoint: Endpoint,
         settings: EnginesSettings,
         tls: Callable[[], ssl.SSLContext | None],
-        resolver: Resolver,
+        dialer: Dialer,
         clock: Callable[[], float],
     ) -> None:
         """`tls` gives the context at each dial (None: plain TCP) and may raise TlsFailed."""
@@ -58,7 +55,7 @@ class Pool:
         self._max_idle = settings.idle_seconds
         self._max_age = settings.max_connection_age_seconds
         self._tls = tls
-        self._resolver = resolver
+        self._dialer = dialer
         self._clock = clock
         self._idle: list[Connection] = []
         self._live: set[Connection] = set()
@@ -106,7 +103,7 @@ class Pool:
         """The engine may no longer be where it was: the connections that lead there are not used again."""
         self._epoch += 1
         self.clear()
-        self._resolver.forget(self._endpoint.host)
+        self._dialer.forget()
 
     async def dial(self) -> Connection:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
@@ -170,57 +167,24 @@ class Pool:
     # ── how new ones come about ───────────────────────────────────────────────────────────────────────────────────
 
     async def _dial(self) -> Connection:
-        """Try the addresses of the engine's name in turn. Raises LegError."""
-        host = self._endpoint.host
-        fault: LegError = ConnectFailed("no address")
-        for address in await self._resolver.addresses(host):
-            try:
-                return await self._connect(address)
-            except ConnectFailed as failed:
-                self._resolver.doubt(host, address)
-                fault = failed
-            except (TlsFailed, asyncio.CancelledError):
-                self._resolver.doubt(host, address)  # what hangs, or is not the engine, may be another's by now
-                raise
-        self.move_on()
-        raise fault
-
-    async def _connect(self, address: str) -> Connection:
-        loop = asyncio.get_running_loop()
-        tls = self._tls()
-        sock = await self._tcp(loop, address)
-        adopt = partial(Connection, self._limit, self._lost, born=self._clock(), epoch=self._epoch)
-        # From here on the socket belongs to the loop, which closes it on failure and on cancellation.
+        """A new connection to one of the engine's addresses. Raises LegError."""
+        addresses = await self._dialer.addresses()  # a name server that fails says nothing about open connections
         try:
-            if tls is None:
-                _, connection = await loop.create_connection(adopt, sock=sock)
-            else:
-                host = self._endpoint.host
-                _, connection = await loop.create_connection(adopt, sock=sock, ssl=tls, server_hostname=host)
-        except OSError as fault:
-            raise (self._endpoint.unreachable(fault) if tls is None else self._endpoint.distrusted(fault)) from None
-        if not connection.closed:  # else the peer hung up already, and `_lost` may have been told
-            self._live.add(connection)
+            connection = await self._dialer.connect(addresses, self.new_connection, self._tls())
+        except ConnectFailed:
+            self.move_on()
+            raise
+        self.adopt(connection)
         return connection
 
-    async def _tcp(self, loop: asyncio.AbstractEventLoop, address: str) -> socket.socket:
-        """A connected socket; the loop would not close one that is half open when the caller goes away."""
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        except OSError as fault:
-            raise self._endpoint.unreachable(fault) from None
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, (address, self._endpoint.port))
-        except OSError as fault:
-            sock.close()
-            raise self._endpoint.unreachable(fault) from None
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    def new_connection(self) -> Connection:
+        """One that is not connected yet."""
+        return Connection(self._limit, self._lost, born=self._clock(), epoch=self._epoch)
+
+    def adopt(self, connection: Connection) -> None:
+        """Let one of `new_connection` that is connected by now be one of the pool's."""
+        if not connection.closed:  # else the peer hung up already, and `_lost` may have been told
+            self._live.add(connection)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._idle)} idle of {len(self._live)}"

@@ -4,6 +4,7 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 """
 
 import asyncio
+import importlib.util
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from app.protocol.capabilities import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState
+
+HTTP2_INSTALLED = importlib.util.find_spec("h2") is not None  # the extra `http2`
 
 Report = Callable[[RemoteEngine, LegError | None], None]
 """Told whenever an engine comes up (None) or goes down (why)."""
@@ -466,7 +469,7 @@ def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transp
 
 
 def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
-    """The entry once for each of its replicas, each with the URL of one."""
+    """One entry per replica, each with the URL of that replica."""
     return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
 
 
@@ -482,10 +485,10 @@ def open_transport(
             log=lambda line: line_log(entry.id, secrets.without(line)),
             ended=(witness or Nobody()).process_ended,
         )
-    if entry.client == "httpx":
-        from app.engines.httpx_client import HttpxTransport  # only those who ask for httpx2 pay for loading it
+    if entry.client == "httpx" and HTTP2_INSTALLED:
+        from app.engines.http2 import Http2Transport  # needs the extra
 
-        return HttpxTransport(entry, settings)
+        return Http2Transport(entry, settings)
     return HttpTransport(entry, settings)
 
 

@@ -10,13 +10,15 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
 from app.protocol.errors import ConnectFailed
 
 BELIEVED_SECONDS = 30.0
+"""How long the addresses of a name are used before it is looked up again."""
 
 Addresses = tuple[str, ...]
 Lookup = Callable[..., list[tuple[Any, ...]]]
@@ -42,7 +44,7 @@ class Resolver:
         self._clock = clock
         self._lookup = lookup
         self._known: dict[str, tuple[float, Addresses]] = {}
-        self._doubted: dict[str, str] = {}
+        self._doubted: dict[str, dict[str, None]] = {}
         # A flight lands on addresses, or on the words for why there are none: an exception that no one is left to
         # collect would be reported as lost.
         self._flights: dict[str, asyncio.Future[Addresses | str]] = {}
@@ -61,8 +63,18 @@ class Resolver:
 
     def doubt(self, host: str, address: str) -> None:
         """`address` refused or hung: look the name up again, and try this address after its others."""
-        self._doubted[host] = address
+        doubted = self._doubted.setdefault(host, {})
+        doubted.pop(address, None)
+        doubted[address] = None  # the one doubted last is tried last
         self.forget(host)
+
+    def trust(self, host: str, address: str) -> None:
+        """`address` accepted a connection: it takes its usual place again."""
+        doubted = self._doubted.get(host)
+        if doubted is not None:
+            doubted.pop(address, None)
+            if not doubted:
+                del self._doubted[host]
 
     def forget(self, host: str) -> None:
         """Believe the name's last answer no longer."""
@@ -70,7 +82,11 @@ class Resolver:
 
     def _ordered(self, host: str, addresses: Addresses) -> Addresses:
         doubted = self._doubted.get(host)
-        return addresses if doubted is None else tuple(sorted(addresses, key=doubted.__eq__))
+        if doubted is None:
+            return addresses
+        for gone in set(doubted).difference(addresses):
+            del doubted[gone]  # else the addresses of a name that changes often would pile up
+        return (*(one for one in addresses if one not in doubted), *doubted)
 
     def _depart(self, host: str) -> asyncio.Future[Addresses | str]:
         loop = asyncio.get_running_loop()
@@ -97,7 +113,7 @@ class Resolver:
         except ValueError:
             return f"{host}: not a host name"
         # dict.fromkeys: once each, in the order of preference that the system gave them.
-        return tuple(dict.fromkeys(entry[4][0] for entry in found)) or f"{host}: the name has no address"
+        return _interleaved(dict.fromkeys(entry[4][0] for entry in found)) or f"{host}: the name has no address"
 
     def _land(self, host: str, flight: asyncio.Future[Addresses | str], landed: Addresses | str) -> None:
         self._flights.pop(host, None)
@@ -108,6 +124,14 @@ class Resolver:
 
     def __repr__(self) -> str:
         return f"<Resolver knows {sorted(self._known)}, looking up {sorted(self._flights)}>"
+
+
+def _interleaved(addresses: Iterable[str]) -> Addresses:
+    """IPv6 and IPv4 in turn (RFC 8305 §4), so that a family without a route delays the other by one address only."""
+    families: dict[bool, list[str]] = {}  # the family preferred by the system comes first
+    for address in addresses:
+        families.setdefault(":" in address, []).append(address)
+    return tuple(one for pair in zip_longest(*families.values()) for one in pair if one is not None)
 
 
 def is_numeric(host: str) -> bool:

@@ -23,6 +23,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     ResponseTooLarge,
 )
+from app.resilience.byte_budget import hold
 from app.settings.schema import EngineEntry, EnginesSettings
 
 HEALTHY_SECONDS: Final = 30.0
@@ -178,6 +179,7 @@ class StdioTransport:
         finally:
             self._probes.discard(number)
         if type(outcome) is Heard:
+            hold(outcome.size)
             return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is Departed:
             never_there = not outcome.sent or (idempotent and not outcome.answered)

@@ -8,16 +8,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from time import perf_counter
-from typing import Any, Final, final
+from typing import Any, final
 
 from app.federation.engine import Asked, EngineReply
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.plan import Leg
 from app.federation.tail import Tail, Tally, must_answer
 from app.protocol.errors import LegError, LegFault, LegLate
-
-DIGEST_SECONDS: Final = 0.01
-"""Answers that arrived together are read one after the other for so long before the loop sees to something else."""
+from app.resilience.yield_limiter import heavy_work
 
 
 @final
@@ -62,6 +60,7 @@ class FanOut:
         "_legs",
         "_loop",
         "_method",
+        "_pace",
         "_pending",
         "_read",
         "_ready",
@@ -96,6 +95,7 @@ class FanOut:
         self._idempotent = idempotent
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._pace = heavy_work()
         self._context = copy_context()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(legs)
@@ -162,9 +162,8 @@ class FanOut:
     def _digest(self) -> None:
         """Read what is there, but not for so long that others on the loop would notice: some answers are megabytes."""
         ready, self._ready = self._ready, []
-        until = self._clock() + DIGEST_SECONDS
         for place, begun in enumerate(ready):
-            if place and self._clock() > until:
+            if not self._pace.has_time():
                 self._ready = ready[place:]
                 self._loop.call_soon(self._digest, context=self._context)
                 return
@@ -192,6 +191,8 @@ class FanOut:
     def _strike(self, deadline: float) -> None:
         """The deadline of begun legs has come."""
         for begun in [begun for begun in self._begun if begun.leg.deadline <= deadline]:
+            if begun.asked.waiter.done():
+                continue  # its answer came in time, and is about to be read
             self._begun.discard(begun)
             fault = begun.asked.late(begun.leg.seconds)
             self._settle(begun.leg, failed(begun.leg.engine.id, fault, self._clock() - begun.started))

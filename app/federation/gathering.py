@@ -120,10 +120,15 @@ async def gather(
     written = {engine.id: (engine, write(engine)) for engine in candidates.engines}
     legs = {name: _leg(errand, engine, sent) for name, (engine, sent) in written.items() if isinstance(sent, Letter)}
     left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
-    heard = witness.leg if listener is None or not legs else _telling(errand, listener, legs, so_far)
+    telling = None if listener is None or not legs else _telling(errand, listener, legs, so_far)
+    heard: Heard = witness.leg if telling is None else telling.heard
     asked, heard = traced(witness.tracing, call.method, [*legs.values()], heard)
     fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
-    lost = await fan_out.run()
+    try:
+        lost = await fan_out.run()
+    finally:
+        if telling is not None:
+            telling.close()
     if lost is not None:
         raise required_failed(lost)
     outcomes = sorted([*fan_out.outcomes, *candidates.lost], key=_engine_of)
@@ -166,11 +171,11 @@ def _leg(errand: Errand, engine: Engine, letter: Letter) -> Leg:
     return Leg(engine, params, weights.get(engine.id, engine.entry.weight), share.seconds, share.deadline, letter.asked)
 
 
-def _telling(errand: Errand, listener: Listener, legs: Mapping[str, Leg], so_far: SoFar | None) -> Heard:
+def _telling(errand: Errand, listener: Listener, legs: Mapping[str, Leg], so_far: SoFar | None) -> Telling:
     def hits(ended: Sequence[Outcome]) -> list[Hit] | None:
         return None if so_far is None else so_far(legs, sorted(ended, key=_engine_of))
 
-    return Telling(listener, errand.witness, errand.call.meta, len(legs), hits).heard
+    return Telling(listener, errand.witness, errand.call.meta, len(legs), hits)
 
 
 def _cut_by_caller(legs: Mapping[str, Leg]) -> bool:

@@ -31,7 +31,11 @@ from app.federation.union import Union
 from app.federation.witness import Witness
 from app.fusion.screen import Screen
 from app.protocol.errors import RcpError
+from app.resilience.yield_limiter import heavy_work
 from app.settings.schema import FusionSettings, GatewaySettings
+
+HEAVY_BYTES = 1_048_576
+"""With more bytes of answers than this, other work of the loop may run between fusing, cutting and writing."""
 
 ROUNDS = 2
 """How often engines are asked to fill one page; more only as long as it is empty."""
@@ -107,14 +111,17 @@ class Journey:
             return None
         return await self._pages.keep(params, turn, stock, portion, turn.place.reach or plan.window)
 
-    def witnessed(self, answer: Answer, took: float) -> None:
-        """Tell the witness. Overhead is told of where there was one longest leg."""
-        fusion = None if answer.stock is None or not self._rounds else answer.stock.fusion
+    def observe(self, answer: Answer) -> None:
+        """Count what is about to be served. What this costs is part of the time that the answer states."""
         if self._screen is not None:
             self._witness.screened(self._screen)
-        in_one_go = self._rounds == 1 and answer.plan.union is None
-        self._witness.retrieved(answer.plan, answer.outcomes if in_one_go else (), fusion, took)
-        self._witness.served(answer.outcomes, answer.portion.hits)
+        if answer.stock is not None and self._rounds and answer.outcomes:
+            self._witness.served(answer.plan, answer.outcomes, answer.stock.fusion, answer.portion.hits)
+
+    def ended(self, answer: Answer, took: float) -> None:
+        """The answer is complete after `took` seconds. Overhead is counted where there was one longest leg."""
+        if self._rounds == 1 and answer.plan.union is None:
+            self._witness.retrieved(answer.outcomes, took)
 
     async def _ask(self) -> Answer:
         """Ask the engines, as deep as this turn needs."""
@@ -125,6 +132,9 @@ class Journey:
         with self._witness.step("plan"):
             plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
+        heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
+        if heavy:
+            await heavy_work().wait()
         began = perf_counter()
         with self._witness.step("fuse"):
             stock = stock_of(plan, outcomes, self._call.params)
@@ -145,7 +155,12 @@ class Journey:
         if turn is not FIRST:
             self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
             stock = self._turn.stock or stock
-        return Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+        if heavy:
+            await heavy_work().wait()
+        answer = Answer(plan, outcomes, stock, self._portion(stock, plan.k))
+        if heavy:
+            await heavy_work().wait()
+        return answer
 
     async def _reranked(self, union: Union, stock: Stock) -> Stock:
         """The stock with the best of the union reranked; as it is if nobody can be asked in time."""
@@ -159,10 +174,15 @@ class Journey:
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
-        heard = self._witness.leg if listener is None else self._telling(plan, listener)
+        telling = None if listener is None else self._telling(plan, listener)
+        heard: Heard = self._witness.leg if telling is None else telling.heard
         legs, heard = traced(self._witness.tracing, "retrieve", plan.legs, heard)
         fan_out = FanOut(legs, heard, tail=tail_of(self._settings.retrieve))
-        lost = await fan_out.run()
+        try:
+            lost = await fan_out.run()
+        finally:
+            if telling is not None:
+                telling.close()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:
             raise knowing(_lost(plan, lost), outcomes)
@@ -239,9 +259,9 @@ class Journey:
             return False
         return (self._rounds < ROUNDS or not portion.hits) and time_left(self._call) >= LEAST_SECONDS
 
-    def _telling(self, plan: Plan, listener: Listener) -> Heard:
-        """Lets the listener hear of every leg that ends, and of the list fused so far."""
-        return Telling(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan)).heard
+    def _telling(self, plan: Plan, listener: Listener) -> Telling:
+        """Lets the listener hear of every leg that ends, and now and then of the list fused so far."""
+        return Telling(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan))
 
     def _so_far(self, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""

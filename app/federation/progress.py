@@ -19,7 +19,12 @@ Token = str | int | None
 
 
 class Listener(Protocol):
-    """Where progress goes. Neither method waits."""
+    """Where progress goes. No method waits."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a list of hits that is told now can be sent at once. No list is made for who is not ready."""
+        ...
 
     def open(self) -> None:
         """Engines are about to be asked: from here on the caller hears what happens."""
@@ -35,7 +40,7 @@ class Listener(Protocol):
 
 
 def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Sequence[Hit] | None) -> Progress:
-    """One engine of `legs` ended, the `ended`th to do so. `hits` is the fused list so far, None while nobody answered.
+    """One engine of `legs` ended, the `ended`th to do so. `hits` is the fused list so far, if it is told now.
 
     `progress` is the share of engines that have ended.
     """
@@ -48,6 +53,17 @@ def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Seque
     if hits is not None:
         progress["partial"] = {"hits": hits}
     return progress
+
+
+def list_so_far(token: Token, ended: int, legs: int, hits: Sequence[Hit]) -> Progress:
+    """The fused list after `ended` of `legs` engines, told some time after the last of them."""
+    return {
+        "progressToken": token,
+        "progress": ended / legs,
+        "stage": "recall",
+        "message": f"{ended} of {legs} engines have ended",
+        "partial": {"hits": hits},
+    }
 
 
 def log_line(wanted: str, outcome: Outcome) -> Progress | None:

@@ -39,11 +39,12 @@ async def retrieve(
         pages = pages.within(call.tenant)
     journey = Journey(call, members, settings, witness, listener, pages)
     answer = await journey.answer()
+    journey.observe(answer)
     result = build_result(call.params, members, answer, perf_counter() - began, journey.spent)
     cursor = await journey.leave_behind(answer)
     if cursor is not None:
         result["nextCursor"] = cursor
     if pages.degraded and (cursor is not None or call.params.options.session_id is not None):
         note(result, ON_ITS_OWN)
-    journey.witnessed(answer, perf_counter() - began)
+    journey.ended(answer, perf_counter() - began)
     return result

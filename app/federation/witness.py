@@ -84,20 +84,10 @@ class Witness:
         if outcome.malformed or outcome.excess:
             self.dropped(outcome)
 
-    def retrieved(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion | None, took: float) -> None:
-        """One retrieve was answered after `took` seconds."""
+    def retrieved(self, outcomes: Sequence[Outcome], took: float) -> None:
+        """One retrieve of these legs was answered after `took` seconds."""
         if outcomes:
             self._metrics.overhead.observe(max(0.0, took - max([outcome.took for outcome in outcomes])))
-        if fusion is None:
-            return
-        if fusion.duplicates:
-            self._metrics.duplicates.inc(fusion.duplicates)
-            pairs = self._metrics.answers.pairs
-            for givers in fusion.shared(0, plan.k):
-                pairs.count(givers)
-        for first, second, _ in fusion.collisions(0, plan.k):
-            self._metrics.collisions.inc()
-            self._report_collision(first, second)
 
     def screened(self, screen: Screen) -> None:
         """Hits were looked at before they were answered."""
@@ -105,12 +95,25 @@ class Witness:
             if hits:
                 self._metrics.callers.screened(action, hits)
 
-    def served(self, outcomes: Sequence[Outcome], hits: Sequence[Hit]) -> None:
-        """These hits are what one retrieve is answered with, of engines that were asked for them."""
-        if outcomes and self.overlap.due():
-            answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
-            givers = [[mark["id"] for mark in hit["meta"]["engines"]] for hit in hits[:MAX_HITS]]
-            self.overlap.add(answered, givers)
+    def served(self, plan: Plan, outcomes: Sequence[Outcome], fusion: Fusion, hits: Sequence[Hit]) -> None:
+        """One retrieve is answered with these hits of `fusion`. Copies are compared in sampled answers only."""
+        duplicates = fusion.duplicates
+        if duplicates:
+            self._metrics.duplicates.inc(duplicates)
+        if not self.overlap.due():
+            return
+        answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
+        givers = [[mark["id"] for mark in hit["meta"]["engines"]] for hit in hits[:MAX_HITS]]
+        self.overlap.add(answered, givers)
+        if not duplicates:
+            return
+        looked_at = min(plan.k, MAX_HITS)
+        pairs = self._metrics.answers.pairs
+        for engines in fusion.shared(0, looked_at):
+            pairs.count(engines)
+        for pair in fusion.collisions(0, looked_at):
+            self._metrics.collisions.inc()
+            self._report_collision(pair)
 
     def dropped(self, outcome: Outcome) -> None:
         """Hits of an engine were left out: counted, and logged now and then."""
@@ -123,8 +126,7 @@ class Witness:
             self._quiet_until[engine] = now + DROPPED_QUIET_SECONDS
             self._log.warning("hits_dropped", engine=engine, malformed=outcome.malformed, excess=outcome.excess)
 
-    def _report_collision(self, first: str, second: str) -> None:
-        pair = (first, second)
+    def _report_collision(self, pair: tuple[str, str]) -> None:
         if pair not in self._reported_pairs and len(self._reported_pairs) < MAX_PAIRS:
             self._reported_pairs.add(pair)
             self._log.warning(

@@ -1,42 +1,65 @@
-"""One id, two documents: engines that number unrelated corpora alike, seen by their clearly different texts.
+"""One id, two documents: engines that number unrelated corpora alike, found by clearly different texts.
 
-Decides only whether two texts look unrelated, cheaply and on the safe side. It refuses to mend it; `idNamespace` does.
+Only detects; an `idNamespace` in the registry fixes it. The cost of one comparison is bounded, however long the texts.
 """
 
-from collections.abc import Container, Iterable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 from typing import Final
 
-from app.fusion.copies import Copy
+from app.fusion.copies import Copy, richest
 
 FIRST_WORDS: Final = 60
 """Words of each text that are compared."""
+FIRST_CHARACTERS: Final = 600
+"""Characters that these words are taken from."""
+EXCERPT: Final = 200
+"""Characters of the shorter text that are looked for in the longer one."""
+SEARCHED: Final = 20_000
+"""Characters of the longer text that are searched for an excerpt."""
 LEAST_OVERLAP: Final = 0.1
 """Two texts that share less of their words (Jaccard) are clearly different."""
 
 
-def clashing(copies: Sequence[Copy], known: Container[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Pairs of engines (in id order, none with a namespace, none `known`) whose texts for one id are unrelated."""
-    texts = [
-        (source.engine, text)
-        for source, _, hit in copies
-        if source.namespace is None and type(text := hit.get("text")) is str and text
-    ]
-    if len({text for _, text in texts}) < 2:
-        return
-    for (engine, text), (other, another) in combinations(texts, 2):
-        if text != another and (engine, other) not in known and unrelated(text, another):
-            yield engine, other
+def clashing(copies: Sequence[Copy]) -> list[tuple[str, str]]:
+    """Pairs of engines whose texts for one id are unrelated: the engine of the richest copy and another, in id order.
+
+    Linear in copies: each is compared with the richest one only. Engines with a namespace are left out.
+    """
+    plain = [copy for copy in copies if copy[0].namespace is None]
+    if len(plain) < 2:
+        return []
+    kept, _, hit = richest(plain)
+    text = hit.get("text")
+    if type(text) is not str or not text:
+        return []
+    found = []
+    words = None
+    for source, _, other in plain:
+        another = other.get("text")
+        if type(another) is not str or not another or another == text:
+            continue
+        if words is None:
+            words = _words(text)
+        if _unrelated(text, words, another):
+            pair = (source.engine, kept.engine) if source.engine < kept.engine else (kept.engine, source.engine)
+            found.append(pair)
+    return found
 
 
 def unrelated(text: str, other: str) -> bool:
     """Whether neither text contains the other and they share next to no words."""
-    if text in other or other in text:
-        return False
-    words, others = _words(text), _words(other)
+    longer, shorter = (text, other) if len(text) >= len(other) else (other, text)
+    return _unrelated(longer, _words(longer), shorter)
+
+
+def _unrelated(longer: str, words: set[str], shorter: str) -> bool:
+    others = _words(shorter)
     shared = len(words & others)
-    return shared < LEAST_OVERLAP * (len(words) + len(others) - shared)
+    if shared >= LEAST_OVERLAP * (len(words) + len(others) - shared):
+        return False
+    return shorter[:EXCERPT] not in longer[:SEARCHED]
 
 
 def _words(text: str) -> set[str]:
-    return set(text.casefold().split(None, FIRST_WORDS)[:FIRST_WORDS])
+    # Cut first: casefold and split would go through all of a text of megabytes.
+    return set(text[:FIRST_CHARACTERS].casefold().split(None, FIRST_WORDS)[:FIRST_WORDS])

@@ -4,6 +4,7 @@ Decides what a list is once duplicates inside it are gone: the best rank is kept
 It refuses to know points, and what hits hold beyond their identity.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -93,15 +94,13 @@ class Roll:
 
     def _first(self, number: int) -> int:
         """The first ballot that names a document."""
-        turn = len(self._starts) - 1
-        while self._starts[turn] > number:
-            turn -= 1
-        return turn
+        return bisect_right(self._starts, number) - 1
 
     def _origin(self, number: int) -> tuple[int, int]:
         """The first ballot that names a document, and its place there."""
         turn = self._first(number)
-        return turn, self.ballots[turn][2].index(number)
+        # All documents that were new on this ballot before it stand before it.
+        return turn, self.ballots[turn][2].index(number, number - self._starts[turn])
 
     def _copy(self, turn: int, place: int) -> Copy:
         source, hits, _ = self.ballots[turn]

@@ -68,8 +68,8 @@ class EngineEntry(_Registry):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Sent with every request to this engine; not for stdio. Values may hold `${ENV_NAME}`."""
     client: Literal["http", "httpx"] = "http"
-    """`http`: the fast path, HTTP/1.1. `httpx`: for engines with HTTP/2 (over TLS, and only with the extra `http2`
-    installed) or with unusual TLS or HTTP. Neither goes through a proxy, whatever the environment names."""
+    """`http`: HTTP/1.1. `httpx`: HTTP/2 if the engine offers it over TLS and the extra `http2` is installed, otherwise
+    HTTP/1.1. Neither goes through a proxy, whatever the environment names."""
     tls: EngineTls | None = None
     """Towards an `https://` engine."""
     id_namespace: Namespace | None = None
@@ -233,6 +233,9 @@ class ServerSettings(_Section):
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Connections of callers at once; on more only the probes are answered. Never more than leaves some of the
     process's file descriptors for engines."""
+    max_connections_per_address: int | None = Field(default=None, ge=0, le=1_000_000)
+    """Connections of one client address at once; on more only the probes are answered. By default three quarters of
+    `max_connections`, if that is at least 64; 0: no bound. Addresses in `trusted_proxies` have none."""
     drain_seconds: float = Field(default=10.0, ge=0, le=3600)
     """After SIGTERM requests are still served for so long, while `/readyz` says 503: the balancer has time to look."""
     grace_seconds: float = Field(default=20.0, ge=0, le=3600)
@@ -314,6 +317,9 @@ class EnginesSettings(_Section):
 
     max_response_bytes: int = Field(default=16_777_216, ge=1024)
     """A longer answer (decoded) is cut off and fails as `too_large`."""
+    max_held_bytes: int = Field(default=100_663_296, ge=1_048_576)
+    """Bytes of engines' answers that all requests of a process hold at once. At this limit requests wait to begin, and
+    engines' answers wait to be read, the oldest request's excepted."""
     idle_seconds: float = Field(default=30.0, gt=0)
     """A pooled connection unused for longer is closed."""
     max_connection_age_seconds: float = Field(default=300.0, gt=0)

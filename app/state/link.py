@@ -18,6 +18,8 @@ from redis.exceptions import ConnectionError as LinkCut
 from redis.exceptions import TimeoutError as LinkSlow
 
 from app.protocol.errors import StateUnreachable
+from app.settings.faults import Fault, SettingsError
+from app.state.redis_errors import cause_of, is_refusal, url_fault
 from app.telemetry.logs import logger
 from app.telemetry.state import StateMetrics
 
@@ -58,12 +60,21 @@ class Link:
         metrics: StateMetrics,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds."""
+        """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds.
+
+        Raises SettingsError for a URL whose parameters are wrong.
+        """
         # A connection that was cut while it idled is opened anew once. RESP2 spares the greeting.
         again = Retry(NoBackoff(), 1, (LinkCut,))
-        self.pool = BlockingConnectionPool.from_url(
-            url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
-        )
+        try:
+            self.pool = BlockingConnectionPool.from_url(
+                url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
+            )
+            # Nothing is opened; parameters that are not known show only here.
+            self.pool.make_connection()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError) as fault:
+            remedy = "leave it out, or see redis-py's documentation of from_url"
+            raise SettingsError("settings", (Fault("state.url", url_fault(fault), remedy),)) from None
         self._redis: Redis = Redis(connection_pool=self.pool)
         self._swap = self._redis.register_script(SWAP)
         self._patience = patience
@@ -82,8 +93,9 @@ class Link:
 
     async def start(self) -> None:
         """Look once whether it is at hand, so that the first caller need not find out."""
-        if not await self._answers():
-            self._cut("connection", "no answer at start")
+        fault = await self.fault()
+        if fault is not None:
+            self._cut(_reason(fault), cause_of(fault))
 
     async def close(self) -> None:
         """Give up all connections."""
@@ -109,7 +121,7 @@ class Link:
             reason = _reason(fault)
             self._metrics.failed(reason)
             if generation == self._generation:
-                self._cut(reason, f"{type(fault).__name__}: {fault}")
+                self._cut(reason, cause_of(fault))
             raise StateUnreachable(f"the shared state: {reason}") from None
 
     async def swap(self, key: str, beginning: bytes, text: bytes, milliseconds: int) -> bool:
@@ -140,7 +152,7 @@ class Link:
 
     async def _recover(self) -> None:
         await asyncio.sleep(self._pause)
-        while not await self._answers():
+        while await self.fault() is not None:
             self._pause = _longer(self._pause)
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._back = self._clock()
@@ -148,8 +160,8 @@ class Link:
         self._metrics.degraded.set(0)
         logger().info("state_recovered", seconds=round(self._back - self._lost, 3))
 
-    async def _answers(self) -> bool:
-        """Whether Redis is there, quick enough, and can be written to."""
+    async def fault(self) -> Exception | None:
+        """Why Redis is of no use: it is not there, too slow, or cannot be written to. None if all is well."""
         try:
             await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
             await self._within(CONNECT_SECONDS, self._redis.ping())
@@ -157,8 +169,8 @@ class Link:
             await self._within(self._patience, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
         except Exception as fault:  # noqa: BLE001 - the same edge: or the link would be lost for ever
             self._metrics.failed(_reason(fault))
-            return False
-        return True
+            return fault
+        return None
 
     async def _unless_lost(self, answer: Awaitable[Answer]) -> Answer:
         """`answer`, unless Redis is silent for the patience. Raises TimeoutError, and what it raises.
@@ -223,4 +235,6 @@ def _longer(pause: float) -> float:
 def _reason(fault: Exception) -> Reason:
     if isinstance(fault, TimeoutError | LinkSlow):
         return "timeout"
+    if is_refusal(fault):
+        return "refused"
     return "connection" if isinstance(fault, LinkCut | OSError) else "refused"

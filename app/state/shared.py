@@ -10,6 +10,7 @@ from app.settings.state import StateSettings
 from app.state.link import Link
 from app.state.memory import MemoryStore
 from app.state.rate_limit import LocalLimiter
+from app.state.redis_errors import cause_of
 from app.state.shared_rate_limit import SharedLimiter
 from app.state.shared_store import SharedStore
 from app.telemetry.state import StateMetrics
@@ -56,6 +57,11 @@ class SharedState:
     async def start(self) -> None:
         """Look whether Redis is at hand; a gateway starts without it too."""
         await self._link.start()
+
+    async def fault(self) -> str | None:
+        """Why Redis cannot be used, None if it can."""
+        fault = await self._link.fault()
+        return None if fault is None else cause_of(fault)
 
     async def close(self) -> None:
         """Give up the link."""

@@ -23,7 +23,7 @@ MAX_PAIRED = 32
 MAX_GIVERS = 1000
 """Sets of engines that gave documents together; beyond so many their pairs are counted at once."""
 
-SHARED = ("rcp_gateway_hits_shared", "Documents of answers that both engines gave.")
+SHARED = ("rcp_gateway_hits_shared", "Documents of sampled answers that both engines gave.")
 CONFIDENCE = ("rcp_gateway_top_confidence", "The confidence that an engine gave the first hit of its answer.")
 
 UNREACHED = "unreached"
@@ -77,7 +77,8 @@ class Pairs:
         """Count the pairs of what was counted since it was last done."""
         givers, self._givers = self._givers, {}
         for together, documents in givers.items():
-            for pair in combinations(together, 2):
+            # Only those whose pairs are counted, or a hundred engines would make 4,950 pairs for each document.
+            for pair in combinations([engine for engine in together if engine in self._paired], 2):
                 if pair in self._counts:
                     self._counts[pair] += documents
                     if self._shared is not None:

@@ -29,6 +29,10 @@ class Series:
         """So many more."""
         self.value += amount
 
+    def set(self, value: float) -> None:
+        """Let it be `value`."""
+        self.value = value
+
     def dec(self, amount: float = 1.0) -> None:
         """So many less."""
         self.value -= amount

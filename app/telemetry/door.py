@@ -6,8 +6,8 @@ Telemetry room, beside metrics.py, which has every other metric. It refuses to k
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-REFUSALS = ("full", "waited")
-"""Why the gateway takes a request not on: too many wait already, or it waited for too long."""
+REFUSALS = ("full", "waited", "memory")
+"""Why the gateway refuses a request: too many wait, it waited too long, or too many bytes of answers are held."""
 CUTS = ("message_timeout", "unread", "too_many")
 """Why a connection of a caller is cut."""
 

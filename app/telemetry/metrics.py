@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.answers import AnswerMetrics
 from app.telemetry.callers import CallerMetrics
-from app.telemetry.counts import Counts, counter, lone_counter, lone_gauge, lone_histogram
+from app.telemetry.counts import Counts, Series, counter, lone_counter, lone_gauge, lone_histogram
 from app.telemetry.door import DoorMetrics
 from app.telemetry.outcomes import Outcomes, outcomes
 from app.telemetry.shared import AllWorkers, is_shared
@@ -206,6 +206,17 @@ def _tell_build(registry: CollectorRegistry, version: str, *, compiled: bool) ->
     build.labels(version, str(compiled).lower()).set(1)
 
 
+def _memory_metrics(registry: CollectorRegistry) -> tuple[Series | Gauge, Series | Counter]:
+    return (
+        lone_gauge("rcp_gateway_answer_bytes_held", "Bytes of engine answers held for requests under way.", registry),
+        lone_counter(
+            "rcp_gateway_answers_paused",
+            "Engine answers that had to wait while engines.max_held_bytes were held.",
+            registry,
+        ),
+    )
+
+
 class Metrics:
     """What the gateway counts. Every series of every engine exists with 0 from the start."""
 
@@ -245,11 +256,17 @@ class Metrics:
             "rcp_gateway_overhead_seconds", "Time of a retrieve minus its longest leg.", OVERHEAD_BUCKETS, registry
         )
         self.requests_in_flight = lone_gauge("rcp_gateway_requests_in_flight", "Requests being answered.", registry)
+        self.held_bytes, self.paused_answers = _memory_metrics(registry)
         self.collisions = lone_counter(
-            "rcp_gateway_id_collisions", "Same hit id from two engines with clearly different text.", registry
+            "rcp_gateway_id_collisions",
+            "Same hit id from two engines with clearly different text; sampled, at most ten answers per second.",
+            registry,
         )
         self.duplicates = lone_counter(
             "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
+        )
+        self.spans_lost = lone_counter(
+            "rcp_gateway_trace_spans_lost", "Spans that the trace collector did not take.", registry
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
         self.door = DoorMetrics(registry)

@@ -20,18 +20,20 @@ class Outcomes:
     """As Tallies, for several worker processes whose values are added up at the scrape. Of requests that belong to a
     trace each worker knows its own alone, the latest of each bucket: files hold none."""
 
-    __slots__ = ("_bounds", "_children", "_clock", "_counter", "_edges", "_examples", "_histogram", "_timed")
+    __slots__ = ("_bounds", "_children", "_clock", "_counter", "_edges", "_examples", "_histogram", "_labels", "_timed")
 
     def __init__(
         self,
         counter: Counter,
         histogram: Histogram,
+        labels: tuple[str, str],
         bounds: Sequence[float],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`bounds` of the histogram's buckets in seconds, rising; `clock` gives Unix time."""
+        """`labels`: their names. `bounds` of the histogram's buckets in seconds, rising; `clock` gives Unix time."""
         self._counter = counter
         self._histogram = histogram
+        self._labels = labels
         self._bounds = list(bounds)
         (self._timed,) = (metric.name for metric in histogram.describe())
         self._edges = [*map(floatToGoString, self._bounds), "+Inf"]
@@ -64,10 +66,9 @@ class Outcomes:
         """Put what this worker knows of traces to the buckets of `metric`, if that is its histogram."""
         if not self._examples or metric.name != self._timed:
             return
-        names = self._histogram._labelnames
         for at, sample in enumerate(metric.samples):
             if "le" in sample.labels:
-                first, second, edge = (sample.labels[name] for name in (*names, "le"))
+                first, second, edge = (sample.labels[name] for name in (*self._labels, "le"))
                 metric.samples[at] = sample._replace(exemplar=self._examples.get((first, second, edge)))
 
     def __repr__(self) -> str:
@@ -86,6 +87,7 @@ def outcomes(
         return Outcomes(
             Counter(*counted, labels, registry=registry),
             Histogram(*timed, labels, buckets=bounds, registry=registry),
+            labels,
             bounds,
         )
     tallies = Tallies(counted, timed, labels, bounds)

@@ -30,6 +30,8 @@ def share(place: int) -> None:
     they never go down, and there are no more files than places.
     """
     forget_worker(place)
+    # prometheus_client has no documented way to name a process by anything but its pid, which would leave one set of
+    # files for every worker that ever ran. pyproject.toml therefore bounds its version from above.
     values.ValueClass = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
 
 

@@ -17,7 +17,7 @@ class StateMetrics:
 
     __slots__ = ("_failures", "_fallbacks", "degraded")
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
         self.degraded = Gauge(
             "rcp_gateway_state_degraded",
             "1 while the shared state is not at hand; of several workers, how many of them.",

@@ -5,7 +5,7 @@ its own, and the engine is told that one. It decides what spans are called and h
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from opentelemetry import trace as otel
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
-
-EXPORT_SECONDS = 3.0
-"""What a collector is given to take spans; later ones are lost, and no request waits for it."""
 
 _PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
 _STATE = re.compile(rb"[ -~]{1,512}")
@@ -140,7 +137,7 @@ class Tracing:
         return Span(started, b"" if above is None else above.trace.state)
 
     def close(self) -> None:
-        """Send what is left; takes some seconds if nobody is there to take it."""
+        """Send what is left; takes a second at most if nobody is there to take it."""
         self._provider.shutdown()
 
     def __repr__(self) -> str:
@@ -169,21 +166,24 @@ def _remote(sent: Trace | None, trace_id: object, provider: "TracerProvider") ->
     return set_span_in_context(NonRecordingSpan(found), Context())
 
 
-def tracing_to(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
+def tracing_to(
+    endpoint: str, ratio: float, service: str, version: str, lost: Callable[[int], None] = lambda spans: None
+) -> Tracing:
     """Spans for a collector of OTLP over HTTP, in a thread of their own. `ratio`: what share of traces begins here.
 
-    Callers decide for the traces that they began. Raises ModuleNotFoundError if OpenTelemetry is not installed.
+    Callers decide for the traces that they began. `lost` is told how many spans the collector did not take. Raises
+    ModuleNotFoundError if OpenTelemetry is not installed.
     """
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    from app.telemetry.span_export import SpanExport
 
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)),
         resource=Resource.create({"service.name": service, "service.version": version}),
         shutdown_on_exit=False,
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS)))
+    provider.add_span_processor(SpanExport(endpoint, lost))
     return Tracing(provider)

@@ -13,11 +13,11 @@ from typing import Any
 
 import uvicorn
 
-from app.api.doorkeeper import Doorkeeper
-from app.api.wire import DoorProtocol
 from app.engines.connection import Connection
 from app.engines.pool import Pool
 from app.main import build_app
+from app.server.http_protocol import HttpProtocol
+from app.server.lifecycle import Doorkeeper
 from tests.fuzz.requests import KEY
 from tests.support.log_lines import LogLines, own_log
 from tests.support.running_gateway import Json, lifespan, made_state, until
@@ -145,7 +145,7 @@ class FuzzedGateway:
         self.state = state
         self._log = log
         self._config = uvicorn.Config(
-            app, http=DoorProtocol, lifespan="off", ws="none", log_config=None, access_log=False
+            app, http=HttpProtocol, lifespan="off", ws="none", log_config=None, access_log=False
         )
         self._config.load()
         self._server = Doorkeeper(self._config, state).server_state
@@ -153,15 +153,14 @@ class FuzzedGateway:
     async def converse(self, pieces: list[bytes]) -> list[tuple[int, bytes]]:
         """Status and body of every answer on one connection. Raises Broken."""
         line: Any = CallerLine()
-        protocol = DoorProtocol(self._config, self._server, {})
+        protocol = HttpProtocol(self._config, self._server, {})
         protocol.connection_made(line)
         for piece in pieces:
             if not line.closed:
                 protocol.data_received(piece)
                 await asyncio.sleep(0)
         await self._settle()
-        cycle = protocol.cycle
-        if cycle is not None and not cycle.more_body and not cycle.response_complete and not line.closed:
+        if protocol.owes_answer and not line.closed:
             raise Broken(f"a whole request was not answered within {LONG:g} s")
         protocol.connection_lost(None)
         await self._settle()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +261,63 @@ async def test_idle_connections_cost_nobody_a_place(engines: Any, tmp_path: Path
         for _, writer in idle:
             writer.close()
     assert "Traceback" not in gateway.text
+
+
+STRANGERS = {
+    "one byte": b"P",
+    "half a head": b"POST /rcp HTTP/1.1\r\nhost: g\r\n",
+    "half a body": b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 100\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+async def test_unfinished_requests_cost_nobody_a_place(engines: Any, tmp_path: Path, name: str) -> None:
+    """Callers that begin a request and go no further hold no places: probes are answered at once, whoever comes, and
+    requests as soon as the oldest of those callers can be let go."""
+    async with gateway_process(tmp_path, [entry("e", await engines())], descriptors=64) as gateway:
+        strangers = []
+        for _ in range(120):
+            strangers.append(await asyncio.open_connection("127.0.0.1", gateway.port))
+            strangers[-1][1].write(STRANGERS[name])
+        for path in (b"/livez", b"/readyz", b"/metrics") * 3:
+            probe = b"GET %b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n" % path
+            assert (await plain(gateway.port, probe))[0] == 200
+        body = json.dumps(PING).encode()
+        ping = b"POST /rcp HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        async with asyncio.timeout(PATIENCE):
+            while (await plain(gateway.port, ping))[0] != 200:
+                pass
+        for _, writer in strangers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+    assert "Traceback" not in gateway.text
+
+
+async def test_a_spare_place_is_not_held(engines: Any) -> None:
+    """Above the bound a connection has to send its head within two seconds, or is closed."""
+    async with (
+        listening([entry("e", await engines())], {"server": {"max_connections": 1}}) as (_, port),
+        asking(port, PING) as reader,
+    ):
+        await reader.head()
+        stranger, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HT")
+        async with asyncio.timeout(PATIENCE):
+            assert await stranger.read() == b""
+        writer.close()
+
+
+async def test_an_address_has_a_share_of_the_places(engines: Any) -> None:
+    """Connections of one address above its bound serve probes only, unless the address is a trusted proxy's."""
+    settings = {"server": {"max_connections_per_address": 2}}
+    for proxies, status in (([], 503), (["127.0.0.0/8"], 200)):
+        settings["server"]["trusted_proxies"] = proxies
+        async with listening([entry("e", await engines())], settings) as (_, port), AsyncExitStack() as stack:
+            for _ in range(2):
+                assert (await (await stack.enter_async_context(asking(port, PING))).head()).status == 200
+            assert (await (await stack.enter_async_context(asking(port, PING))).head()).status == status
+            assert (await plain(port, b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"))[0] == 200
 
 
 @pytest.mark.parametrize("member", [b"[]", b"{}", b'{"a":1}', b'""'], ids=["arrays", "objects", "members", "strings"])

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import asking, listening, question
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import PATIENCE, entry, until
-from tests.support.scripted_engine import hit
+from tests.support.scripted_engine import hang, hit, hits
 
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
 HASTY = {"server": {"message_timeout_seconds": 0.3, "send_timeout_seconds": 0.5}}
@@ -136,12 +138,12 @@ async def test_who_sends_first_and_reads_later_finds_its_answer(
 
 async def test_who_never_stops_sending_is_cut_off(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is thrown away of a refused body is bounded, in bytes and in time."""
-    monkeypatch.setattr("app.api.wire.MAX_DISCARDED", 1_000_000)
+    monkeypatch.setattr("app.server.http_protocol.MAX_DISCARDED_BYTES", 1_000_000)
     async with listening([entry("e", await engines())]) as (_, port):
         head = b"POST /rcp HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n"
         _, sent = await asyncio.to_thread(blocking_caller, port, head, CHUNK, 2000)
         assert not sent
-    monkeypatch.setattr("app.api.corked.LINGER", 0.1)
+    monkeypatch.setattr("app.server.buffered_transport.LINGER_SECONDS", 0.1)
     async with listening([entry("e", await engines())]) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 2000000\r\n\r\n")
@@ -177,3 +179,88 @@ async def test_who_talks_no_http_can_read_why_not(engines: Any) -> None:
     async with listening([entry("e", await engines())]) as (_, port):
         answer, _ = await asyncio.to_thread(blocking_caller, port, b"\x16\x03\x01 no HTTP\r\n\r\n", b"x" * 65_536, 20)
     assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def retrieve(message_id: int = 1) -> bytes:
+    """A whole request."""
+    body = json.dumps(question(None, message_id=message_id)).encode()
+    return b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_a_half_closed_caller_is_answered(engines: Any) -> None:
+    """Who shuts its side down after its requests gets all answers, and then the connection is closed."""
+    async with listening([entry("e", await engines())]) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(retrieve(1) + retrieve(2))
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE):
+            answers = await reader.read()
+        writer.close()
+    assert answers.count(b"HTTP/1.1 200") == 2
+    assert answers.index(b'"id":1,') < answers.index(b'"id":2,')
+
+
+async def test_a_half_closed_caller_is_waited_for(engines: Any, tmp_path: Path) -> None:
+    """It is answered also if that takes long: what asks whether it is still there is an interim answer (100)."""
+    engine = await engines()
+    release = asyncio.Event()
+
+    async def slow(_: Any) -> Any:
+        await release.wait()
+        return {"hits": hits("late")}
+
+    engine.answers["retrieve"] = slow
+    async with gateway_process(tmp_path, [entry("e", engine, timeoutMs=60_000)]) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(retrieve())
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            release.set()
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"late"' in answer
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_caller_that_is_gone_is_not_worked_for(engines: Any, tmp_path: Path, accept: str) -> None:
+    """Who closes its connection instead cancels its request, a plain one and a stream."""
+    engine, quick = await engines(), await engines()
+    engine.answers["retrieve"] = hang
+    entries = [entry("e", engine, timeoutMs=60_000), entry("q", quick)]
+    settings = {"retrieve": {"deadline_ms": 60_000}}
+    async with gateway_process(tmp_path, entries, settings) as gateway:
+        async with asking(gateway.port, question(), accept=accept) as reader:
+            if accept == "text/event-stream":
+                await (await reader.head()).frame()
+            await until(lambda: len(engine.requests()) == 1)
+        async with asyncio.timeout(PATIENCE):
+            while not [line for line in gateway.log if line.get("outcome") == "cancelled"]:
+                await asyncio.sleep(0.05)
+    assert "Traceback" not in gateway.text
+
+
+async def test_white_space_around_header_values_is_not_part_of_them(engines: Any) -> None:
+    """Host, content coding and all others are read without it (RFC 9110 5.5)."""
+    async with listening([entry("e", await engines())], {"server": {"allowed_hosts": ["g"]}}) as (_, port):
+        lines = b"host: g \t\r\ncontent-encoding: identity \r\nx-request-id:  abc \t\r\nconnection: close \r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /rcp HTTP/1.1\r\n%bcontent-length: %d \r\n\r\n%b" % (lines, len(PING), PING))
+        async with asyncio.timeout(PATIENCE):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"x-request-id: abc\r\n" in answer
+
+
+async def test_nobody_is_redirected(engines: Any) -> None:
+    """A path with a slash too many is 404: a redirect would lead to whatever stands in the Host header."""
+    async with listening([entry("e", await engines())]) as (_, port):
+        for target in (b"/metrics/", b"/livez/", b"/admin/overview/"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET %b HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n" % target)
+            answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 404"), target
+            assert b"evil" not in answer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.api.doorkeeper import Doorkeeper
 from app.api.stages import Stage
+from app.server.lifecycle import Doorkeeper
 from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import PATIENCE, asking, listening, question
 from tests.support.running_gateway import entry, http_client, until
@@ -54,7 +54,7 @@ async def test_it_parts_from_its_callers_before_it_accepts_no_more(
     engines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the end every answer says `Connection: close`, on connections that were there and on new ones (B118)."""
-    monkeypatch.setattr("app.api.doorkeeper.PARTING_SECONDS", PATIENCE)
+    monkeypatch.setattr("app.server.lifecycle.PARTING_SECONDS", PATIENCE)
     made: list[Doorkeeper] = []
 
     def kept(*of: Any) -> Doorkeeper:
@@ -178,7 +178,7 @@ async def test_who_has_just_connected_may_still_ask(
     engines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that was made in the last moment is not closed under its first request (B118)."""
-    monkeypatch.setattr("app.api.wire.FIRST_REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr("app.server.http_protocol.FIRST_REQUEST_SECONDS", PATIENCE)
     async with AsyncExitStack() as stack:
         _, port = await stack.enter_async_context(listening([entry("e", await engines())]))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

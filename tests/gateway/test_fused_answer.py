@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.telemetry import overlap
 from tests.support.running_gateway import entry, running, until
 from tests.support.scripted_engine import hit, hits
 
@@ -70,8 +71,9 @@ async def test_a_namespace_keeps_unrelated_corpora_apart(engines: Any) -> None:
     assert set(map(str, ids(result))) == {"docs:7", "7"}
 
 
-async def test_an_id_collision_is_counted(engines: Any) -> None:
-    """A same id with clearly different texts from two engines is counted, and said once per pair."""
+async def test_an_id_collision_is_counted(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A same id with clearly different texts from two engines is counted in every sampled answer."""
+    monkeypatch.setattr(overlap, "LOOK_SECONDS", 0.0)  # every answer is sampled
     one = await engines(results=[hit("7", text="the cat sat on the mat and purred all day long")])
     two = await engines(results=[hit("7", text="quarterly revenue grew by nine percent in Europe")])
     async with running([entry("one", one), entry("two", two)]) as gateway:

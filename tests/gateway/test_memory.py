@@ -1,5 +1,6 @@
 """`memory/build` and `memory/recall`: which engine builds, names that carry their engine, clues of several engines."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -270,13 +271,24 @@ async def test_where_nobody_may_be_asked(engines: Any) -> None:
 
 
 async def test_a_recall_tells_its_progress(engines: Any) -> None:
-    """As an event stream, with the hits so far."""
+    """As an event stream, with the hits so far until the last engine has ended."""
+    first_told = asyncio.Event()
+
+    async def later(asked: Any) -> Any:
+        await first_told.wait()
+        return {"clues": []}
+
     engine = await remembering(engines, recall={"clues": [{"query": "c"}], "hits": hits("a")})
+    slow = await remembering(engines, recall=later)
     params = {"query": "q", "_meta": {"progressToken": "t"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "memory/recall", "params": params}
-    async with listening([entry("mem", engine)]) as (_, port), asking(port, message) as reader:
+    entries = [entry("mem", engine), entry("slow", slow)]
+    async with listening(entries) as (_, port), asking(port, message) as reader:
         await reader.head()
-        recall, fuse = await reader.progress(), await reader.progress()
+        recall = await reader.progress()
+        first_told.set()
+        end, fuse = await reader.progress(), await reader.progress()
         last = await reader.message()
-    assert (recall["stage"], fuse["stage"]) == ("recall", "fuse")
+    assert (recall["stage"], end["stage"], fuse["stage"]) == ("recall", "recall", "fuse")
     assert ids(recall["partial"]) == ids(last["result"]) == ["a"]
+    assert "partial" not in end

@@ -3,8 +3,10 @@
 import time
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.telemetry import overlap
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import RunningGateway, entry, running
 from tests.support.scripted_engine import hit
@@ -17,8 +19,9 @@ async def series(gateway: RunningGateway) -> set[tuple[str, frozenset[tuple[str,
     return {(sample.name, frozenset(sample.labels.items())) for family in families for sample in family.samples}
 
 
-async def test_answers_are_counted_by_what_they_share_and_lack(engines: Any) -> None:
+async def test_answers_are_counted_by_what_they_share_and_lack(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap by pair, the engines' own confidence of their first hit, and why an engine is missing (B114)."""
+    monkeypatch.setattr(overlap, "LOOK_SECONDS", 0.0)  # every answer is sampled
     one, two, sick = await engines(), await engines(), await engines()
     one.answers["retrieve"] = {"hits": [{**hit("x", 0.9), "confidence": 0.85}, hit("y", 0.8)]}
     two.answers["retrieve"] = {"hits": [{**hit("x", 0.7), "confidence": 0.15}, {"id": "no score"}]}

@@ -1,5 +1,6 @@
 """Trust in content: never raised, lowered where the registry says so, and hints about what hits say."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -93,19 +94,30 @@ async def test_dropping(engines: Any) -> None:
 
 async def test_partial_answers_are_screened_as_well() -> None:
     """What is left out of the answer stands in no progress either."""
+    first_told = asyncio.Event()
+
+    async def later(asked: Any) -> Any:
+        await first_told.wait()
+        return {"hits": []}
+
     engine = await ScriptedEngine(results=[hit(0, 0.9, text=BAD), hit(1, 0.8, text="good")]).start()
+    slow = await ScriptedEngine().start()
+    slow.answers["retrieve"] = later
     try:
         async with (
-            listening([entry("e", engine)], {"screen": {"injection": "drop"}}) as (_, port),
+            listening([entry("e", engine), entry("slow", slow)], {"screen": {"injection": "drop"}}) as (_, port),
             asking(port, question()) as reader,
         ):
             await reader.head()
-            messages = []
+            messages = [await reader.message()]
+            assert messages[0]["params"]["partial"]["hits"]
+            first_told.set()
             while (message := await reader.message()) is not None:
                 messages.append(message)
     finally:
         await engine.stop()
-    assert len(messages) > 1
+        await slow.stop()
+    assert len(messages) > 2
     assert "Ignore all" not in json.dumps(messages)
 
 

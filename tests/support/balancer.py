@@ -7,12 +7,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+WHOLE = 65_536
+"""Bytes that are passed on at a time where that is not to matter."""
+
 
 class Balancer:
     """Round robin over some ports; `port` is its own, and `routes` tells where each caller's connection went."""
 
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, ports: list[int], packet: int = WHOLE) -> None:
+        """`packet`: bytes of requests that are passed on at a time."""
         self.port = 0
+        self._packet = packet
         self.routes: dict[int, int] = {}
         """Port of a caller's end -> port of the gateway."""
         self._ports = ports
@@ -26,7 +31,10 @@ class Balancer:
         self._tasks.add(task)
         try:
             there_reader, there = await self._connected(writer.get_extra_info("peername")[1])
-            pieces = [asyncio.create_task(_pass(reader, there)), asyncio.create_task(_pass(there_reader, writer))]
+            pieces = [
+                asyncio.create_task(_pass(reader, there, self._packet)),
+                asyncio.create_task(_pass(there_reader, writer)),
+            ]
             try:
                 await asyncio.wait(pieces, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -58,17 +66,19 @@ class Balancer:
         raise ConnectionRefusedError
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, packet: int = WHOLE) -> None:
     with suppress(OSError):
-        while data := await reader.read(65536):
+        while data := await reader.read(packet):
             writer.write(data)
             await writer.drain()
+            if packet != WHOLE:
+                await asyncio.sleep(0.001)  # as long as small packets take, so that they are not joined again
 
 
 @asynccontextmanager
-async def balanced(*ports: int) -> AsyncIterator[Balancer]:
+async def balanced(*ports: int, packet: int = WHOLE) -> AsyncIterator[Balancer]:
     """A balancer in front of these ports for as long as a block runs."""
-    balancer = Balancer(list(ports))
+    balancer = Balancer(list(ports), packet)
     server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
     balancer.port = server.sockets[0].getsockname()[1]
     try:

@@ -13,10 +13,10 @@ from typing import Any
 
 import uvicorn
 
-from app.api.doorkeeper import Doorkeeper
 from app.api.state import GatewayState
-from app.api.wire import DoorProtocol
 from app.main import build_app
+from app.server.http_protocol import HttpProtocol
+from app.server.lifecycle import Doorkeeper
 from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 EVENTS = "application/json, text/event-stream"
@@ -40,7 +40,7 @@ async def listening(
     if send_buffer is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     options = uvicorn.Config(
-        build_app(state), http=DoorProtocol, lifespan="on", ws="none", log_config=None, access_log=False
+        build_app(state), http=HttpProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
     server = Doorkeeper(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
-from app.api.doorkeeper import Doorkeeper
-from app.api.wire import DoorProtocol
 from app.main import build_app
+from app.server.http_protocol import HttpProtocol
+from app.server.lifecycle import Doorkeeper
 from tests.support.running_gateway import PATIENCE, Json, RunningGateway, http_client, made_state, until
 
 
@@ -24,7 +24,7 @@ async def mounted(
     wishes["server"] = {"public_url": url, **wishes.get("server", {})}
     state = made_state(entries, wishes, fingerprint)
     options = uvicorn.Config(
-        build_app(state), http=DoorProtocol, lifespan="on", ws="none", log_config=None, access_log=False
+        build_app(state), http=HttpProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
     server = Doorkeeper(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

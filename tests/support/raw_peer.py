@@ -207,6 +207,7 @@ class MutePeer:
     def __init__(self) -> None:
         self.awake = False
         self.open_lines = 0
+        self.lines: set[asyncio.Transport] = set()
         self.taken = 0
         self.url = ""
         self._server: asyncio.Server | None = None
@@ -219,7 +220,11 @@ class MutePeer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._server is not None
+        for _ in range(5):  # what the kernel has accepted becomes a connection, and one that was left ends
+            await asyncio.sleep(0)
         self._server.close()
+        for line in tuple(self.lines):
+            line.abort()
         await self._server.wait_closed()
 
 
@@ -229,6 +234,7 @@ class _MuteLine(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._peer.lines.add(transport)
         self._peer.open_lines += 1
         self._peer.taken += 1
 
@@ -238,4 +244,5 @@ class _MuteLine(asyncio.Protocol):
             self._transport.write(http_answer(rpc_answer(message["id"], message["params"])))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._peer.lines.discard(self._transport)
         self._peer.open_lines -= 1

@@ -40,14 +40,15 @@ def redis_server() -> Iterator[str]:
             [*command, "--dir", place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
         )
         try:
-            _wait_for(process, port)
+            wait_for_redis(process, port)
             yield f"redis://127.0.0.1:{port}/0"
         finally:
             process.terminate()
             process.wait()
 
 
-def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
+def wait_for_redis(process: "subprocess.Popen[bytes]", port: int) -> None:
+    """Wait until the server accepts connections; fail the test if it does not."""
     until = time.monotonic() + START_SECONDS
     while True:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

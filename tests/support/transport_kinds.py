@@ -4,14 +4,19 @@ A behaviour is a name, so that an engine in another process can be told it on it
 wire joins the suite by appending to KINDS a class with the same two methods.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, Protocol
 
 from app.engines.http import HttpTransport
-from app.engines.httpx_client import HttpxTransport
+from app.engines.http2 import Http2Transport
 from app.engines.transport import Transport
 from app.settings.schema import EngineEntry, EnginesSettings
+from tests.support.authority import Authority
+from tests.support.http2_peer import Http2Peer, PeerStream
 from tests.support.raw_peer import Line, RawPeer, Script, http_answer, rpc_answer, rpc_error
 
 Behaviour = Literal[
@@ -51,6 +56,33 @@ class HttpKind:
                 await transport.close()
 
 
+class Http2Kind:
+    """RCP over HTTP/2."""
+
+    name = "http2"
+
+    @asynccontextmanager
+    async def meet(self, behaviour: Behaviour, **settings: Any) -> AsyncIterator[Transport]:
+        async def script(stream: PeerStream) -> None:
+            first = len(stream.connection.peer.requests) == 1
+            if behaviour in ("silent first", "slow first") and first:
+                await asyncio.Event().wait()
+            elif behaviour == "dies":
+                stream.connection.hang_up()
+            else:
+                await stream.answer(_body(behaviour, stream.id, stream.message["params"]))
+
+        with TemporaryDirectory() as folder:
+            authority = Authority(Path(folder))
+            async with Http2Peer(authority, script) as peer:
+                entry = EngineEntry(id="docs", url=peer.url, client="httpx", tls=authority.trusted)
+                transport = Http2Transport(entry, EnginesSettings(**settings))
+                try:
+                    yield transport
+                finally:
+                    await transport.close()
+
+
 def script_of(behaviour: Behaviour) -> Script:
     """What a peer with that behaviour does on each connection."""
 
@@ -87,5 +119,5 @@ Listen = Callable[..., Awaitable[RawPeer]]
 Reach = Callable[..., Transport]
 """Fixture: a transport to a raw peer or URL, closed at the end."""
 
-HTTP_KINDS = (HttpKind("http", HttpTransport), HttpKind("httpx", HttpxTransport))
-KINDS: tuple[Kind, ...] = HTTP_KINDS
+HTTP_KINDS = (HttpKind("http", HttpTransport), HttpKind("no http2", Http2Transport))
+KINDS: tuple[Kind, ...] = (*HTTP_KINDS, Http2Kind())

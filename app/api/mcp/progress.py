@@ -6,7 +6,7 @@ refuses to know how a notification travels.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 """(progress, total, message)."""
@@ -16,6 +16,9 @@ class Telling:
     """The notifications of one tool call; a federation Listener. `end` must always be called."""
 
     __slots__ = ("_answered", "_report", "_waiting", "_writer")
+
+    ready: ClassVar[bool] = False
+    """Lists of hits are not for here."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

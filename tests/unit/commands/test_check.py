@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,33 @@ def test_one_engine_under_two_ids_is_a_warning(files: Path, run: Run) -> None:
     result = run("check", "--registry", "rcp.json")
     assert result.exit_code == 0
     assert "warning: engines 'a' and 'b' have the same address" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "words"),
+    [
+        ("", ("--connect",), "error: state.url: connection refused"),
+        ("?socket_timeout=abc", (), "state.url: has a bad parameter"),
+        ("?nonsense=1", (), "state.url: has a parameter after ? that is not known"),
+    ],
+)
+def test_a_redis_that_cannot_be_used(files: Path, run: Run, query: str, options: tuple[str, ...], words: str) -> None:
+    """Bad parameters are found without a connection; with --connect Redis is reached. Exit code 1, and no password."""
+    _write(files, {"id": "b", "command": ["x"], "enabled": False})
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        (files / "g.yaml").write_text(f"state: {{url: 'redis://u:SECRET@127.0.0.1:{port}/0{query}'}}")
+        result = run("check", "--registry", "rcp.json", "--config", "g.yaml", *options)
+    assert result.exit_code == 1
+    assert words in " ".join(result.stderr.split())
+    assert "SECRET" not in result.output
+
+
+def test_a_redis_that_is_well(files: Path, run: Run, redis_url: str) -> None:
+    """With --connect it is said that Redis can be written to; without, it is not asked."""
+    _write(files, {"id": "b", "command": ["x"], "enabled": False})
+    (files / "g.yaml").write_text(f"state: {{url: '{redis_url}'}}")
+    well = "ok: state.url: Redis can be reached and written to"
+    assert well in run("check", "--registry", "rcp.json", "--config", "g.yaml", "--connect").stdout
+    assert well not in run("check", "--registry", "rcp.json", "--config", "g.yaml").stdout

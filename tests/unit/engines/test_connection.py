@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from app.engines.connection import MAX_HEAD_BYTES, Connection
 from app.engines.transport import Severed
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation, ResponseTooLarge, TlsFailed
+from app.resilience import yield_limiter
+from app.resilience.byte_budget import HELD, ByteBudget
 from tests.support.raw_peer import chunked_answer, http_answer
+from tests.support.virtual_time import turns
 
 
 class Socket:
@@ -20,6 +23,13 @@ class Socket:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.aborted = False
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -54,6 +64,45 @@ FRAMED = {
     "interim": b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(b"hello"),
     "trailer": chunked_answer(b"hello")[:-2] + b"X: y\r\n\r\n",
 }
+
+
+async def test_a_long_answer_waits_for_the_next_turn(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a turn of the loop has lasted long enough no more is read in it; a whole answer has nothing to wait for."""
+    now = iter(range(1000))
+    monkeypatch.setattr(yield_limiter, "perf_counter", lambda: float(next(now)))
+    connection, sock = wire
+    answer = http_answer(b"x" * 100)
+    waiter = connection.ask(b"question")
+    connection.data_received(answer[:80])
+    assert sock.reading  # the first piece of a turn
+    connection.data_received(answer[80:90])
+    assert not sock.reading
+    await turns(2)
+    assert sock.reading
+    connection.data_received(answer[90:])
+    assert sock.reading
+    assert waiter.result() == b"x" * 100
+
+
+async def test_a_connection_without_an_answer_to_come_keeps_no_body(wire: Wire) -> None:
+    """An idle connection does not hold the megabytes that came over it; what was held is the request's."""
+    connection, sock = wire
+    budget = ByteBudget(50)
+    first, second = budget.try_enter(), budget.try_enter()
+    assert first is not None
+    assert second is not None
+    first.take(10)
+    before = HELD.set(second)
+    waiter = connection.ask(b"question")
+    HELD.reset(before)
+    answer = http_answer(b"x" * 100)
+    connection.data_received(answer[:-20])
+    assert not sock.reading  # 90 of 50 are held, and another request is older
+    first.release()
+    assert sock.reading
+    connection.data_received(answer[-20:])
+    assert waiter.result() == b"x" * 100
+    assert (second.held, connection._body) == (100, None)
 
 
 async def test_request_is_one_write(wire: Wire) -> None:

@@ -92,9 +92,9 @@ async def test_close_ends_calls_under_way(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["wrong id", "garbage", "no object", "no result", "empty", "dies"])
-async def test_nonsense_is_a_protocol_violation(client: HttpKind, behaviour: Any) -> None:
+async def test_nonsense_is_a_protocol_violation(kind: Kind, behaviour: Any) -> None:
     """HTML, an array, nothing, another's id, a hang-up: the leg fails with class protocol and no code."""
-    async with client.meet(behaviour) as transport:
+    async with kind.meet(behaviour) as transport:
         with pytest.raises(ProtocolViolation) as caught:
             await transport.call("retrieve", {})
     assert caught.value.code is None

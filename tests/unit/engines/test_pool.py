@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.engines.dialer import Dialer
 from app.engines.endpoint import Endpoint
 from app.engines.pool import Pool
 from app.engines.resolver import Resolver
@@ -51,7 +52,9 @@ class Pools:
         self.made: list[Pool] = []
 
     def __call__(self, url: str, resolver: Resolver | None = None, **settings: Any) -> Pool:
-        pool = Pool(Endpoint.of(url), EnginesSettings(**settings), lambda: None, resolver or Resolver(), self.clock)
+        endpoint = Endpoint.of(url)
+        dialer = Dialer(endpoint, resolver or Resolver(), 2000)
+        pool = Pool(endpoint, EnginesSettings(**settings), lambda: None, dialer, self.clock)
         self.made.append(pool)
         return pool
 
@@ -262,7 +265,8 @@ async def test_trust_that_cannot_be_had(listen: Listen, clock: Clock) -> None:
     def tls() -> ssl.SSLContext:
         raise ConnectFailed("no context")
 
-    pool = Pool(Endpoint.of(peer.url), EnginesSettings(), tls, Resolver(), clock)
+    endpoint = Endpoint.of(peer.url)
+    pool = Pool(endpoint, EnginesSettings(), tls, Dialer(endpoint, Resolver(), 2000), clock)
     with pytest.raises(ConnectFailed):
         await pool.dial()
     await pool.close()

@@ -10,7 +10,7 @@ import pytest
 from app.engines import registry
 from app.engines.engine import RemoteEngine
 from app.engines.http import HttpTransport
-from app.engines.httpx_client import HttpxTransport
+from app.engines.http2 import Http2Transport
 from app.engines.registry import EngineSet, Warmed, open_transport, probe
 from app.engines.stdio import StdioTransport
 from app.protocol.errors import ConnectFailed, LegError, LegTimeout
@@ -100,7 +100,7 @@ async def test_close_without_start(wires: dict[str, FakeTransport]) -> None:
     ("entry", "kind"),
     [
         (entry_of("a"), HttpTransport),
-        (entry_of("a", client="httpx"), HttpxTransport),
+        (entry_of("a", client="httpx"), Http2Transport),
         (EngineEntry(id="a", command=[sys.executable, "-c", ""]), StdioTransport),
     ],
     ids=["http", "httpx", "stdio"],

@@ -1,5 +1,6 @@
 """What the journey tells its watchers: numbers for every leg, one log line per pair that collides, never a text."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from app.fusion.ranked import FusionOptions, RankedList
 from app.fusion.strategies import fuse
 from app.protocol.errors import LEG_KINDS, LegTimeout
 from app.telemetry.metrics import Metrics
+from app.telemetry.overlap import LOOK_SECONDS
 from tests.support.fake_engine import Json, hit, hits
 from tests.support.log_lines import LogLines, own_log
 
@@ -77,31 +79,35 @@ def test_overhead_is_what_the_longest_leg_does_not_explain(metrics: Metrics) -> 
     """The overhead of a retrieve is its time less its longest leg, and never negative."""
     witness = Witness(metrics)
     outcomes = [answered("a", {"hits": []}, 0.25, 1), failed("b", LegTimeout("slow"), 0.5)]
-    witness.retrieved(PLAN, outcomes, None, 0.75)
+    witness.retrieved(outcomes, 0.75)
     assert value(metrics, "overhead_seconds_sum") == 0.25
-    witness.retrieved(PLAN, outcomes, None, 0.4)
+    witness.retrieved(outcomes, 0.4)
     assert value(metrics, "overhead_seconds_sum") == 0.25
     assert value(metrics, "overhead_seconds_count") == 2
-    witness.retrieved(PLAN, [], None, 0.1)
+    witness.retrieved([], 0.1)
     assert value(metrics, "overhead_seconds_count") == 2
 
 
 def test_merged_copies_are_counted(metrics: Metrics) -> None:
     """Copies merged into one hit are counted, within a list and across lists."""
-    Witness(metrics).retrieved(PLAN, [], fused(a=hits("x", "x", "y"), b=hits("y")), 0.1)
+    Witness(metrics).served(PLAN, [], fused(a=hits("x", "x", "y"), b=hits("y")), [])
     assert value(metrics, "duplicates_merged_total") == 2
 
 
-def test_collisions_are_counted_always_and_logged_once_per_pair(metrics: Metrics, log: LogLines) -> None:
-    """Two engines that give one id to clearly different texts are counted each time and logged once, without text."""
-    witness = Witness(metrics)
+def test_collisions_are_counted_in_sampled_answers_and_logged_once_per_pair(metrics: Metrics, log: LogLines) -> None:
+    """Two engines that give one id to clearly different texts are counted, logged once, and looked for now and then."""
+    now = 0.0
+    witness = Witness(metrics, lambda: now)
     clash = fused(
         a=[hit("1", text=LONG + "apples and pears " * 9)],
         b=[hit("1", text="Entirely unlike: " + "zinc, tin, iron " * 9)],
     )
     for _ in range(3):
-        witness.retrieved(PLAN, [], clash, 0.1)
+        witness.served(PLAN, [], clash, [])
+        witness.served(PLAN, [], clash, [])  # too soon after the one before
+        now += LOOK_SECONDS
     assert value(metrics, "id_collisions_total") == 3
+    assert value(metrics, "duplicates_merged_total") == 6
     (line,) = log.lines
     assert (line["event"], line["level"], line["engines"]) == ("id_collision", "warning", ["a", "b"])
     assert "idNamespace" in line["remedy"]
@@ -113,20 +119,20 @@ def test_only_what_is_answered_is_looked_at(metrics: Metrics) -> None:
     """Collisions below the k that is answered are nobody's concern."""
     clash = [hit("x", text=LONG), hit("1", text=LONG + "apples and pears " * 9)]
     other = [hit("x", text=LONG), hit("1", text="Entirely unlike: " + "zinc, tin, iron " * 9)]
-    Witness(metrics).retrieved(Plan((), (), 1, FusionOptions()), [], fused(a=clash, b=other), 0.1)
+    Witness(metrics).served(Plan((), (), 1, FusionOptions()), [], fused(a=clash, b=other), [])
     assert value(metrics, "id_collisions_total") == 0
 
 
 def test_memory_of_pairs_is_bounded(metrics: Metrics, log: LogLines, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many pairs are remembered as logged and no more; what is beyond is only counted."""
     monkeypatch.setattr(module, "MAX_PAIRS", 1)
-    witness = Witness(metrics)
+    witness = Witness(metrics, itertools.count().__next__)
 
     def clash(*engines: str) -> Any:
         texts = (LONG + "apples and pears " * 9, "Entirely unlike: " + "zinc, tin, iron " * 9)
         return fused(**{engine: [hit("1", text=text)] for engine, text in zip(engines, texts, strict=True)})
 
-    witness.retrieved(PLAN, [], clash("a", "b"), 0.1)
-    witness.retrieved(PLAN, [], clash("b", "c"), 0.1)
+    witness.served(PLAN, [], clash("a", "b"), [])
+    witness.served(PLAN, [], clash("b", "c"), [])
     assert len(log.lines) == 1
     assert value(metrics, "id_collisions_total") == 2

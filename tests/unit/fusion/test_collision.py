@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.fusion.collision import clashing, unrelated
+from app.fusion.collision import FIRST_CHARACTERS, clashing, unrelated
 from app.fusion.ranked import RankedList
 
 FOX = "the quick brown fox jumps over a lazy dog"
@@ -16,7 +16,7 @@ def _clashes(*texts: Any, namespaces: tuple[str | None, ...] = (None,) * 4) -> l
         (RankedList(engine, [], namespace=namespace), 1, {"id": 7, "text": text})
         for engine, text, namespace in zip("abcd", texts, namespaces, strict=False)
     ]
-    return list(clashing(copies, ()))
+    return clashing(copies)
 
 
 def test_equal_texts_never_clash() -> None:
@@ -24,9 +24,37 @@ def test_equal_texts_never_clash() -> None:
     assert _clashes(FOX, FOX, FOX) == []
 
 
-def test_every_pair_of_unrelated_texts_clashes() -> None:
-    """Each engine against each that holds something else."""
+def test_each_copy_is_compared_with_the_richest_one() -> None:
+    """Whoever holds something else than the text that is served clashes with the engine that gave it."""
     assert _clashes(FOX, MONEY, FOX) == [("a", "b"), ("b", "c")]
+    assert _clashes(MONEY, FOX, FOX, MONEY) == [("a", "b"), ("a", "c")]
+
+
+class Counted(str):
+    """A text that counts how many characters of it were folded."""
+
+    folded = 0
+
+    def __getitem__(self, part: Any) -> "Counted":
+        return Counted(super().__getitem__(part))
+
+    def casefold(self) -> str:
+        Counted.folded += len(self)
+        return super().casefold()
+
+
+def test_the_work_is_linear_in_copies_and_bounded_in_text() -> None:
+    """Of megabytes of text some hundred characters are folded, once for each copy, however many there are."""
+    kept, other = Counted(f"{MONEY} " * 20_000), Counted(f"{FOX} " * 20_000)
+    Counted.folded = 0
+    assert unrelated(kept, other)
+    assert Counted.folded == 2 * FIRST_CHARACTERS
+
+
+def test_texts_with_an_early_excerpt_are_one_document() -> None:
+    """The search for the shorter text in the longer one looks at its beginning only."""
+    words = [f"w{number}" for number in range(500)]
+    assert not unrelated(" ".join(words), " ".join(words[200:300]))
 
 
 @pytest.mark.parametrize("absent", [None, "", 7])

@@ -181,15 +181,15 @@ def _shared(one: Any, other: Any, **wishes: Any) -> Fusion:
 
 
 def test_one_id_with_two_texts_is_a_collision() -> None:
-    """Named once, engines in order, with the id."""
-    assert _shared(*APART).collisions(0, 10) == [("a", "b", "7")]
+    """Named once, engines in order."""
+    assert _shared(*APART).collisions(0, 10) == [("a", "b")]
 
 
 def test_collisions_are_looked_for_only_where_asked() -> None:
-    """Outside the slice, for known pairs and under other identities nothing is looked at."""
+    """Outside the slice, beyond so many copies and under other identities nothing is looked at."""
     fusion = _shared(*APART)
     assert fusion.collisions(1, 10) == []
-    assert fusion.collisions(known={("a", "b")}) == []
+    assert fusion.collisions(0, 10, most=0) == []
     hits = [{"id": 7, "score": 1, "text": text, "citation": {"uri": "u"}} for text in APART]
     by_uri = fuse([RankedList("a", hits[:1]), RankedList("b", hits[1:])], FusionOptions(identity="uri"))
     assert (len(by_uri), by_uri.collisions()) == (1, [])

@@ -2,13 +2,21 @@
 
 import asyncio
 import gzip
+import io
+import json
+import socket
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import ClassVar
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from app.protocol.envelope import dumps
+from app.telemetry import logs, span_export
 from app.telemetry.traces import OUTGOING, Trace, enter, read_trace, tracing_to
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -86,3 +94,68 @@ async def test_spans_reach_a_collector(ratio: float, kept: list[str]) -> None:
         (service,) = [mark for mark in sent[0].resource.attributes if mark.key == "service.name"]
         assert service.value.string_value == "gate"
         assert [span.status.message for span in spans if span.name == "leg docs"] == ["timeout"]
+
+
+class HungCollector:
+    """Accepts connections and never answers."""
+
+    def __enter__(self) -> str:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1/traces"
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._socket.close()
+
+
+def test_a_collector_that_hangs_delays_no_shutdown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Closing ends within the bound; the spans are counted as lost, in one line of the gateway's own form."""
+    lost: list[int] = []
+    logs.configure("json", "info", dumps, stream := io.StringIO())
+    with HungCollector() as endpoint:
+        tracing = tracing_to(endpoint.replace("//", "//user:SECRET@"), 1.0, "gate", "1.2", lost.append)
+        for _ in range(3):
+            tracing.serve("retrieve", "r-1", None).end("ok", well=True)
+        closing = Thread(target=tracing.close)
+        closing.start()
+        closing.join(span_export.FLUSH_SECONDS + 10)
+        assert not closing.is_alive()
+    assert lost == [3]
+    (line,) = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (line["event"], line["level"], line["spans"]) == ("traces_lost", "warning", 3)
+    assert "SECRET" not in stream.getvalue()
+    assert capsys.readouterr().err == ""
+
+
+class Refusing(SpanExporter):
+    """Takes no spans."""
+
+    def __init__(self) -> None:
+        self.asked = Event()
+        self.go = Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.asked.set()
+        self.go.wait(30)
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self.go.set()
+
+
+def test_lost_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans beyond the queue, and those of a batch that is refused, are lost, each counted once."""
+    monkeypatch.setattr(span_export, "MAX_WAITING", 512)
+    lost: list[int] = []
+    exporter = Refusing()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(span_export.SpanExport("http://collector/", lost.append, exporter))
+    tracer = provider.get_tracer("t")
+    for _ in range(512):
+        tracer.start_span("s").end()
+    assert exporter.asked.wait(30)
+    for _ in range(513):
+        tracer.start_span("s").end()
+    assert lost == [1]
+    exporter.go.set()
+    provider.shutdown()
+    assert sum(lost) == 1025

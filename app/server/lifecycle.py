@@ -10,15 +10,16 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import uvicorn
 
-from app.api.doorway import Doorway
+from app.api.origin import Origin
 from app.api.probes import quick_probes
 from app.api.sending import only_probes
 from app.api.stages import Stage, hastened
 from app.api.state import GatewayState
+from app.server.connection_limits import ConnectionLimits
+from app.server.http_protocol import HttpProtocol
 from app.telemetry.logs import logger
 
 LOOK_TICKS = 10
@@ -44,7 +45,7 @@ class Doorkeeper(uvicorn.Server):
     Without any the process's signals are left alone.
     """
 
-    server_state: Doorway
+    server_state: ConnectionLimits  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -58,8 +59,12 @@ class Doorkeeper(uvicorn.Server):
         """`alive` is called when it serves, and about once a second from then on, for as long as the loop turns."""
         super().__init__(config)
         self.stage = Stage.SERVING
-        self.server_state = Doorway(
-            lambda: state.settings.server, state.metrics.door.connection_cut, only_probes, quick_probes(state)
+        self.server_state = ConnectionLimits(
+            lambda: state.settings.server,
+            state.metrics.door.connection_cut,
+            only_probes,
+            quick_probes(state),
+            Origin(state.settings.server.trusted_proxies).counted_address,
         )
         self._state = state
         self._signals = signals or {}
@@ -118,7 +123,7 @@ class Doorkeeper(uvicorn.Server):
         self.server_state.closing = True
         for connection in self._connections():
             if connection.busy:
-                connection.leave()
+                connection.shutdown()
 
     # -- while it serves
 
@@ -142,6 +147,7 @@ class Doorkeeper(uvicorn.Server):
         """Cut connections that keep us waiting for too long, and let the metrics know how many there are."""
         self._alive()
         now = asyncio.get_running_loop().time()
+        self.server_state.close_late_spares(now)
         for connection in self._connections():
             connection.look(now)
         self._state.metrics.door.connections.set(len(self.server_state.connections))
@@ -180,12 +186,9 @@ class Doorkeeper(uvicorn.Server):
 
     async def _adopt(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        protocol: Any = self.config.http_protocol_class
         with suppress(OSError):
             await loop.connect_accepted_socket(
-                lambda: protocol(
-                    config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-                ),
+                lambda: HttpProtocol(self.config, self.server_state, self.lifespan.state, loop),
                 accepted,
                 ssl=self.config.ssl,
             )
@@ -197,7 +200,7 @@ class Doorkeeper(uvicorn.Server):
         while self.server_state.connections or self.server_state.tasks:
             self._alive()
             for connection in self._connections():
-                connection.leave()
+                connection.shutdown()
                 connection.look(loop.time())
             if self.stage is Stage.CUTTING or loop.time() >= until:
                 return False
@@ -217,7 +220,7 @@ class Doorkeeper(uvicorn.Server):
         for connection in self._connections():
             connection.transport.abort()
 
-    def _connections(self) -> list[Any]:
+    def _connections(self) -> list[HttpProtocol]:
         return list(self.server_state.connections)
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 import uvicorn
 
-from app.api.doorkeeper import Doorkeeper
 from app.api.stages import Stage
+from app.server.lifecycle import Doorkeeper
 from tests.support.fake_engine import FakeEngines
 from tests.support.fake_gateway import state_of
 
@@ -19,7 +19,7 @@ async def test_stages_only_go_on() -> None:
     keeper = Doorkeeper(
         uvicorn.Config(lambda: None, log_config=None), state, signals=signals, reload=lambda: asked.append("reload")
     )
-    assert repr(keeper).startswith("<Doorkeeper serving, <Doorway 0/")
+    assert repr(keeper).startswith("<Doorkeeper serving, <ConnectionLimits 0/")
     keeper.hear(signal.SIGHUP)
     keeper.hear(signal.SIGWINCH)
     assert (asked, keeper.stage) == (["reload"], Stage.SERVING)
