@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.__main__ import app
+from app.__main__ import load
 from app.settings.document import read_yaml
 from app.settings.tenants import tenants_in
 
@@ -60,7 +60,7 @@ def test_what_could_not_stand_in_the_file_is_told(run: Run, words: list[str], to
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_the_digest_of_a_key_one_has(end: str) -> None:
     """The line break at the end of a file is no part of the key."""
-    result = CliRunner().invoke(app, ["key", "digest", "--id", "old"], input=f"a-key-of-sixteen{end}")
+    result = CliRunner().invoke(load(), ["key", "digest", "--id", "old"], input=f"a-key-of-sixteen{end}")
     assert result.exit_code == 0
     assert entry_in(result.stdout) == {"id": "old", "sha256": sha256(b"a-key-of-sixteen").hexdigest()}
 
@@ -70,6 +70,6 @@ def test_the_digest_of_a_key_one_has(end: str) -> None:
 )
 def test_what_is_no_key(key: str) -> None:
     """A header instead of a key, and what could never be sent, are refused without being repeated."""
-    result = CliRunner().invoke(app, ["key", "digest"], input=key)
+    result = CliRunner().invoke(load(), ["key", "digest"], input=key)
     assert (result.exit_code, result.stdout) == (1, "")
     assert not key or key not in result.stderr
