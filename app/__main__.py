@@ -14,8 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from app import compiled
-from app.api.beginning import end_on_signals
-from app.commands.failure import Commands
+from app.server.early_signals import end_on_signals
+from app.cli.failures import Commands
 
 COMMANDS = (
     *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
@@ -58,7 +58,7 @@ def _options(
 def _register(name: str) -> None:
     """Let the command's module offer it; where a library for it is missing, offer the explanation in its place."""
     try:
-        importlib.import_module(f"app.commands.{name}").register(app)
+        importlib.import_module(f"app.cli.{name}").register(app)
     except ModuleNotFoundError as missing:
         reason = missing
 

@@ -26,55 +26,56 @@ from fastapi import FastAPI
 from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
-from app.api.answers import ANSWERED
-from app.api.beginning import end_on_signals
-from app.api.browser import OtherSites
+from app.api.methods import ANSWERED
+from app.server.early_signals import end_on_signals
+from app.api.cors import CorsPolicy
 from app.api.console import console
 from app.api.dispatch import Dispatcher
-from app.api.extras import bearers, installed, missing_extras, tracing
-from app.api.guard import Guard
-from app.api.hosts import HostList
-from app.api.listeners import listen, listen_for_metrics
-from app.api.mcp.porch import Porch
+from app.api.optional_features import bearers, installed, missing_extras, tracing
+from app.api.auth.authentication import Authenticator
+from app.api.allowed_hosts import AllowedHosts
+from app.server.listeners import listen, listen_for_metrics
+from app.mcp.lazy_mount import LazyMount
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, tell_of_twins
-from app.api.rpc import RpcDoor
-from app.api.scrape import MetricsPort
-from app.api.sending import Asgi, not_found
-from app.api.stages import AT_ONCE, TOLD, Stage, told
-from app.api.state import GatewayState, Readiness, identity_of
-from app.api.stdio import StdioDoor
-from app.api.tls import door_context
-from app.api.workers import Workers, beating, end_with_parent
+from app.api.rpc import RpcEndpoint
+from app.api.metrics import MetricsPort
+from app.api.responses import Asgi, not_found
+from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
+from app.api.gateway_state import GatewayState, Readiness, identity_of
+from app.api.stdio import StdioEndpoint
+from app.server.tls import door_context
+from app.server.workers import Workers, beating, end_with_parent
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet, Warmed
-from app.engines.witness import EngineWitness
+from app.engines.call_instrumentation import EngineInstrumentation
 from app.federation.idempotency import Idempotency
 from app.federation.membership import Membership
-from app.federation.pages import Pages
-from app.federation.recent import Recent
-from app.federation.witness import Witness
+from app.federation.pagination import Pages
+from app.federation.recent_hits import RecentHits
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol import envelope
 from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
 from app.resilience.byte_budget import ByteBudget
 from app.server.http_protocol import HttpProtocol
-from app.server.lifecycle import Doorkeeper
+from app.server.lifecycle import GatewayServer
 from app.server.preflight import start_faults
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
-from app.settings.source import Files, LoadedRegistry
-from app.settings.tenants import Tenants
-from app.state.alone import ALONE
-from app.state.memory import MemoryStore
+from app.settings.sources import Files, LoadedRegistry
+from app.settings.tenants_file import Tenants
+from app.state.in_memory import ALONE
+from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
-from app.state.store import Sharing
-from app.telemetry import logs, shared
+from app.state.store import StateBackend
+from app.telemetry import logs
+from app.telemetry import worker_metrics
 from app.telemetry.metrics import Metrics
-from app.telemetry.state import StateMetrics
-from app.telemetry.storms import Allowance
+from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.log_rate_limit import LogAllowance
 
 if TYPE_CHECKING:
     pass
@@ -113,7 +114,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=Witness(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
+        witness=RetrieveInstrumentation(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
         readiness=Readiness(engines, sharing),
         admission=Admission(settings.server, metrics.door),
@@ -122,13 +123,13 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
             watch=metrics.held_bytes.set,
             pausing=metrics.paused_answers.inc,
         ),
-        guard=None if tenants is None else Guard(settings, tenants, metrics.callers, bearers(settings), sharing),
+        guard=None if tenants is None else Authenticator(settings, tenants, metrics.callers, bearers(settings), sharing),
         pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
         idempotency=Idempotency.kept(settings.state, sharing),
-        recent=Recent.kept(settings.mcp, sharing),
+        recent=RecentHits.kept(settings.mcp, sharing),
         secret=DeploymentSecret(
             sharing.store("secret", MemoryStore(1, 1), lasting=True) if settings.state.shared else None,
-            os.environ.get(shared.FOLDER),
+            os.environ.get(worker_metrics.FOLDER),
         ),
         sharing=sharing,
     )
@@ -170,20 +171,20 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
         engine_changed,
         child_line,
         engine_moved,
-        lambda engine_id: EngineWitness(engine_id, metrics),
+        lambda engine_id: EngineInstrumentation(engine_id, metrics),
         settings.retrieve.deadline_ms / 1000,
         engine_warmed,
     )
 
 
-def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> Sharing:
-    """With whom the state is shared. Only those who share it pay for loading what that takes."""
+def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
+    """With whom the state is worker_metrics. Only those who share it pay for loading what that takes."""
     if not settings.state.shared:
         return ALONE
-    from app.state.shared import SharedState
+    from app.state.redis_state import RedisState
 
     server = settings.server
-    return SharedState(settings.state, server.id or server.name, identity, metrics)
+    return RedisState(settings.state, server.id or server.name, identity, metrics)
 
 
 async def _close(state: GatewayState) -> None:
@@ -240,23 +241,23 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.router.default = not_found
     dispatcher = Dispatcher(state)
     mcp = _mcp_porch(app, dispatcher, state)
-    door = _closed(RpcDoor(app if mcp is None else mcp, dispatcher, state), state.settings.server)
+    door = _closed(RpcEndpoint(app if mcp is None else mcp, dispatcher, state), state.settings.server)
     port = state.settings.metrics.port
     return MetricsPort(door, state.metrics, port) if port else door
 
 
-def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> Porch | None:
+def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
     """What stands before the door for MCP clients, unless there is none."""
     if state.settings.mcp.enabled is False or not installed("mcp"):
         return None
-    return Porch(app, dispatcher, state)
+    return LazyMount(app, dispatcher, state)
 
 
 def _closed(door: Asgi, wishes: ServerSettings) -> Asgi:
     """`door` for the names and the web pages that are listed; itself where nothing is."""
     if wishes.cors_origins:
-        door = OtherSites(door, wishes.cors_origins)
-    return HostList(door, wishes.allowed_hosts) if wishes.allowed_hosts else door
+        door = CorsPolicy(door, wishes.cors_origins)
+    return AllowedHosts(door, wishes.allowed_hosts) if wishes.allowed_hosts else door
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:
@@ -286,7 +287,7 @@ def calm_the_collector() -> None:
 def start_log(wishes: LogSettings) -> None:
     """Set up the log of this process."""
     most = wishes.max_per_kind
-    allowance = Allowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
+    allowance = LogAllowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
     logs.configure(wishes.format, wishes.level, envelope.dumps, allowance=allowance)
 
 
@@ -325,13 +326,13 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
     if count == 1:
-        signals: dict[int, Stage | None] = dict.fromkeys((*AT_ONCE, signal.SIGHUP))
+        signals: dict[int, ShutdownStage | None] = dict.fromkeys((*AT_ONCE, signal.SIGHUP))
         _run(_serve(files, [listener, *metering], signals, lambda: None))
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
-        os.environ[shared.FOLDER] = folder
+        os.environ[worker_metrics.FOLDER] = folder
         worker = partial(compiled.call, "app.main", "work", files, metering)
-        all_workers = Workers(count, worker, listener, shared.forget_worker, server.worker_timeout_seconds)
+        all_workers = Workers(count, worker, listener, worker_metrics.forget_worker, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
@@ -341,10 +342,10 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
     All share the listeners, those of `metering` too: whoever is scraped answers for all.
     """
     end_on_signals()
-    end_with_parent(told(Stage.FINISHING))
-    shared.share(place)
-    signals: dict[int, Stage | None] = {int(number): stage for number, stage in TOLD.items()}
-    signals |= {signal.SIGHUP: None, signal.SIGINT: Stage.SERVING}
+    end_with_parent(told(ShutdownStage.FINISHING))
+    worker_metrics.share(place)
+    signals: dict[int, ShutdownStage | None] = {int(number): stage for number, stage in TOLD.items()}
+    signals |= {signal.SIGHUP: None, signal.SIGINT: ShutdownStage.SERVING}
     start_log(LogSettings())
     try:
         start_log(files.load().settings.log)
@@ -355,14 +356,14 @@ def work(files: Files, metering: list[socket.socket], place: int, listener: sock
 
 
 async def _serve(
-    files: Files, listeners: list[socket.socket], signals: dict[int, Stage | None], alive: Callable[[], None]
+    files: Files, listeners: list[socket.socket], signals: dict[int, ShutdownStage | None], alive: Callable[[], None]
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
     state = build_state(loaded, settings, tenants)
     reload = Reload(state, files.load, watch)
     config = uvicorn.Config(
-        build_app(state, reload, WORKER_PATIENCE if shared.is_shared() else 0.0),
+        build_app(state, reload, WORKER_PATIENCE if worker_metrics.is_shared() else 0.0),
         http=HttpProtocol,
         proxy_headers=False,
         ws="none",
@@ -373,7 +374,7 @@ async def _serve(
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
     )
-    await Doorkeeper(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
+    await GatewayServer(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:
@@ -404,7 +405,7 @@ async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
-    door = StdioDoor(state, Pipe(questions).read, Pipe(answers).write, settled)
+    door = StdioEndpoint(state, Pipe(questions).read, Pipe(answers).write, settled)
     for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.sharing.start()

@@ -14,8 +14,8 @@ from statistics import median
 from time import process_time
 from typing import Any, NamedTuple
 
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.strategies import fuse
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import fuse
 from tests.support.fusion_reference import fuse_literally
 
 ENGINES = 8
@@ -68,7 +68,7 @@ def timed(act: Callable[[], Any], times: int) -> float:
 
 def measure(size: int, kind: str, rounds: int, scale: float) -> Cost:
     """One cell of the table; `scale` multiplies how often each side runs in a round."""
-    lists, options = lists_of(size, kind), FusionOptions()
+    lists, options = lists_of(size, kind), FusionConfig()
     times = max(1, int(scale * 4000 / size))
     few = max(1, times // 4)
     ours, literal, ten = [], [], []

@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.strategies import fuse
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import fuse
 
 Hit = dict[str, Any]
 Lists = Mapping[str, Sequence[Hit]]
@@ -27,8 +27,8 @@ RUNS = {"a": ("aj",), "b_fed": ("b_fed1", "b_fed2")}
 """Files of a scenario, where they are not named as it is."""
 NOT_IN_A = frozenset({"title", "junk"})
 
-PLAIN = FusionOptions(confidence_weight=0.0)
-TEMPERED = FusionOptions()
+PLAIN = FusionConfig(confidence_weight=0.0)
+TEMPERED = FusionConfig()
 
 BARS: Mapping[str, Mapping[str, float]] = {
     "cal": {"a": -0.015, "aj": 0.015, "b_rand": 0.02, "b_topic": 0.08, "b_fed": 0.18, "c": 0.06},
@@ -164,7 +164,7 @@ class Collection:
         return self._runs[run]
 
 
-def evaluate(data: Collection, scenario: str, profile: str, options: FusionOptions) -> Metrics:
+def evaluate(data: Collection, scenario: str, profile: str, options: FusionConfig) -> Metrics:
     """The mean over federations of the means over their queries."""
     by_federation: dict[tuple[str, str], list[Metrics]] = defaultdict(list)
     for run, name, qid, lists in data.queries(scenario):

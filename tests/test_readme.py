@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.source import load_registry, load_settings
+from app.settings.sources import load_registry, load_settings
 from tests.support.running_demo import RunningDemo, running_demo
 
 PROJECT = Path(__file__).parents[1]

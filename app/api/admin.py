@@ -10,34 +10,34 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.actions import Actions
-from app.api.answers import Answers
+from app.api.admin_actions import AdminActions
+from app.api.methods import RpcMethods
 from app.api.caller import Caller
-from app.api.operator import LOOKING, Kept, Who, body_of, kept_out, let_in
+from app.api.operator_access import LOOKING, OperatorRefused, Operator, body_of, kept_out, let_in
 from app.api.reload import Reload
-from app.api.state import GatewayState
-from app.api.views import engines_view, guards_view, overlap_view, settings_view
-from app.api.visit import TurnedAway
+from app.api.gateway_state import GatewayState
+from app.api.admin_views import engines_view, guards_view, overlap_view, settings_view
+from app.api.auth.principal import AuthError
 from app.engines.engine import RemoteEngine
 from app.federation.explain import fused_told, plan_told
-from app.federation.journey import blend_of
-from app.federation.plan import plan_retrieve
-from app.federation.tenant import ADMIN
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.shares import shares_of
-from app.fusion.strategies import fuse
+from app.federation.execution import blend_of
+from app.federation.planner import plan_retrieve
+from app.federation.tenants import ADMIN
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.explanation import shares_of
+from app.fusion.rrf import fuse
 from app.protocol import envelope
 from app.protocol.content import simplest_params
 from app.protocol.errors import NotFound, RcpError, Unauthorized
-from app.protocol.refusion import Refusion, read_refusion
+from app.protocol.fuse_params import Refusion, read_refusion
 
 FUSE = "/admin/fuse"
 LISTS_BYTES = 8_388_608
 """Lists to be fused once more may be so long, where callers may send less: of fifty engines and 200 hits they are."""
 
 Json = dict[str, Any]
-Look = Callable[[Who], Json]
-Deed = Callable[[Json, Who], Awaitable[Json]]
+Look = Callable[[Operator], Json]
+Deed = Callable[[Json, Operator], Awaitable[Json]]
 
 SCOPE = "process"
 """Whose view it is: each worker has its own breakers, bounds and replicas."""
@@ -46,7 +46,7 @@ SCOPE = "process"
 def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None = None) -> APIRouter:
     """The routes of one gateway's operator view. `environ` and `reload` tell where settings are from."""
     router = APIRouter()
-    answers, actions = Answers(state), Actions(state)
+    answers, actions = RpcMethods(state), AdminActions(state)
 
     @router.api_route("/engines", methods=LOOKING)
     async def engines(request: Request) -> Response:
@@ -54,13 +54,13 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         if state.guard is not None:
             try:
                 tenant = (await state.guard.identify(request.scope)).tenant
-            except TurnedAway as away:
+            except AuthError as away:
                 return refusal(away)
             if ADMIN not in tenant.roles:
                 seen = [engine for engine in seen if state.membership.sees(tenant, engine.id)]
         return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
-    async def plan(body: Json, who: Who) -> Json:
+    async def plan(body: Json, who: Operator) -> Json:
         body = simplest_params("retrieve", body)
         call = answers.question(body, Caller("explain", tenant=who.tenant))
         members = state.membership.current(who.tenant)
@@ -68,10 +68,10 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         blend = blend_of(call, state.settings)
         return {"plan": plan_told(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
 
-    async def refuse(body: Json, who: Who) -> Json:
+    async def refuse(body: Json, who: Operator) -> Json:
         return refused(read_refusion(body))
 
-    async def act(body: Json, who: Who) -> Json:
+    async def act(body: Json, who: Operator) -> Json:
         return {"said": await actions.act(body, who)}
 
     looks: dict[str, Look] = {
@@ -88,14 +88,14 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     return router
 
 
-def refusal(away: TurnedAway) -> Response:
+def refusal(away: AuthError) -> Response:
     """The answer to somebody whom the guard does not let in: as at the RPC door."""
     return _kept(kept_out(away))
 
 
 def refused(wish: Refusion) -> Json:
     """Lists fused once more, by the one blend there is: the first `k` documents and what they are made of."""
-    options = FusionOptions(wish.method, wish.rrf_k, wish.confidence_weight)
+    options = FusionConfig(wish.method, wish.rrf_k, wish.confidence_weight)
     lists = [
         RankedList(
             engine=sent.engine,
@@ -116,7 +116,7 @@ def _looking(state: GatewayState, look: Look) -> Callable[[Request], Awaitable[R
     async def looking(request: Request) -> Response:
         try:
             return _json(look(await let_in(request, state)))
-        except Kept as kept:
+        except OperatorRefused as kept:
             return _kept(kept)
 
     return looking
@@ -131,16 +131,16 @@ def _doing(state: GatewayState, deed: Deed) -> Callable[[Request], Awaitable[Res
             most = state.settings.server.max_body_bytes
             body = await body_of(request, max(most, LISTS_BYTES) if request.url.path == FUSE else most)
             return _json(await deed(body, who))
-        except Kept as kept:
+        except OperatorRefused as kept:
             return _kept(kept)
         except RcpError as fault:
             status = 404 if isinstance(fault, NotFound) else 403 if isinstance(fault, Unauthorized) else 400
-            return _kept(Kept(status, fault))
+            return _kept(OperatorRefused(status, fault))
 
     return doing
 
 
-def _session(state: GatewayState, who: Who) -> Json:
+def _session(state: GatewayState, who: Operator) -> Json:
     """Who is let in, where, and whom its questions reach."""
     members = state.membership.current(who.tenant)
     fusion = (who.tenant and who.tenant.fusion) or state.settings.fusion
@@ -178,7 +178,7 @@ def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(envelope.dumps(body), status, more, media_type="application/json")
 
 
-def _kept(kept: Kept) -> Response:
+def _kept(kept: OperatorRefused) -> Response:
     """The answer to somebody who is kept out, or sent nonsense: an error as RCP writes it."""
     headers = {"cache-control": "no-store", **kept.headers}
     return Response(envelope.failure(None, kept.fault), kept.status, headers, media_type="application/json")

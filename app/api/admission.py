@@ -10,10 +10,10 @@ from collections.abc import Hashable
 from time import perf_counter
 
 from app.protocol.errors import RateLimited
-from app.resilience.expiry import Expiry
-from app.resilience.limits import Gate, GateFull
+from app.resilience.timeout import Timeout
+from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
 from app.settings.schema import ServerSettings
-from app.telemetry.door import DoorMetrics
+from app.telemetry.server_metrics import ServerMetrics
 
 RETRY_AFTER_MS = 1000
 """When whoever was refused may come again."""
@@ -31,9 +31,9 @@ class Admission:
 
     __slots__ = ("_gate", "_metrics", "_patience", "_refused")
 
-    def __init__(self, wishes: ServerSettings, metrics: DoorMetrics) -> None:
+    def __init__(self, wishes: ServerSettings, metrics: ServerMetrics) -> None:
         self._metrics = metrics
-        self._gate = Gate(wishes.max_in_flight, wishes.max_waiting)
+        self._gate = BoundedSemaphore(wishes.max_in_flight, wishes.max_waiting)
         self._refused: OrderedDict[Hashable, float] = OrderedDict()
         self._patience = wishes.max_wait_ms / 1000
 
@@ -65,10 +65,10 @@ class Admission:
     async def enter(self) -> None:
         """Take one request on, after a moment's wait if need be. Raises RateLimited (-32011)."""
         began = perf_counter()
-        expiry = Expiry(asyncio.get_running_loop().time() + self._patience)
+        expiry = Timeout(asyncio.get_running_loop().time() + self._patience)
         try:
             await self._gate.enter()
-        except GateFull:
+        except SemaphoreQueueFull:
             raise self.refusal("full") from None
         except asyncio.CancelledError:
             if not expiry.is_the_cause():

@@ -8,8 +8,8 @@ from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 from app.federation.session_engines import SessionEngines
-from app.federation.tenant import Tenant
-from app.telemetry.traces import Trace
+from app.federation.tenants import Tenant
+from app.telemetry.tracing import Trace
 
 ARRIVAL = "rcp_gateway.arrival"
 """The ASGI extension in which the server notes when a request came: `{"time": event-loop seconds}`."""

@@ -9,8 +9,8 @@ from importlib.resources import files
 
 from fastapi import APIRouter, Response
 
-from app.api.browser import PAGE_HEADERS
-from app.api.operator import LOOKING
+from app.api.cors import PAGE_HEADERS
+from app.api.operator_access import LOOKING
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -9,17 +9,17 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from app.api.alone import EngineAnswers
-from app.api.answers import Answers, deadline_seconds
-from app.api.audit import Audit, known
+from app.api.single_engine import SingleEngineMethods
+from app.api.methods import RpcMethods, deadline_seconds
+from app.api.audit_log import AuditLog, known
 from app.api.caller import Caller
-from app.api.cancel import InFlight
-from app.api.handshake import Handshake, http_handshake
-from app.api.state import GatewayState
-from app.api.stream import Told
-from app.api.visit import TurnedAway
-from app.federation.progress import Listener
-from app.federation.tenant import Tenant
+from app.api.running_requests import RunningRequests
+from app.api.rpc_sessions import HandshakePolicy, http_handshake
+from app.api.gateway_state import GatewayState
+from app.api.streaming import StreamProgressListener
+from app.api.auth.principal import AuthError
+from app.federation.progress import ProgressListener
+from app.federation.tenants import Tenant
 from app.protocol import envelope
 from app.protocol.content import simplest_params
 from app.protocol.envelope import Request, RequestId
@@ -31,11 +31,11 @@ from app.protocol.errors import (
     InvalidRequest,
     RcpError,
 )
-from app.protocol.messages import UNGATED
-from app.resilience.pace import Pace, TooLate
+from app.protocol.method_names import UNGATED
+from app.resilience.admission_queue import AdmissionQueue, TooLate
 from app.state.rate_limit import Reservation
 from app.telemetry.logs import logger
-from app.telemetry.traces import OUTGOING, REQUEST_ID, Span, enter
+from app.telemetry.tracing import OUTGOING, REQUEST_ID, Span, enter
 
 NOTIFICATIONS = "notifications/"
 
@@ -54,22 +54,22 @@ WELL = ("ok", "degraded")
 class Dispatcher:
     """Answers messages, one or many, on behalf of one gateway."""
 
-    def __init__(self, state: GatewayState, handshake: Handshake | None = None) -> None:
+    def __init__(self, state: GatewayState, handshake: HandshakePolicy | None = None) -> None:
         """`handshake`: what the door in front demands, by default what the settings demand over HTTP."""
         self._state = state
         self._handshake = handshake or http_handshake(state.settings, state.offers, state.sharing)
         self._log = logger()
-        self._in_flight = InFlight()
-        self._pace = Pace()
-        self._answers = Answers(state, lambda: self._pace.lag)
-        self._alone = EngineAnswers(state, self._answers.call)
+        self._in_flight = RunningRequests()
+        self._pace = AdmissionQueue()
+        self._answers = RpcMethods(state, lambda: self._pace.lag)
+        self._alone = SingleEngineMethods(state, self._answers.call)
 
     async def message(
         self,
         message: Any,
         caller: Caller,
         path_method: str | None,
-        stream: Told | None = None,
+        stream: StreamProgressListener | None = None,
     ) -> bytes | None:
         """The response to one parsed message, or None for a notification.
 
@@ -106,7 +106,7 @@ class Dispatcher:
         bodies = [answer for answer in answers if answer is not None]
         return b"[" + b",".join(bodies) + b"]" if bodies else None
 
-    async def respond(self, request: Request, caller: Caller, stream: Told | None = None) -> bytes:
+    async def respond(self, request: Request, caller: Caller, stream: StreamProgressListener | None = None) -> bytes:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
         # The loop's own clock may be no finer than a millisecond, so it measures only the time before this.
         started = perf_counter() - _waited(caller)
@@ -114,7 +114,7 @@ class Dispatcher:
         reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
-        audit = Audit()
+        audit = AuditLog()
         body = b""
         span, caller = self._traced(request, caller)
         session = caller.cancel_scope
@@ -209,7 +209,7 @@ class Dispatcher:
         return any(engine.id == engine_id for engine in self._state.engines.engines)
 
     async def ask(
-        self, method: str, params: dict[str, Any], caller: Caller, listener: Listener | None = None
+        self, method: str, params: dict[str, Any], caller: Caller, listener: ProgressListener | None = None
     ) -> dict[str, Any]:
         """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
         started = perf_counter() - _waited(caller)
@@ -217,7 +217,7 @@ class Dispatcher:
         reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
-        audit = Audit()
+        audit = AuditLog()
         request = Request(method, params)
         span, caller = self._traced(request, caller)
         try:
@@ -261,7 +261,7 @@ class Dispatcher:
         enter(span)
         return span, caller._replace(trace=span.trace)
 
-    def _witness(self, request: Request, caller: Caller, audit: Audit, took: float, size: int | None) -> None:
+    def _witness(self, request: Request, caller: Caller, audit: AuditLog, took: float, size: int | None) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
         metrics.requests_in_flight.dec()
@@ -282,7 +282,7 @@ class Dispatcher:
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def turned_away(self, away: TurnedAway, request_id: str, message_id: RequestId) -> bytes:
+    def turned_away(self, away: AuthError, request_id: str, message_id: RequestId) -> bytes:
         """The response to somebody whom the guard did not let in, or no further; counted, and logged if worth it."""
         fault = away.fault
         self._state.metrics.error(fault.code)
@@ -305,7 +305,7 @@ class Dispatcher:
         elif caller.stream_scope is not None:
             self._in_flight.cancel_only(caller.stream_scope, message_id)
 
-    def _may_tell(self, request: Request, caller: Caller, stream: Told) -> bool:
+    def _may_tell(self, request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
         """Whether the method of this request can say how it comes along, and its caller may hear of that (RCP §9)."""
         can_say = request.method in self._answers.streamed if caller.engine is None else request.method not in UNGATED
         return can_say and (stream.logs_alone or _wants_to_hear(request, caller, stream))
@@ -327,7 +327,7 @@ def _waited(caller: Caller) -> float:
     return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
 
 
-def _wants_to_hear(request: Request, caller: Caller, stream: Told) -> bool:
+def _wants_to_hear(request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
     """Whether the caller asked for progress, or, where that is enough, for a log: in this request or its session."""
     meta = request.params.get("_meta") if type(request.params) is dict else None
     meta = meta if type(meta) is dict else {}

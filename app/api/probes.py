@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from app.api.admin import refusal
-from app.api.operator import LOOKING
-from app.api.state import GatewayState, Readiness
-from app.api.visit import TurnedAway
+from app.api.operator_access import LOOKING
+from app.api.gateway_state import GatewayState, Readiness
+from app.api.auth.principal import AuthError
 from app.protocol import envelope
 from app.telemetry.metrics import Metrics
 
@@ -44,7 +44,7 @@ def probes(state: GatewayState) -> APIRouter:
         if state.guard is not None and state.settings.metrics.access != "open":
             try:
                 await state.guard.admin(request.scope)
-            except TurnedAway as away:
+            except AuthError as away:
                 return refusal(away)
         return exposition(state.metrics, request.headers.get("accept", ""))
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from app.api.state import GatewayState
+from app.api.gateway_state import GatewayState
 from app.protocol.errors import LEG_KINDS
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.schema import EngineEntry, GatewaySettings, twins
-from app.settings.source import Wishes
-from app.settings.watch import Watch
+from app.settings.sources import LoadedSettings
+from app.settings.file_watch import Watch
 from app.telemetry.logs import logger
 
 SETTLE_SECONDS = 0.2
@@ -35,7 +35,7 @@ AT_START = frozenset(
 SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen", "traces"})
 """Settings that are read once, when the gateway starts."""
 
-Load = Callable[[], Wishes]
+Load = Callable[[], LoadedSettings]
 """Reads all files. Raises SettingsError."""
 
 
@@ -107,7 +107,7 @@ class Reload:
         self.failure = None
         self._apply(wishes)
 
-    def _apply(self, wishes: Wishes) -> None:
+    def _apply(self, wishes: LoadedSettings) -> None:
         """The one step: no request sees half of it."""
         loaded, settings, tenants = wishes
         state = self._state

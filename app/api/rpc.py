@@ -13,16 +13,16 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from app.api.caller import Caller, arrival_of
-from app.api.cancel import Running
+from app.api.running_requests import RunningRequest
 from app.api.dispatch import Dispatcher
-from app.api.guard import Guard
-from app.api.hang_up import HangUpWatch, HungUp, part, unless_hung_up
-from app.api.origin import Origin
-from app.api.place import BASE, Place, place_of
-from app.api.sending import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
-from app.api.state import GatewayState
-from app.api.stream import EventStream, Send
-from app.api.visit import TurnedAway, Visit
+from app.api.auth.authentication import Authenticator
+from app.api.disconnects import DisconnectWatcher, ClientDisconnected, part, unless_hung_up
+from app.api.auth.client_address import ClientAddress
+from app.api.rpc_path import BASE, RpcPath, place_of
+from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
+from app.api.gateway_state import GatewayState
+from app.api.streaming import EventStream, Send
+from app.api.auth.principal import AuthError, Principal
 from app.protocol import envelope, sse
 from app.protocol.errors import (
     BackendUnavailable,
@@ -33,7 +33,7 @@ from app.protocol.errors import (
     RcpError,
     Unauthorized,
 )
-from app.telemetry.traces import Trace, read_trace
+from app.telemetry.tracing import Trace, read_trace
 
 STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
 """HTTP's status for what keeps a body from becoming messages; any other reason is 400."""
@@ -58,7 +58,7 @@ CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-class Head(NamedTuple):
+class RpcHead(NamedTuple):
     """What the headers of a request say to this door; a named tuple, since one is made per request."""
 
     request_id: str
@@ -71,15 +71,15 @@ class Head(NamedTuple):
     """The caller's own request id, if it is sound."""
 
 
-class Admitted(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """A caller that was let in, at work."""
 
-    guard: Guard
-    visit: Visit
-    running: Running
+    guard: Authenticator
+    visit: Principal
+    running: RunningRequest
 
 
-class _Sent:
+class _ResponseSender:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
     __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "send", "stream")
@@ -87,10 +87,10 @@ class _Sent:
     caller: Caller
     """Who asks; set as soon as that is known."""
 
-    def __init__(self, place: Place, head: Head, receive: Receive, send: Send, arrived: float) -> None:
+    def __init__(self, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float) -> None:
         self.place = place
         self.arrived = arrived
-        self.admitted: Admitted | None = None
+        self.admitted: AdmittedRequest | None = None
         self.head = head
         self.receive = receive
         self.send = send
@@ -103,7 +103,7 @@ class _Sent:
         return envelope.recover_id(self.message) if type(self.message) is dict else None
 
 
-class RpcDoor:
+class RpcEndpoint:
     """The RCP endpoint in front of `app`."""
 
     def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
@@ -112,7 +112,7 @@ class RpcDoor:
         self._dispatcher = dispatcher
         self._state = state
         self._guard = state.guard
-        self._origin = Origin(proxies) if proxies else None
+        self._origin = ClientAddress(proxies) if proxies else None
         self._admission = state.admission
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
@@ -124,7 +124,7 @@ class RpcDoor:
         arrived = arrival_of(scope)
         head = self._read_headers(scope)
         request_id = head.request_id
-        request = _Sent(place, head, receive, send, arrived)
+        request = _ResponseSender(place, head, receive, send, arrived)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -151,7 +151,7 @@ class RpcDoor:
                     sent_id=head.sent_id,
                 )
                 await self._serve(request)
-        except HungUp:
+        except ClientDisconnected:
             await part(scope, receive)
         except asyncio.CancelledError:
             # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
@@ -166,13 +166,13 @@ class RpcDoor:
     def _max_body(self) -> int:
         return self._state.settings.server.max_body_bytes
 
-    async def _serve_known(self, guard: Guard, request: _Sent, scope: Scope) -> None:
+    async def _serve_known(self, guard: Authenticator, request: _ResponseSender, scope: Scope) -> None:
         """Serve whom the guard lets in, for as long as its credential is good."""
         place, head, send = request.place, request.head, request.send
         request_id = head.request_id
         try:
             visit = await guard.identify(scope)
-        except TurnedAway as away:
+        except AuthError as away:
             request.message = None if away.quiet else await self._peek(request.receive)
             await self._turn_away(away, request)
             return
@@ -181,7 +181,7 @@ class RpcDoor:
             return
         running = guard.enter(visit)
         address = visit.owner.address
-        request.admitted = Admitted(guard, visit, running)
+        request.admitted = AdmittedRequest(guard, visit, running)
         request.caller = Caller(
             request_id,
             head.session,
@@ -199,11 +199,11 @@ class RpcDoor:
             if not running.is_the_cause():
                 raise
             with suppress(RuntimeError):  # part of an answer may be on its way
-                await self._turn_away(TurnedAway(401, REVOKED, CHALLENGE), request)
+                await self._turn_away(AuthError(401, REVOKED, CHALLENGE), request)
         finally:
             guard.leave(visit, running)
 
-    async def _serve(self, request: _Sent) -> None:
+    async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
         body = await self._read_body(request.receive)
         if body is None:
@@ -215,7 +215,7 @@ class RpcDoor:
                 await request.stream.finish(answer)
             elif answer is None or not at_once(send, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
-        except TurnedAway as away:
+        except AuthError as away:
             await self._turn_away(away, request)
         except RcpError as fault:
             headers = (RETRY_AFTER,) if isinstance(fault, RateLimited) else ()
@@ -224,9 +224,9 @@ class RpcDoor:
             if request.stream is not None:
                 await request.stream.end()
         if request.stream is not None and request.stream.given_up:
-            raise HungUp
+            raise ClientDisconnected
 
-    async def _answer(self, body: bytes, request: "_Sent") -> bytes | None:
+    async def _answer(self, body: bytes, request: "_ResponseSender") -> bytes | None:
         """The answer to a body that was taken on; its place is free again before anything of it is sent.
 
         Raises RcpError for a body that is no message, or that there is no room for.
@@ -242,7 +242,7 @@ class RpcDoor:
             if request.admitted is not None:
                 await request.admitted.guard.spend(request.admitted.visit, message)
             if type(message) is dict and "method" in message:
-                watch = HangUpWatch(request.receive)
+                watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):
                     wishes = self._state.settings.server
                     request.stream = EventStream(request.send, head.request_id, wishes, watch.hang_up)
@@ -251,7 +251,7 @@ class RpcDoor:
                 if 1 < len(message) <= self._state.settings.server.max_batch:
                     admission.widen(len(message) - 1)
                     places = len(message)
-                watch = HangUpWatch(request.receive)
+                watch = DisconnectWatcher(request.receive)
                 work = self._dispatcher.batch(message, caller, request.place.method or None)
             else:
                 raise InvalidRequest(NO_JSON_RPC)
@@ -284,7 +284,7 @@ class RpcDoor:
         except RcpError:
             return None
 
-    async def _turn_away(self, away: TurnedAway, request: _Sent) -> None:
+    async def _turn_away(self, away: AuthError, request: _ResponseSender) -> None:
         """Answer somebody whom the guard does not let in, or no further."""
         request_id = request.head.request_id
         body = self._dispatcher.turned_away(away, request_id, request.id)
@@ -295,7 +295,7 @@ class RpcDoor:
         """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
         event = await receive()
         if event["type"] == "http.disconnect":
-            raise HungUp
+            raise ClientDisconnected
         body: bytes = event.get("body", b"")
         if not event.get("more_body", False):
             return body if len(body) <= self._max_body else None
@@ -305,7 +305,7 @@ class RpcDoor:
         while event.get("more_body", False):
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise HungUp
+                raise ClientDisconnected
             parts.append(event.get("body", b""))
             size += len(parts[-1])
             if size > most:
@@ -348,7 +348,7 @@ class RpcDoor:
         body = self._dispatcher.refused(fault, request_id, status, message_id)
         await send_answer(send, status, body, request_id, *headers)
 
-    def _read_headers(self, scope: Scope) -> Head:
+    def _read_headers(self, scope: Scope) -> RpcHead:
         """What matters of the headers, in one pass; a sane request id of the caller's is kept."""
         request_id, encoding, length = "", "", 0
         accept = session = parent = state = b""
@@ -374,7 +374,7 @@ class RpcDoor:
             accept = b""  # it knows no chunks, and no other way to tell the end of a stream from its breaking off
         known = session.decode("latin-1") if session and len(session) <= MAX_SESSION else None
         trace = read_trace(parent, state) if parent else None
-        return Head(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
+        return RpcHead(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"

@@ -13,10 +13,10 @@ from typing import Any
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
-from app.api.handshake import Handshake, OneSession, session_sets
-from app.api.outbox import LineEar, Outbox, Write
-from app.api.state import GatewayState
-from app.engines.lines import LineSplitter, Oversized
+from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
+from app.api.send_queue import LineReader, SendQueue, Write
+from app.api.gateway_state import GatewayState
+from app.engines.line_splitter import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, PayloadTooLarge, RcpError
 
@@ -32,20 +32,20 @@ Read = Callable[[], Awaitable[bytes]]
 """The next bytes, none at the end. Raises OSError."""
 
 
-class StdioDoor:
+class StdioEndpoint:
     """One caller at the other end of a pipe. `settled` ends when the engines have had their chance to be reached."""
 
     def __init__(self, state: GatewayState, read: Read, write: Write, settled: Callable[[], Awaitable[None]]) -> None:
         sets = session_sets(state.settings)
-        handshake = Handshake(OneSession(sets, self.leave), sets, state.offers)
+        handshake = HandshakePolicy(SingleSession(sets, self.leave), sets, state.offers)
         self._dispatcher = Dispatcher(state, handshake)
         self._limit = state.settings.server.max_line_bytes
         self._splitter = LineSplitter(self._limit)
         self._read = read
         self._settle = settled
         self._room = asyncio.Event()
-        self._outbox = Outbox(write, self._room.set)
-        self._ear = LineEar(self._outbox)
+        self._outbox = SendQueue(write, self._room.set)
+        self._ear = LineReader(self._outbox)
         self._under_way: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
         self._settled: asyncio.Task[None] | None = None
@@ -100,13 +100,13 @@ class StdioDoor:
         for line in self._splitter.rest():
             await self._take(line, loop.time())
 
-    async def _take(self, line: bytes | bytearray | Oversized, arrived: float) -> None:
+    async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
         """Begin to answer one line, as soon as there is room for it; it was read at `arrived` (event-loop seconds)."""
         while len(self._under_way) >= MAX_UNDER_WAY or self._outbox.full:
             self._room.clear()
             await self._room.wait()
         request_id = next(self._request_ids)
-        if isinstance(line, Oversized):
+        if isinstance(line, OversizedLine):
             fault = PayloadTooLarge(f"a line may be at most {self._limit} bytes long", field="body")
             self._outbox.put(self._dispatcher.refused(fault, request_id, None, line.id))
         elif line.strip():

@@ -7,24 +7,22 @@ becomes its failure, since the server has sent it.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from app.conformance import (
-    delivery,
-    filters,
-    framing,
-    gating,
-    handshake,
-    hits,
-    lifetime,
-    methods,
-    options,
-    proof,
-    vectors,
-)
+from app.conformance import proof
+from app.conformance import delivery_checks
+from app.conformance import filter_checks
+from app.conformance import framing_checks
+from app.conformance import gating_checks
+from app.conformance import handshake_checks
+from app.conformance import hit_checks
+from app.conformance import lifetime_checks
+from app.conformance import method_checks
+from app.conformance import option_checks
+from app.conformance import vector_checks
 from app.conformance.peer import Peer, PeerGone
-from app.conformance.subject import Subject, Wishes
+from app.conformance.subject import Subject, QueryOptions
 from app.conformance.verdict import Check, Departure, Finding, Moot, Report, Tolerated, Verdict
 
-ROOMS = (handshake, framing, gating, hits, options, filters, delivery, vectors, methods, lifetime)
+ROOMS = (handshake_checks, framing_checks, gating_checks, hit_checks, option_checks, filter_checks, delivery_checks, vector_checks, method_checks, lifetime_checks)
 CHECKS: tuple[Check, ...] = tuple(check for room in ROOMS for check in room.suite.checks)
 """All of them, in the order in which they are run."""
 
@@ -39,7 +37,7 @@ class Examination:
     """One server under examination."""
 
     def __init__(
-        self, peer: Peer, wishes: Wishes, *, timeout: float = 10.0, strict: bool = False, only: Sequence[str] = ()
+        self, peer: Peer, wishes: QueryOptions, *, timeout: float = 10.0, strict: bool = False, only: Sequence[str] = ()
     ) -> None:
         """`timeout`: seconds for one check. `only`: ids, or their beginnings, of the checks wanted; none: all."""
         self.subject = Subject(peer, wishes)
@@ -130,7 +128,7 @@ class Examination:
         try:
             async with asyncio.timeout(self._timeout):
                 if await self.subject.peer.renew() and self.subject.described:
-                    await handshake.shake_hands(self.subject)
+                    await handshake_checks.shake_hands(self.subject)
         except (TimeoutError, PeerGone, Departure) as fault:
             why = f"{why}; started again, it does not shake hands either ({fault or 'no answer'})"
         return Finding(check, Verdict.FAIL, why)

@@ -5,7 +5,7 @@ It decides what being gone means. It refuses to know what is said.
 
 from typing import Literal, Protocol
 
-from app.conformance.reply import Json, Reply
+from app.conformance.reply import Json, ServerReply
 
 
 class PeerGone(Exception):
@@ -17,14 +17,14 @@ class Peer(Protocol):
 
     kind: Literal["http", "stdio"]
 
-    async def send(self, body: bytes, method: str, events: bool = False) -> Reply:
+    async def send(self, body: bytes, method: str, events: bool = False) -> ServerReply:
         """Send `body`, which asks for `method`, and wait for its answer; `events` accepts a stream.
 
         Raises PeerGone.
         """
         ...
 
-    async def tell(self, body: bytes, method: str) -> Reply:
+    async def tell(self, body: bytes, method: str) -> ServerReply:
         """Send what must not be answered; the reply says what came all the same. Raises PeerGone."""
         ...
 

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     """The answer to one message."""
 
     body: bytes

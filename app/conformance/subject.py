@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from app.conformance.peer import Peer
-from app.conformance.reply import Json, Reply, brief, is_number, same, told
+from app.conformance.reply import Json, ServerReply, brief, is_number, same, told
 from app.conformance.verdict import Departure, Moot
 
 ABSENT: Any = object()
@@ -20,7 +20,7 @@ HELLO: Json = {"protocolVersion": 1, "client": {"name": "rcp-gateway conformance
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class QueryOptions:
     """How a server is to be examined."""
 
     query: str = "test"
@@ -34,7 +34,7 @@ class Subject:
     """One server, asked one thing at a time."""
 
     peer: Peer
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: QueryOptions = field(default_factory=QueryOptions)
     described: Json = field(default_factory=dict)
     """The result of `initialize`, or of `info` where somebody else has initialized the server before."""
     stateless: bool = False
@@ -68,7 +68,7 @@ class Subject:
         found = self.offer(capability).get(name)
         return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
 
-    async def ask(self, method: str, params: Any = ABSENT, *, id: Any = ABSENT, events: bool = False) -> Reply:
+    async def ask(self, method: str, params: Any = ABSENT, *, id: Any = ABSENT, events: bool = False) -> ServerReply:
         """The reply to one request. Raises PeerGone, and Departure if it bears another id."""
         message_id = next(self._ids) if id is ABSENT else id
         message: Json = {"jsonrpc": "2.0", "id": message_id, "method": method}
@@ -80,11 +80,11 @@ class Subject:
             raise Departure(f"the request had the id {brief(message_id)}, the response {brief(found)}")
         return reply
 
-    async def send(self, message: Any, method: str = "ping") -> Reply:
+    async def send(self, message: Any, method: str = "ping") -> ServerReply:
         """The reply to any message, JSON or bytes, sent as it is. Raises PeerGone."""
         return await self.peer.send(message if isinstance(message, bytes) else json.dumps(message).encode(), method)
 
-    async def tell(self, message: Json) -> Reply:
+    async def tell(self, message: Json) -> ServerReply:
         """What comes back for a message that must not be answered. Raises PeerGone."""
         return await self.peer.tell(json.dumps(message).encode(), message["method"])
 

@@ -16,11 +16,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from app.demo.document import Document, Found, Search
+from app.demo.demo_document import DemoDocument, Found, Search
 from app.demo.library import read_library
-from app.demo.peer import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
-from app.demo.question import Question
-from app.demo.shelf import Shelf
+from app.demo.rcp_server import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
+from app.demo.query_params import DemoQuery
+from app.demo.document_store import DocumentStore
 
 NAME = "concepts"
 CAPABILITIES = {"retrieve": retrieve_offer("dense", "cosine", max_k=200), "filter": FILTER_OFFER, "citations": {}}
@@ -34,8 +34,8 @@ PAIRS = 20_000
 class Concepts:
     """A vector per document. Scores are cosines; a document at a right angle or beyond is no answer."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self.shelf = Shelf(documents)
+    def __init__(self, documents: Sequence[DemoDocument]) -> None:
+        self.shelf = DocumentStore(documents)
         self._tfidf = TfidfVectorizer(
             sublinear_tf=True, min_df=2, max_df=0.5, max_features=MAX_FEATURES, stop_words="english"
         )
@@ -54,7 +54,7 @@ class Concepts:
         cosines = np.einsum("ij,ij->i", self._vectors[pairs[0]], self._vectors[pairs[1]])
         return float(np.quantile(cosines, 0.95))
 
-    def search(self, question: Question) -> Search:
+    def search(self, question: DemoQuery) -> Search:
         """The `k` documents nearest to the question that fulfil its `where` and reach its `min_score`; ties by id.
 
         A confidence is the cosine's way from the noise to 1, times the part of the question that the space can express:

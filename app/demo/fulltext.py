@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from app.demo.document import Document, Found, Search
-from app.demo.question import Question
-from app.demo.shelf import Shelf
+from app.demo.demo_document import DemoDocument, Found, Search
+from app.demo.query_params import DemoQuery
+from app.demo.document_store import DocumentStore
 
 NAME_WEIGHT = 2.0
 """How often a word of a name counts, as if the text had repeated it."""
@@ -27,14 +27,14 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 class FullText:
     """A BM25 index. Scores are FTS5's with the sign turned: 0 is the floor and more is better."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self.shelf = Shelf(documents)
+    def __init__(self, documents: Sequence[DemoDocument]) -> None:
+        self.shelf = DocumentStore(documents)
         self._sql = self.shelf.database
         self._sql.execute("CREATE VIRTUAL TABLE words USING fts5(names, text, tokenize = 'porter unicode61')")
         rows = ((place, document.names, document.text) for place, document in enumerate(documents))
         self._sql.executemany("INSERT INTO words (rowid, names, text) VALUES (?, ?, ?)", rows)
 
-    def search(self, question: Question) -> Search:
+    def search(self, question: DemoQuery) -> Search:
         """The `k` best documents that hold any word of the question, fulfil its `where` and reach its `min_score`.
 
         A confidence is the document's score as a share of the most that any document could score for this question:

@@ -5,15 +5,15 @@ Decides which words a name stands for and what is cited; what is an entry, `corp
 
 import sys
 
-from app.demo.compiled import read_compiled
+from app.demo.builtin_docstrings import read_compiled
 from app.demo.corpus import Entry, read_source, settle, source_files, stdlib_root
-from app.demo.document import Document, words_of_name
-from app.demo.peer import say
+from app.demo.demo_document import DemoDocument, words_of_name
+from app.demo.rcp_server import say
 
 SOURCE = f"Python {sys.version_info.major}.{sys.version_info.minor} standard library"
 
 
-def read_library(engine: str) -> list[Document]:
+def read_library(engine: str) -> list[DemoDocument]:
     """Every documented name of this interpreter's standard library, by id; progress is reported as `engine`.
 
     Takes some seconds of CPU. Exits with a sentence if the interpreter came without the source of its library.
@@ -26,10 +26,10 @@ def read_library(engine: str) -> list[Document]:
     return [document_of(entry) for entry in settle([*read_source(files), *read_compiled()])]
 
 
-def document_of(entry: Entry) -> Document:
+def document_of(entry: Entry) -> DemoDocument:
     """An entry made findable and citable."""
     meta = {"module": entry.module, "kind": entry.kind}
-    return Document(
+    return DemoDocument(
         id=entry.id,
         names=words_of_name(entry.id),
         text=entry.text,

@@ -14,9 +14,9 @@ from typing import Any
 import rcp
 
 from app.demo.corpus import clip
-from app.demo.document import Document, words_of_name
+from app.demo.demo_document import DemoDocument, words_of_name
 from app.demo.fulltext import FullText
-from app.demo.peer import build_server, retrieve_offer, say, serve_stdio
+from app.demo.rcp_server import build_server, retrieve_offer, say, serve_stdio
 
 NAME = "packages"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=50), "citations": {}}
@@ -37,12 +37,12 @@ _MARKUP = tuple(
 )
 
 
-def read_packages(installed: Iterable[Distribution]) -> list[Document]:
+def read_packages(installed: Iterable[Distribution]) -> list[DemoDocument]:
     """The distributions as documents, by normalised name; of two with one name the first on the path is kept.
 
     The gateway itself is left out: its README quotes the sample question, and would be found by it.
     """
-    documents: dict[str, Document] = {}
+    documents: dict[str, DemoDocument] = {}
     for distribution in installed:
         metadata = distribution.metadata.json
         if metadata.get("name"):  # a half-removed distribution has none
@@ -52,7 +52,7 @@ def read_packages(installed: Iterable[Distribution]) -> list[Document]:
     return [documents[key] for key in sorted(documents)]
 
 
-def _document(metadata: Mapping[str, Any]) -> Document:
+def _document(metadata: Mapping[str, Any]) -> DemoDocument:
     name, version = metadata["name"], metadata.get("version", "?")
     citation = {"source": "installed distributions", "title": f"{name} {version}"}
     uri = _home_page(metadata)
@@ -60,7 +60,7 @@ def _document(metadata: Mapping[str, Any]) -> Document:
         citation["uri"] = uri
     text = clip(f"{metadata.get('summary', '')}\n\n{plain(metadata.get('description', ''))}", MAX_DESCRIPTION)
     key = re.sub(r"[-_.]+", "-", name).lower()
-    return Document(key, words_of_name(name), text or name, citation, {"version": version})
+    return DemoDocument(key, words_of_name(name), text or name, citation, {"version": version})
 
 
 def _home_page(metadata: Mapping[str, Any]) -> str | None:

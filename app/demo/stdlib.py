@@ -9,7 +9,7 @@ import rcp
 
 from app.demo.fulltext import FullText
 from app.demo.library import read_library
-from app.demo.peer import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
+from app.demo.rcp_server import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
 
 NAME = "stdlib"
 CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=200), "filter": FILTER_OFFER, "citations": {}}

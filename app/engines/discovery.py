@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from app.engines.engine import RemoteEngine
-from app.engines.listing import NOTHING_LISTED, Listing, listing_of, read_catalog
-from app.engines.remainder import Remainder
+from app.engines.remote_catalog import NOTHING_LISTED, RemoteCatalog, listing_of, read_catalog
+from app.engines.residual_engine import ResidualEngine
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry
 
@@ -27,7 +27,7 @@ class Move(NamedTuple):
     reason: str | None = None
 
 
-class Living(Protocol):
+class LiveEngines(Protocol):
     """The set that engines join."""
 
     @property
@@ -46,9 +46,9 @@ class Discovery:
 
     __slots__ = ("_engines", "_listings", "_moved")
 
-    def __init__(self, engines: Living, moved: Callable[[Move], None]) -> None:
+    def __init__(self, engines: LiveEngines, moved: Callable[[Move], None]) -> None:
         self._engines = engines
-        self._listings: dict[str, Listing] = {}
+        self._listings: dict[str, RemoteCatalog] = {}
         self._moved = moved
 
     async def follow(self, gateway: RemoteEngine) -> bool:
@@ -80,17 +80,17 @@ class Discovery:
             ):
                 self.forget(gateway_id)
 
-    def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
+    def asked(self) -> tuple[RemoteEngine | ResidualEngine, ...]:
         """Whom requests are asked of, in the order of the set."""
         direct = self.groups()
         by_gateway = {engine_id for children in direct.values() for engine_id in children}
         joined = {entry.id for listing in self._listings.values() for entry in listing.joining.values()}
-        asked: list[RemoteEngine | Remainder] = []
+        asked: list[RemoteEngine | ResidualEngine] = []
         for engine in self._engines.engines:
             if engine.id in direct:
                 rest = self._rest(engine.id, direct[engine.id])
                 if rest:
-                    asked.append(Remainder(engine, rest))
+                    asked.append(ResidualEngine(engine, rest))
             elif engine.id not in joined or engine.id in by_gateway:
                 asked.append(engine)
         return tuple(asked)
@@ -115,7 +115,7 @@ class Discovery:
             if engine_id not in joining or joining[engine_id].id not in found
         ]
 
-    def _usable(self, gateway: RemoteEngine, listing: Listing) -> Listing:
+    def _usable(self, gateway: RemoteEngine, listing: RemoteCatalog) -> RemoteCatalog:
         """`listing` without what cannot join for our own reasons."""
         own = {entry.id for entry in self._listings.get(gateway.id, NOTHING_LISTED).joining.values()}
         taken = {engine.id for engine in self._engines.engines if engine.id not in own} | {*self._engines.disabled}
@@ -125,7 +125,7 @@ class Discovery:
             listing = _without(listing, dict.fromkeys(listing.joining, NOT_ALL))
         return listing
 
-    def _take(self, gateway: RemoteEngine, listing: Listing) -> bool:
+    def _take(self, gateway: RemoteEngine, listing: RemoteCatalog) -> bool:
         before = self._listings.get(gateway.id, NOTHING_LISTED)
         if listing == before:
             return False
@@ -157,6 +157,6 @@ def _can_be_narrowed(gateway: RemoteEngine) -> bool:
     return gateway.advertisement is not None and gateway.advertisement.gateway_id is not None
 
 
-def _without(listing: Listing, reasons: Mapping[str, str]) -> Listing:
+def _without(listing: RemoteCatalog, reasons: Mapping[str, str]) -> RemoteCatalog:
     joining = {engine_id: entry for engine_id, entry in listing.joining.items() if engine_id not in reasons}
-    return Listing(listing.ids, joining, {**listing.refused, **reasons})
+    return RemoteCatalog(listing.ids, joining, {**listing.refused, **reasons})

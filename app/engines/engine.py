@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.engines.asked import Asked
-from app.engines.blame import Secrets, is_suspect, worth_repeating
-from app.engines.checkup import Checkup, Places
-from app.engines.guards import Guards, guards_of
-from app.engines.inquiry import Inquiry, is_due, is_hasty
-from app.engines.replica import Replica
-from app.engines.standing import Told
-from app.engines.suspicion import CONTROL_CALLS
-from app.engines.transport import Reply, Severed, Transport, check_shape
-from app.engines.witness import Nobody, Witness
-from app.protocol.capabilities import Advertisement
+from app.engines.in_flight_call import InFlightCall
+from app.engines.error_classification import Secrets, is_suspect, worth_repeating
+from app.engines.health_check import HealthCheck, Places
+from app.engines.policies import CallPolicies, guards_of
+from app.engines.call import CallAttempts, is_due, is_hasty
+from app.engines.replicas import Replica
+from app.engines.availability import Told
+from app.engines.control_calls import CONTROL_CALLS
+from app.engines.transport import Reply, ConnectionLost, Transport, check_shape
+from app.engines.call_instrumentation import NoInstrumentation, CallInstrumentation
+from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError, LegTimeout, Overloaded
-from app.resilience.expiry import Expiry
-from app.resilience.limits import Gate, GateFull
+from app.resilience.timeout import Timeout
+from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState, ReplicaState
 
@@ -64,7 +64,7 @@ class RemoteEngine:
         *,
         further: Sequence[Transport | Replica] = (),
         settings: EnginesSettings | None = None,
-        witness: Witness | None = None,
+        witness: CallInstrumentation | None = None,
         told: Told = lambda fault: None,
         before: "RemoteEngine | None" = None,
         places: Places | None = None,
@@ -73,16 +73,16 @@ class RemoteEngine:
         self.entry = entry
         self.advertisement: Advertisement | None = None
         transports = (transport, *further)
-        self.guards: Guards = guards_of(
+        self.guards: CallPolicies = guards_of(
             entry,
             settings or EnginesSettings(),
             transports,
-            witness or Nobody(),
+            witness or NoInstrumentation(),
             told,
             self._remember,
             before=before.guards if before is not None else None,
         )
-        self.gate: Gate = self.guards.gate
+        self.gate: BoundedSemaphore = self.guards.gate
         self._allowance = self.guards.allowance
         self._count_first = self.guards.witness.first
         self._ledger = self.guards.ledger
@@ -91,7 +91,7 @@ class RemoteEngine:
         self._suspicion = self._ledger.suspicion
         self._ledger.verify = self._verify
         self._lone: Replica | None = self._ledger.replicas.lone
-        self._checkup = Checkup(self.guards, lambda: self.advertisement, places or Places())
+        self._checkup = HealthCheck(self.guards, lambda: self.advertisement, places or Places())
         self._secrets = Secrets(entry)
         self._ledger.mask = self._secrets.masked
         for replica in self._ledger.replicas.all:
@@ -144,8 +144,8 @@ class RemoteEngine:
         An engine that restarted and answers -32001 is shaken hands with and asked once more; what else is asked again
         is the guards' decision. `after` is the `fault` of an Asked that wants to be asked again. Raises LegError.
         """
-        inquiry = Inquiry(self.guards, method, params, deadline, idempotent=idempotent)
-        expiry = Expiry(deadline)
+        inquiry = CallAttempts(self.guards, method, params, deadline, idempotent=idempotent)
+        expiry = Timeout(deadline)
         try:
             reply = await inquiry.answer(after)
             return self._clean(reply)
@@ -153,7 +153,7 @@ class RemoteEngine:
             if not expiry.is_the_cause():
                 raise
             fault: LegError = inquiry.late()
-        except GateFull:
+        except SemaphoreQueueFull:
             fault = Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting")
         except LegError as failed:
             fault = failed
@@ -163,7 +163,7 @@ class RemoteEngine:
         fault.attempts, fault.hedged = inquiry.sent, inquiry.hedged
         raise self._secrets.masked(fault) from None
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> Asked | None:
+    def begin(self, method: str, params: Mapping[str, Any]) -> InFlightCall | None:
         """Ask an idempotent question at once if nothing has to be waited for; None if `call` must be used.
 
         Unlike `call` it sets no deadline: whoever holds the Asked must end it in time.
@@ -182,9 +182,9 @@ class RemoteEngine:
         allowance = self._allowance
         if allowance.level < allowance.reserve:
             allowance.earn()
-        return Asked(self, method, params, replica, exchange, self._breaker.generation)
+        return InFlightCall(self, method, params, replica, exchange, self._breaker.generation)
 
-    def finish(self, asked: Asked) -> Reply | None:
+    def finish(self, asked: InFlightCall) -> Reply | None:
         """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
         replica = asked.replica
         self.gate.leave()
@@ -206,7 +206,7 @@ class RemoteEngine:
         reply = self._clean(reply)
         return reply if self._lone is not None else reply._replace(replica=replica.label)
 
-    def abandon(self, asked: Asked, given: float | None) -> LegTimeout | None:
+    def abandon(self, asked: InFlightCall, given: float | None) -> LegTimeout | None:
         """End a begun exchange that has no answer: out of its `given` seconds, or (None) because the caller left."""
         self.gate.leave()
         asked.replica.in_flight -= 1
@@ -274,9 +274,9 @@ class RemoteEngine:
         """Release its connections or its process."""
         await asyncio.gather(*(replica.close() for replica in self._ledger.replicas.all))
 
-    def _may_ask_again(self, fault: LegError, asked: Asked) -> bool:
+    def _may_ask_again(self, fault: LegError, asked: InFlightCall) -> bool:
         """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
-        if isinstance(fault, Severed):
+        if isinstance(fault, ConnectionLost):
             return True  # the connection had been idle, which says nothing
         if is_due(fault):
             asked.replica.handshake.forgotten = True

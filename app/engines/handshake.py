@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.engines.transport import Reply, Transport
-from app.protocol.capabilities import Advertisement, read_advertisement
+from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.errors import InvalidRequest, LegError, NotInitialized, Refused
-from app.protocol.messages import PROTOCOL_VERSION
+from app.protocol.method_names import PROTOCOL_VERSION
 
 GREETING = {
     "protocolVersion": PROTOCOL_VERSION,
@@ -20,7 +20,7 @@ GREETING = {
 }
 
 
-class Handshake:
+class EngineHandshake:
     """The handshakes with one replica; `remember` is handed what it advertises each time."""
 
     __slots__ = ("_shaking", "count", "forgotten", "purge", "remember", "transport")

@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.engines.blame import Secrets
-from app.engines.checkup import Places
+from app.engines.error_classification import Secrets
+from app.engines.health_check import Places
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
 from app.engines.health import HealthLoop
-from app.engines.http import HttpTransport
-from app.engines.remainder import Remainder
-from app.engines.replica import Replica
+from app.engines.http.client import HttpTransport
+from app.engines.residual_engine import ResidualEngine
+from app.engines.replicas import Replica
 from app.engines.stdio import StdioTransport
 from app.engines.transport import Transport
-from app.engines.wary import WaryResolver
-from app.engines.witness import Nobody, Witness
-from app.protocol.capabilities import Advertisement
+from app.engines.ssrf_guard import GuardedResolver
+from app.engines.call_instrumentation import NoInstrumentation, CallInstrumentation
+from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState
@@ -36,7 +36,7 @@ LineLog = Callable[[str, str], None]
 """Told (engine id, line) for each line an engine's child process writes to its stderr."""
 
 
-class Change(NamedTuple):
+class EngineSetChange(NamedTuple):
     """What a diff of the registry came to: ids of the engines that joined, that left, and whose entry changed."""
 
     joined: list[str]
@@ -87,7 +87,7 @@ class EngineSet:
         report: Report,
         line_log: LineLog,
         moved: Callable[[Move], None] = lambda move: None,
-        witness_of: Callable[[str], Witness] = lambda engine_id: Nobody(),
+        witness_of: Callable[[str], CallInstrumentation] = lambda engine_id: NoInstrumentation(),
         linger: float = 10.0,
         warmed: Callable[[Warmed], None] = lambda warmed: None,
     ) -> None:
@@ -119,7 +119,7 @@ class EngineSet:
         self.version = 0
 
     @property
-    def asked(self) -> tuple[RemoteEngine | Remainder, ...]:
+    def asked(self) -> tuple[RemoteEngine | ResidualEngine, ...]:
         """Whom requests are asked of: everybody, but for gateways whose engines are asked directly."""
         asked = self._discovery.asked()
         return tuple(one for one in asked if one.id not in self.switched_off) if self.switched_off else asked
@@ -157,7 +157,7 @@ class EngineSet:
         for engine in self.engines:
             self._health.watch(engine)
 
-    def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> Change:
+    def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> EngineSetChange:
         """Become what the registry says, in one step.
 
         An engine whose entry is as it was stays as it is. If its entry changed, what is known of its addresses stays
@@ -195,7 +195,7 @@ class EngineSet:
         self._let_go(leaving)
         self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
         self.version += 1
-        return Change(joined, left, changed)
+        return EngineSetChange(joined, left, changed)
 
     def join(self, entry: EngineEntry) -> None:
         """One more engine that another gateway named, or another entry for it; it is connected to in the background."""
@@ -465,7 +465,7 @@ def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
 
 def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
     """The transport to an engine that somebody else named."""
-    return HttpTransport(entry, settings, resolver=WaryResolver())
+    return HttpTransport(entry, settings, resolver=GuardedResolver())
 
 
 def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
@@ -474,7 +474,7 @@ def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
 
 
 def open_transport(
-    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, witness: Witness | None = None
+    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, witness: CallInstrumentation | None = None
 ) -> Transport:
     """The transport that `entry` asks for; nothing is connected yet."""
     if entry.kind == "stdio":
@@ -483,10 +483,10 @@ def open_transport(
             entry,
             settings,
             log=lambda line: line_log(entry.id, secrets.without(line)),
-            ended=(witness or Nobody()).process_ended,
+            ended=(witness or NoInstrumentation()).process_ended,
         )
     if entry.client == "httpx" and HTTP2_INSTALLED:
-        from app.engines.http2 import Http2Transport  # needs the extra
+        from app.engines.http.http2_client import Http2Transport  # needs the extra
 
         return Http2Transport(entry, settings)
     return HttpTransport(entry, settings)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.engines.child import Child, Line
-from app.engines.lines import HEAD_BYTES, TAIL_BYTES, Oversized, StderrTail, number_in_head, number_in_tail
+from app.engines.child_process import ChildProcess, Line
+from app.engines.line_splitter import HEAD_BYTES, TAIL_BYTES, OversizedLine, StderrTail, number_in_head, number_in_tail
 from app.engines.transport import Reply, result_of
 from app.protocol.envelope import encode_call, encode_notification, loads_answer
 from app.protocol.errors import (
@@ -66,7 +66,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LineReceived:
     """What a waiting call is told: the message that answers it, and the bytes of its line."""
 
     message: dict[str, Any]
@@ -74,7 +74,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
+class ProcessExited:
     """What a waiting call is told when the process is gone."""
 
     epitaph: str
@@ -132,7 +132,7 @@ class StdioTransport:
         self._abandoned = 0
         self._silent_since = 0
         """Calls up to this number were under way in a silence that counts already."""
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._stderr = StderrTail(log, clock)
         self._starting: asyncio.Task[None] | None = None
         self._burying: asyncio.Task[None] | None = None
@@ -178,10 +178,10 @@ class StdioTransport:
             raise
         finally:
             self._probes.discard(number)
-        if type(outcome) is Heard:
+        if type(outcome) is LineReceived:
             hold(outcome.size)
             return Reply(result_of(outcome.message, number), size=outcome.size)
-        if type(outcome) is Departed:
+        if type(outcome) is ProcessExited:
             never_there = not outcome.sent or (idempotent and not outcome.answered)
             raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
         raise outcome
@@ -218,7 +218,7 @@ class StdioTransport:
 
     # -- the life of the process
 
-    async def _running(self) -> Child:
+    async def _running(self) -> ChildProcess:
         """The process, once it is started; all who need it at the same time wait for one start."""
         if self._starting is None:
             self._refuse_while_down()
@@ -243,7 +243,7 @@ class StdioTransport:
                 await self._burying
             self._burying = self._child = None
             self._stderr = StderrTail(self._log, self._clock)
-            child = Child(self._limit, self._stderr, self._hear, self._depart)
+            child = ChildProcess(self._limit, self._stderr, self._hear, self._depart)
             await child.start(self._command)
         except (OSError, ValueError) as fault:
             reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
@@ -257,13 +257,13 @@ class StdioTransport:
         finally:
             self._starting = None
 
-    def _depart(self, child: Child) -> None:
+    def _depart(self, child: ChildProcess) -> None:
         """`child` is gone by itself: tell all who wait, and see that nothing is left of it."""
         if child.answered and self._clock() >= self._started_at + HEALTHY_SECONDS:
             self._backoff.reset()
         self._count_as_down(child.epitaph, child.last_words, served=child.served)
         for number in tuple(self._in_flight):
-            self._settle(number, Departed(child.epitaph, not child.withdraw(number), child.answered))
+            self._settle(number, ProcessExited(child.epitaph, not child.withdraw(number), child.answered))
         self._burying = asyncio.create_task(child.end(0), name="stdio-end")
 
     def _count_as_down(self, fault: str, remark: str, *, served: bool) -> None:
@@ -278,7 +278,7 @@ class StdioTransport:
     def _hear(self, lines: list[Line]) -> None:
         idle = size = 0
         for line in lines:
-            if isinstance(line, Oversized):
+            if isinstance(line, OversizedLine):
                 self._hear_oversized(line)
             elif line[:1] == b"{":
                 self._hear_object(line)
@@ -312,7 +312,7 @@ class StdioTransport:
             return
         self._unanswered = 0
         number = _number_of(message, self._in_flight)
-        if number is None or not self._settle(number, Heard(message, len(line))):
+        if number is None or not self._settle(number, LineReceived(message, len(line))):
             self._count_unknown(message.get("id"), len(line))
         elif self._child is not None:
             self._child.noise.ebb()
@@ -329,7 +329,7 @@ class StdioTransport:
         if torn or number is None or not self._settle(number, fault):
             self._count_noise(len(line))
 
-    def _hear_oversized(self, line: Oversized) -> None:
+    def _hear_oversized(self, line: OversizedLine) -> None:
         number = line.number
         if number is None and len(self._in_flight) == 1:
             number = next(iter(self._in_flight))
@@ -337,7 +337,7 @@ class StdioTransport:
         if number is None or not self._settle(number, too_large):
             self._count_noise(0)
 
-    def _settle(self, number: int, outcome: Heard | Departed | LegError) -> bool:
+    def _settle(self, number: int, outcome: LineReceived | ProcessExited | LegError) -> bool:
         """Hand `outcome` to the call that waits for it. As a value: an exception nobody fetches would be logged."""
         answer = self._in_flight.pop(number, None)
         if answer is None:
@@ -346,7 +346,7 @@ class StdioTransport:
             answer.set_result(outcome)
         return True
 
-    def _abandon(self, child: Child, number: int) -> None:
+    def _abandon(self, child: ChildProcess, number: int) -> None:
         if self._in_flight.pop(number, None) is None:
             return
         if child is self._child:

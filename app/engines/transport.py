@@ -7,7 +7,7 @@ It refuses to know sockets, pools and processes.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from app.engines.waiter import Content
+from app.engines.pending_answer import Content
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -22,7 +22,7 @@ from app.protocol.errors import (
     ResponseTooLarge,
     clip,
 )
-from app.protocol.shapes import whole
+from app.protocol.validators import whole
 
 _MILLISECONDS = whole(0)
 
@@ -47,7 +47,7 @@ def plain_reply(result: dict[str, Any], attempts: int, size: int) -> Reply:
     return tuple.__new__(Reply, (result, attempts, size, 0, None, False))
 
 
-class Waiting(Protocol):
+class PendingReply(Protocol):
     """As much of a future as is asked of what an exchange waits for."""
 
     def done(self) -> bool: ...
@@ -59,11 +59,11 @@ class Waiting(Protocol):
     def add_done_callback(self, told: Callable[[Any], None], /) -> None: ...
 
 
-class Exchange(Protocol):
+class TransportExchange(Protocol):
     """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
 
     @property
-    def waiter(self) -> Waiting:
+    def waiter(self) -> PendingReply:
         """Done once `take` has an answer or a fault to give."""
         ...
 
@@ -76,7 +76,7 @@ class Exchange(Protocol):
         ...
 
 
-class Severed(ProtocolViolation):
+class ConnectionLost(ProtocolViolation):
     """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
 
 
@@ -89,7 +89,7 @@ def is_of_before(fault: LegError) -> bool:
 
     The peer was gone, answered the question before once more, or had given up waiting for a question (HTTP 408).
     """
-    return isinstance(fault, Severed | StrayAnswer) or (isinstance(fault, BadStatus) and fault.status == 408)
+    return isinstance(fault, ConnectionLost | StrayAnswer) or (isinstance(fault, BadStatus) and fault.status == 408)
 
 
 class Transport(Protocol):
@@ -103,7 +103,7 @@ class Transport(Protocol):
         """Send one request and wait for its answer. Raises LegError, never anything else but CancelledError."""
         ...
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "Exchange | None":
+    def begin(self, method: str, params: Mapping[str, Any]) -> "TransportExchange | None":
         """Send an idempotent request at once if nothing has to be waited for; None if `call` must be used.
 
         The way of most calls of a federated retrieve: no task and no coroutine is made for them.

@@ -7,12 +7,12 @@ refuses to know whether one of the candidates is asked or all.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.federation.call import Call
-from app.federation.engine import Engine
+from app.federation.calls import Call
+from app.federation.engine_interface import Engine
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, never_reached, nobody_answered, skipped
-from app.federation.request import asked_engines, closes_cycle, loop_reason
-from app.protocol.capabilities import Advertisement
+from app.federation.request_options import asked_engines, closes_cycle, loop_reason
+from app.protocol.advertisement import Advertisement
 from app.protocol.errors import (
     BackendUnavailable,
     CapabilityMissing,
@@ -20,10 +20,10 @@ from app.protocol.errors import (
     OptionUnsupported,
     RcpError,
 )
-from app.protocol.params import GatewayOptions
+from app.protocol.retrieve_params import GatewayOptions
 
 
-class Misfit(NamedTuple):
+class UnfitEngine(NamedTuple):
     """Why an engine cannot take this very call: an option it does not advertise, more than it takes, or what it is."""
 
     detail: str
@@ -40,11 +40,11 @@ class Misfit(NamedTuple):
         return "limit" if self.field is not None else "option" if self.option is not None else "unfit"
 
 
-Fit = Callable[[Engine, Advertisement], Misfit | None]
+Fit = Callable[[Engine, Advertisement], UnfitEngine | None]
 """Whether an engine that advertises the capability can take this call."""
 
 
-def any_fits(engine: Engine, advertisement: Advertisement) -> Misfit | None:
+def any_fits(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
     """Whoever advertises the capability can take the call."""
     return None
 
@@ -57,7 +57,7 @@ class Candidates(NamedTuple):
     skipped: tuple[Outcome, ...] = ()
     lost: tuple[Outcome, ...] = ()
     """Engines that the request names and that nobody has reached yet: they count as failed."""
-    misfits: tuple[Misfit, ...] = ()
+    misfits: tuple[UnfitEngine, ...] = ()
 
     def nobody(self) -> RcpError:
         """The error of a call that nobody may be asked."""
@@ -91,7 +91,7 @@ def candidates_for(
     able: list[Engine] = []
     left_out = [skipped(name, "disabled", "switched off") for name in members.disabled]
     lost: list[Outcome] = []
-    misfits: list[Misfit] = []
+    misfits: list[UnfitEngine] = []
     for engine in members.engines:
         said = engine.advertisement
         if named is not None and engine.id not in named:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from app.federation.voice import Voice, by_turns, in_order, marked, measure
+from app.federation.engine_response import EngineResponse, by_turns, in_order, marked, measure
 
 MOST_COMPARED = 1000
 """Characters of a question."""
 
 
-def join_followups(voices: Sequence[Voice]) -> list[str]:
+def join_followups(voices: Sequence[EngineResponse]) -> list[str]:
     """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
     first: dict[str, str] = {}
     for question in by_turns([voice.listed("followups") for voice in in_order(voices)]):
@@ -21,7 +21,7 @@ def join_followups(voices: Sequence[Voice]) -> list[str]:
     return list(first.values())
 
 
-def join_clues(voices: Sequence[Voice], most: int | None = None) -> list[dict[str, Any]]:
+def join_clues(voices: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
     """Each clue once, the heaviest first, those without a `weight` last; at most `most` (RCP §7.17).
 
     Two engines' clues are one if their `query` and `seedIds` are; the larger weight is kept. Seeds carry the namespace
@@ -36,7 +36,7 @@ def join_clues(voices: Sequence[Voice], most: int | None = None) -> list[dict[st
     return joined if most is None else joined[:most]
 
 
-def _public(voice: Voice, clue: Mapping[str, Any]) -> dict[str, Any]:
+def _public(voice: EngineResponse, clue: Mapping[str, Any]) -> dict[str, Any]:
     seeds = clue.get("seedIds")
     if type(seeds) is not list:
         return {key: value for key, value in clue.items() if key != "seedIds"}

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.federation.voice import Voice, in_order, marked, measure
+from app.federation.engine_response import EngineResponse, in_order, marked, measure
 
 
 class _Found(NamedTuple):
-    voice: Voice
+    voice: EngineResponse
     place: int
     community: Mapping[str, Any]
 
 
-def join_communities(voices: Sequence[Voice], most: int | None = None) -> list[dict[str, Any]]:
+def join_communities(voices: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
     """All communities by `score`, highest first, those without one last; at most `most`.
 
     Ids that two engines use become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal
@@ -30,7 +30,7 @@ def join_communities(voices: Sequence[Voice], most: int | None = None) -> list[d
     return joined if most is None else joined[:most]
 
 
-def join_summaries(voices: Sequence[Voice]) -> str | None:
+def join_summaries(voices: Sequence[EngineResponse]) -> str | None:
     """One summary is answered as it is; several become paragraphs, each behind its engine's name."""
     said = [(voice.engine, voice.result["summary"]) for voice in in_order(voices) if _says(voice.result.get("summary"))]
     if len(said) <= 1:
@@ -38,7 +38,7 @@ def join_summaries(voices: Sequence[Voice]) -> str | None:
     return "\n\n".join(f"{engine}: {summary}" for engine, summary in said)
 
 
-def _own(voice: Voice) -> list[_Found]:
+def _own(voice: EngineResponse) -> list[_Found]:
     """The engine's communities, each id once."""
     first: dict[str, _Found] = {}
     for place, community in enumerate(voice.listed("communities")):

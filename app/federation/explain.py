@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
-from app.federation.plan import Leg, Plan
-from app.federation.portion import Portion
-from app.federation.stock import Stock
+from app.federation.planner import EngineCall, Plan
+from app.federation.page import Page
+from app.federation.result_set import ResultSet
 from app.fusion.confidence import valid_confidence
 from app.fusion.identity import body_text, public_id
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.roll import Roll
-from app.fusion.shares import Shares, Standing, shares_of
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.document_index import DocumentIndex
+from app.fusion.explanation import Contributions, Explanation, shares_of
 
 MAX_TITLE = 200
 MAX_SNIPPET = 240
@@ -39,7 +39,7 @@ def plan_told(plan: Plan) -> dict[str, Any]:
     return told
 
 
-def answer_told(plan: Plan, stock: Stock | None, portion: Portion, spent: Mapping[str, float]) -> dict[str, Any]:
+def answer_told(plan: Plan, stock: ResultSet | None, portion: Page, spent: Mapping[str, float]) -> dict[str, Any]:
     """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
     told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
     told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
@@ -55,7 +55,7 @@ def answer_told(plan: Plan, stock: Stock | None, portion: Portion, spent: Mappin
     return told
 
 
-def fused_told(shares: Shares) -> dict[str, Any]:
+def fused_told(shares: Contributions) -> dict[str, Any]:
     """The order of documents that were fused once more."""
     return {
         "method": shares.method,
@@ -64,12 +64,12 @@ def fused_told(shares: Shares) -> dict[str, Any]:
     }
 
 
-def standing_told(standing: Standing) -> dict[str, Any]:
+def standing_told(standing: Explanation) -> dict[str, Any]:
     """One document: its sum and its parts, the largest first."""
     return {"key": standing.key, "sum": standing.total, "parts": [part._asdict() for part in standing.parts]}
 
 
-def options_told(options: FusionOptions) -> dict[str, Any]:
+def options_told(options: FusionConfig) -> dict[str, Any]:
     """How lists are blended, named as in requests."""
     return {
         "method": options.method,
@@ -79,7 +79,7 @@ def options_told(options: FusionOptions) -> dict[str, Any]:
     }
 
 
-def _leg(leg: Leg) -> dict[str, Any]:
+def _leg(leg: EngineCall) -> dict[str, Any]:
     entry = leg.engine.entry
     told: dict[str, Any] = {
         "engine": leg.engine.id,
@@ -101,9 +101,9 @@ def _left(outcome: Outcome) -> dict[str, Any]:
     return {"engine": outcome.engine, "reason": outcome.kind, "detail": outcome.detail}
 
 
-def _list(ranked: RankedList, options: FusionOptions) -> dict[str, Any]:
+def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused once more."""
-    roll = Roll([ranked], options.identity)
+    roll = DocumentIndex([ranked], options.identity)
     ((source, hits, _),) = roll.ballots
     return {
         "engine": source.engine,

@@ -10,21 +10,21 @@ from contextvars import copy_context
 from time import perf_counter
 from typing import Any, final
 
-from app.federation.engine import Asked, EngineReply
+from app.federation.engine_interface import StartedCall, EngineReply
 from app.federation.outcome import Outcome, answered, cancelled, failed
-from app.federation.plan import Leg
-from app.federation.tail import Tail, Tally, must_answer
+from app.federation.planner import EngineCall
+from app.federation.quorum import Quorum, QuorumCount, must_answer
 from app.protocol.errors import LegError, LegFault, LegLate
 from app.resilience.yield_limiter import heavy_work
 
 
 @final
-class _Begun:
+class _RunningCall:
     """A leg that was asked without a task."""
 
     __slots__ = ("_whole", "asked", "leg", "started", "took")
 
-    def __init__(self, whole: "FanOut", leg: Leg, asked: Asked, started: float) -> None:
+    def __init__(self, whole: "FanOut", leg: EngineCall, asked: StartedCall, started: float) -> None:
         self._whole = whole
         self.leg = leg
         self.asked = asked
@@ -73,14 +73,14 @@ class FanOut:
 
     def __init__(
         self,
-        legs: Sequence[Leg],
+        legs: Sequence[EngineCall],
         heard: Heard,
         clock: Callable[[], float] = perf_counter,
         *,
         method: str = "retrieve",
         read: Read = answered,
         idempotent: bool = True,
-        tail: Tail | None = None,
+        tail: Quorum | None = None,
     ) -> None:
         """`clock` (seconds) tells how long legs took; the loop's own may be no finer than a millisecond.
 
@@ -99,11 +99,11 @@ class FanOut:
         self._context = copy_context()
         self._ended: asyncio.Future[Outcome | None] = self._loop.create_future()
         self._pending = len(legs)
-        self._begun: set[_Begun] = set()
-        self._ready: list[_Begun] = []
-        self._tasks: dict[asyncio.Task[None], tuple[Leg, float]] = {}
+        self._begun: set[_RunningCall] = set()
+        self._ready: list[_RunningCall] = []
+        self._tasks: dict[asyncio.Task[None], tuple[EngineCall, float]] = {}
         self._tail = tail
-        self._tally = None if tail is None else Tally(legs, tail.quorum)
+        self._tally = None if tail is None else QuorumCount(legs, tail.quorum)
         self._cut: asyncio.TimerHandle | None = None
         self._stragglers: list[asyncio.Task[None]] = []
 
@@ -142,14 +142,14 @@ class FanOut:
             if asked is None:
                 self._spawn(leg, started, None)
             else:
-                begun = _Begun(self, leg, asked, started)
+                begun = _RunningCall(self, leg, asked, started)
                 self._begun.add(begun)
                 asked.waiter.add_done_callback(begun.answered)
 
-    def _spawn(self, leg: Leg, started: float, after: LegError | None) -> None:
+    def _spawn(self, leg: EngineCall, started: float, after: LegError | None) -> None:
         self._tasks[self._loop.create_task(self._leg(leg, started, after))] = (leg, started)
 
-    def answered(self, begun: _Begun) -> None:
+    def answered(self, begun: _RunningCall) -> None:
         """The waiter of a begun leg is done. What arrives together is read together, which is kinder to the caches.
 
         It is read in the context of the request: this is called in that of a connection.
@@ -173,7 +173,7 @@ class FanOut:
             elif not begun.asked.waiter.cancelled():  # ended meanwhile; a fault that nobody looks at would be logged
                 begun.asked.waiter.exception()
 
-    def _take(self, begun: _Begun) -> None:
+    def _take(self, begun: _RunningCall) -> None:
         """Read what a begun leg has been answered, or ask once more the long way."""
         leg, started = begun.leg, begun.started
         try:
@@ -197,7 +197,7 @@ class FanOut:
             fault = begun.asked.late(begun.leg.seconds)
             self._settle(begun.leg, failed(begun.leg.engine.id, fault, self._clock() - begun.started))
 
-    async def _leg(self, leg: Leg, started: float, after: LegError | None) -> None:
+    async def _leg(self, leg: EngineCall, started: float, after: LegError | None) -> None:
         """One leg in a task of its own; `after`: why the attempt that was begun without one did not do."""
         try:
             reply = await leg.engine.call(
@@ -219,12 +219,12 @@ class FanOut:
         if asyncio.current_task() in self._tasks:  # else it was cut off in the very moment it ended
             self._settle(leg, outcome)
 
-    def _outcome(self, leg: Leg, reply: EngineReply, took: float) -> Outcome:
+    def _outcome(self, leg: EngineCall, reply: EngineReply, took: float) -> Outcome:
         """The outcome of an answer. Raises ProtocolViolation."""
         outcome = self._read(leg.engine.id, reply.result, took, reply.attempts, reply.size)
         return outcome if reply.replica is None else outcome._replace(replica=reply.replica, hedged=reply.hedged)
 
-    def _settle(self, leg: Leg, outcome: Outcome) -> None:
+    def _settle(self, leg: EngineCall, outcome: Outcome) -> None:
         self._pending -= 1
         self.outcomes.append(outcome)
         if not self._ended.done():
@@ -260,7 +260,7 @@ class FanOut:
             self._stragglers.append(task)
             self._late(leg, started)
 
-    def _late(self, leg: Leg, started: float) -> None:
+    def _late(self, leg: EngineCall, started: float) -> None:
         fault = LegLate("enough of the others had answered")
         self._settle(leg, failed(leg.engine.id, fault, self._clock() - started))
 

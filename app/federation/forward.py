@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from app.federation.adjustment import forwarded_meta
-from app.federation.call import LEAST_SECONDS, Call, MethodCall, time_left
+from app.federation.forwarded_params import forwarded_meta
+from app.federation.calls import LEAST_SECONDS, Call, MethodCall, time_left
 from app.federation.candidates import Candidates, check_route
-from app.federation.engine import Engine
+from app.federation.engine_interface import Engine
 from app.federation.membership import Members
 from app.federation.outcome import (
     Outcome,
@@ -25,7 +25,7 @@ from app.federation.outcome import (
     skipped,
     told,
 )
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import (
     BackendUnavailable,
     CapabilityMissing,
@@ -73,7 +73,7 @@ class Share(NamedTuple):
     """Whether the caller's deadline, not the engine's own timeout, is the end of it."""
 
 
-class Told(NamedTuple):
+class ForwardReport(NamedTuple):
     """What an engine answered, and how many requests that took."""
 
     result: Result
@@ -83,10 +83,10 @@ class Told(NamedTuple):
     hedged: bool = False
 
 
-class Question(NamedTuple):
+class ForwardedRequest(NamedTuple):
     """One call as engines are asked it."""
 
-    ask: Callable[[Engine, Share], Awaitable[Told]]
+    ask: Callable[[Engine, Share], Awaitable[ForwardReport]]
     """Asks one engine. Raises LegError, ProtocolViolation for a result that is none."""
     idempotent: bool = True
     """Whether another engine may be asked after this one may have done something."""
@@ -103,15 +103,15 @@ def plain(
     read: Callable[[Result], Result] = as_it_is,
     *,
     idempotent: bool = True,
-) -> Question:
+) -> ForwardedRequest:
     """The question that sends every engine the same `params`; `read` checks and completes what it answers."""
 
-    async def ask(engine: Engine, share: Share) -> Told:
+    async def ask(engine: Engine, share: Share) -> ForwardReport:
         sent = {**params, "_meta": share.meta}
         reply = await engine.call(method, sent, share.deadline, idempotent=idempotent)
-        return Told(read(reply.result), reply.attempts, reply.size, reply.replica, reply.hedged)
+        return ForwardReport(read(reply.result), reply.attempts, reply.size, reply.replica, reply.hedged)
 
-    return Question(ask, idempotent)
+    return ForwardedRequest(ask, idempotent)
 
 
 async def forward(
@@ -119,8 +119,8 @@ async def forward(
     candidates: Candidates,
     members: Members,
     settings: GatewaySettings,
-    witness: Witness,
-    question: Question,
+    witness: RetrieveInstrumentation,
+    question: ForwardedRequest,
 ) -> Result:
     """The result of the first candidate that answers, with the report of all engines in its `_meta`. Raises RcpError.
 
@@ -160,7 +160,7 @@ def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySett
     return Share(meta, seconds, call.deadline - remaining + seconds, seconds < own)
 
 
-async def ask_one(engine: Engine, share: Share, question: Question, witness: Witness) -> Outcome:
+async def ask_one(engine: Engine, share: Share, question: ForwardedRequest, witness: RetrieveInstrumentation) -> Outcome:
     """What became of asking one engine; its result is in the outcome. Raises nothing but CancelledError."""
     started = perf_counter()  # the loop's own clock may be no finer than a millisecond
     try:

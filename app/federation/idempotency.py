@@ -10,14 +10,14 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from app.federation.call import MethodCall
+from app.federation.calls import MethodCall
 from app.protocol.documents import read_idempotency_key
 from app.protocol.envelope import canonical
 from app.protocol.errors import Conflict
 from app.settings.state import StateSettings
-from app.state.alone import ALONE
-from app.state.memory import MemoryStore
-from app.state.store import Sharing, Store
+from app.state.in_memory import ALONE
+from app.state.memory_store import MemoryStore
+from app.state.store import StateBackend, Store
 
 Result = dict[str, Any]
 
@@ -30,7 +30,7 @@ IDS_EACH = 100
 """Ids of a result that count as one entry of the store's size."""
 
 
-class Carried(NamedTuple):
+class StoredResult(NamedTuple):
     """One call under a key: which it is, who carries it out, and what came of it; None while it is under way."""
 
     told: str
@@ -49,7 +49,7 @@ class Idempotency:
         self._seconds = seconds
 
     @classmethod
-    def kept(cls, wishes: StateSettings, sharing: Sharing = ALONE) -> "Idempotency":
+    def kept(cls, wishes: StateSettings, sharing: StateBackend = ALONE) -> "Idempotency":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_idempotency_keys
         return cls(sharing.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
@@ -63,10 +63,10 @@ class Idempotency:
         if key is None:
             return await carry_out()
         name = _name(call, door, key)
-        mine = Carried(_told(call), token_hex(8))
+        mine = StoredResult(_told(call), token_hex(8))
         seconds = max(0.0, call.deadline - asyncio.get_running_loop().time()) + MARGIN_SECONDS
 
-        def claim(before: Carried | None) -> Carried | None:
+        def claim(before: StoredResult | None) -> StoredResult | None:
             return mine if before is None else None
 
         found = await self._store.change(name, claim, seconds, _load, list, size=_size)
@@ -85,7 +85,7 @@ class Idempotency:
         return f"<Idempotency for {self._seconds:g} s in {self._store!r}>"
 
 
-def _remembered(found: Carried, mine: Carried) -> Result:
+def _remembered(found: StoredResult, mine: StoredResult) -> Result:
     """What came of the call that was there first. Raises Conflict."""
     field = "_meta.idempotencyKey"
     if found.told != mine.told:
@@ -108,10 +108,10 @@ def _told(call: MethodCall) -> str:
     return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()
 
 
-def _size(carried: Carried) -> int:
+def _size(carried: StoredResult) -> int:
     ids = None if carried.result is None else carried.result.get("ids")
     return 1 + (len(ids) // IDS_EACH if type(ids) is list else 0)
 
 
-def _load(plain: list[Any]) -> Carried:
-    return Carried(*plain)
+def _load(plain: list[Any]) -> StoredResult:
+    return StoredResult(*plain)

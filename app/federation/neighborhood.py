@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from json import JSONEncoder
 from typing import Any
 
-from app.federation.voice import Voice, in_order, marked
+from app.federation.engine_response import EngineResponse, in_order, marked
 
 _WEIGHED = frozenset({"weight", "meta"})
 """What two copies of one edge may differ in."""
@@ -16,18 +16,18 @@ _WEIGHED = frozenset({"weight", "meta"})
 _canonical = JSONEncoder(sort_keys=True).encode
 
 
-def join_nodes(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+def join_nodes(voices: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
-    copies: dict[str, list[tuple[Voice, Mapping[str, Any]]]] = {}
+    copies: dict[str, list[tuple[EngineResponse, Mapping[str, Any]]]] = {}
     for voice in in_order(voices):
         for node in voice.listed("nodes"):
             copies.setdefault(f"{voice.public(node['id'])}", []).append((voice, node))
     return [_node(group) for group in copies.values()]
 
 
-def join_edges(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+def join_edges(voices: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
-    copies: dict[str, list[tuple[Voice, dict[str, Any]]]] = {}
+    copies: dict[str, list[tuple[EngineResponse, dict[str, Any]]]] = {}
     for voice in in_order(voices):
         for edge in voice.listed("edges"):
             public = {**edge, "src": voice.public(edge["src"]), "dst": voice.public(edge["dst"])}
@@ -35,12 +35,12 @@ def join_edges(voices: Sequence[Voice]) -> list[dict[str, Any]]:
     return [_joined(group, "weight") for group in copies.values()]
 
 
-def _node(group: Sequence[tuple[Voice, Mapping[str, Any]]]) -> dict[str, Any]:
+def _node(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]]) -> dict[str, Any]:
     voice, kept = group[0]
     return {**_joined(group, "score"), "id": voice.public(kept["id"])}
 
 
-def _joined(group: Sequence[tuple[Voice, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
+def _joined(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
     """The copies as one: the first engine's fields win, the largest `measure` is kept."""
     joined: dict[str, Any] = {}
     for _, member in reversed(group):

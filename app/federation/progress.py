@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from app.federation.outcome import Hit, Outcome, failure_line
-from app.federation.union import Verdict
-from app.protocol.params import LOG_LEVELS
+from app.federation.rerank_plan import RerankVerdict
+from app.protocol.retrieve_params import LOG_LEVELS
 
 Progress = dict[str, Any]
 """The params of one `notifications/progress`."""
@@ -18,7 +18,7 @@ Token = str | int | None
 """The caller's `_meta.progressToken`; it comes back as it was sent."""
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """Where progress goes. No method waits."""
 
     @property
@@ -92,7 +92,7 @@ def fused(token: Token, outcomes: Sequence[Outcome]) -> Progress:
     }
 
 
-def reranked(token: Token, verdict: Verdict) -> Progress:
+def reranked(token: Token, verdict: RerankVerdict) -> Progress:
     """The union was reranked, or was to be; the response is next."""
     message = f"{verdict.engine}: {verdict.reranked} documents reranked" if verdict.engine else "the fused order stands"
     return {"progressToken": token, "progress": 1.0, "stage": "rerank", "message": message}

@@ -6,13 +6,13 @@ Journey takes them; what was kept from an earlier answer is served without askin
 
 from time import perf_counter
 
-from app.federation.answer import ON_ITS_OWN, build_result, note
-from app.federation.call import LEAST_SECONDS, RetrieveCall, time_left, time_waited
-from app.federation.journey import Journey
+from app.federation.response import ON_ITS_OWN, build_result, note
+from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left, time_waited
+from app.federation.execution import RetrieveExecution
 from app.federation.membership import Members
-from app.federation.pages import Pages
-from app.federation.progress import Listener
-from app.federation.witness import Witness
+from app.federation.pagination import Pages
+from app.federation.progress import ProgressListener
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import DeadlineExceeded
 from app.settings.schema import GatewaySettings
 
@@ -23,8 +23,8 @@ async def retrieve(
     call: RetrieveCall,
     members: Members,
     settings: GatewaySettings,
-    witness: Witness,
-    listener: Listener | None = None,
+    witness: RetrieveInstrumentation,
+    listener: ProgressListener | None = None,
     pages: Pages | None = None,
 ) -> Result:
     """Answer one `retrieve` for the whole federation (RCP §7.7, §16), telling `listener` (§9). Raises RcpError.
@@ -37,7 +37,7 @@ async def retrieve(
     pages = pages or Pages.kept(settings.state)
     if call.tenant is not None:
         pages = pages.within(call.tenant)
-    journey = Journey(call, members, settings, witness, listener, pages)
+    journey = RetrieveExecution(call, members, settings, witness, listener, pages)
     answer = await journey.answer()
     journey.observe(answer)
     result = build_result(call.params, members, answer, perf_counter() - began, journey.spent)

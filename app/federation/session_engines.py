@@ -9,12 +9,12 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Any, NamedTuple
 
-from app.federation.catalog import EngineOffer
-from app.federation.engine import Asked, Engine, EngineReply
-from app.protocol.capabilities import Advertisement, read_advertisement
+from app.federation.capabilities import EngineOffer
+from app.federation.engine_interface import StartedCall, Engine, EngineReply
+from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.envelope import dumps, writable
 from app.protocol.errors import CapabilityMissing, Departed, LegError, OptionUnsupported, UnknownMethod
-from app.protocol.messages import PROTOCOL_VERSION
+from app.protocol.method_names import PROTOCOL_VERSION
 from app.settings.schema import EngineEntry
 from app.state.store import Store
 
@@ -53,7 +53,7 @@ class SessionEngine:
         """Never: it has been reached before the session began."""
         return None
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> Asked | None:
+    def begin(self, method: str, params: Mapping[str, Any]) -> StartedCall | None:
         """Never without waiting: what it answers has to be looked at."""
         return None
 

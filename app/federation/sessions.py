@@ -9,7 +9,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from app.federation.tenant import Tenant
+from app.federation.tenants import Tenant
 from app.state.store import Store
 
 PREFIX = "session:"
@@ -39,7 +39,7 @@ class Trajectory:
         return f"<Trajectory of {len(self)} hits>"
 
 
-class Sessions:
+class RetrieveSessions:
     """The sessions under way. A session lives for `seconds` after its last answer."""
 
     __slots__ = ("_max_keys", "_seconds", "_store")

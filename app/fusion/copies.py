@@ -6,7 +6,7 @@ It refuses to know fused scores.
 
 from typing import Any
 
-from app.fusion.ranked import RankedList
+from app.fusion.ranked_lists import RankedList
 
 Copy = tuple[RankedList, int, dict[str, Any]]
 """Whose it is, its rank there (1 is best, duplicates closed up), and the hit as the engine sent it."""

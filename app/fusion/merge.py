@@ -7,12 +7,12 @@ know how points were given.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
-from app.fusion.collision import clashing
+from app.fusion.id_collisions import clashing
 from app.fusion.confidence import valid_confidence
 from app.fusion.copies import Copy, richest
 from app.fusion.identity import body_text, public_id
-from app.fusion.reranking import Reranked, stamped
-from app.fusion.tally import UNIT, Tally
+from app.fusion.reranked import Reranked, stamped
+from app.fusion.score_table import UNIT, ScoreTable
 from app.fusion.trust import capped, merged_trust
 
 _NO_COPIES: Final[list[Copy]] = []
@@ -21,12 +21,12 @@ MAX_COMPARED: Final = 100
 
 
 @final
-class Fusion:
+class FusedList:
     """Documents of several engines in one total order."""
 
     __slots__ = ("_copies", "_tally", "duplicates", "method", "notes", "reranking")
 
-    def __init__(self, method: str, notes: tuple[str, ...], tally: Tally, reranking: Reranked | None = None) -> None:
+    def __init__(self, method: str, notes: tuple[str, ...], tally: ScoreTable, reranking: Reranked | None = None) -> None:
         """`reranking`: what a reranker made of the order, if one was asked."""
         self.method = method
         self.notes = notes
@@ -78,12 +78,12 @@ class Fusion:
         """The text of the document at `index`: of its kept copy, or empty."""
         return body_text(richest(self._tally.roll.copies(self._tally.order()[index]))[2])
 
-    def pick(self, order: Iterable[int]) -> "Fusion":
+    def pick(self, order: Iterable[int]) -> "FusedList":
         """The same fusion with only the documents at these indexes, in this order."""
         numbers = self._tally.order()
         return self._picked([numbers[index] for index in order], self.reranking)
 
-    def reranked(self, top: int, values: Mapping[int, float]) -> "Fusion":
+    def reranked(self, top: int, values: Mapping[int, float]) -> "FusedList":
         """The same documents, with the first `top` of them in the order of a reranker's `values` (index -> value).
 
         Those without a value come after those with one, and equal ones stay in the fused order. The scores stay where
@@ -98,7 +98,7 @@ class Fusion:
         )
         return self.restored([keys[index] for index in order] + keys[top:], reranking)
 
-    def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "Fusion":
+    def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "FusedList":
         """The same fusion in an order of `keys` that it was once served in."""
         numbers = self._tally.roll.numbers
         return self._picked([numbers[key] for key in keys], reranking)
@@ -134,8 +134,8 @@ class Fusion:
         """The documents from `start` up to `stop`."""
         return self._tally.order(stop)[start:stop]
 
-    def _picked(self, numbers: list[int], reranking: Reranked | None) -> "Fusion":
-        return Fusion(self.method, self.notes, self._tally.picked(numbers), reranking)
+    def _picked(self, numbers: list[int], reranking: Reranked | None) -> "FusedList":
+        return FusedList(self.method, self.notes, self._tally.picked(numbers), reranking)
 
     def _copies_of(self, number: int) -> list[Copy]:
         """The copies of one document, looked for once."""

@@ -14,7 +14,7 @@ import orjson
 
 from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError
 from app.protocol.lenient_json import path_of_half, read_with_halves, repaired_answer, without_halves
-from app.protocol.weight import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy, seems_light
+from app.protocol.parse_cost import BOX, MAX_ANSWER_WEIGHT, MAX_REQUEST_WEIGHT, MEMBER, NAME, is_heavy, seems_light
 
 MAX_EXACT_ID: Final = 2**63
 

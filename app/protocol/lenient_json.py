@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from app.protocol.weight import is_heavy
+from app.protocol.parse_cost import is_heavy
 
 MAX_LENIENT_BYTES: Final = 1_000_000
 MAX_LENIENT_WEIGHT: Final = 100_000

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, final
 
-from app.resilience.expiry import Expiry
+from app.resilience.timeout import Timeout
 
 GIVE_BACK_SECONDS: Final = 1.0
 """After the last large answer, before freed memory is given back to the system."""
@@ -143,7 +143,7 @@ class ByteBudget:
         """
         turn = asyncio.get_running_loop().create_future()
         self._queue[turn] = None
-        expiry = Expiry(deadline)
+        expiry = Timeout(deadline)
         try:
             await turn
         except asyncio.CancelledError:

@@ -44,7 +44,7 @@ CountCut = Callable[[str], None]
 """Called with the reason for which a connection is cut: `message_timeout`, `unread` or `too_many`."""
 
 
-class Place(Enum):
+class ConnectionPlace(Enum):
     """Where a connection is counted."""
 
     REGULAR = "regular"
@@ -53,12 +53,12 @@ class Place(Enum):
     """It is being closed."""
 
 
-class Connection(Protocol):
+class TrackedConnection(Protocol):
     """What is needed of a connection here."""
 
     address: str | None
     """The client address it counts for, None if it counts for none."""
-    place: Place
+    place: ConnectionPlace
 
     def shed(self) -> bool:
         """Close it if no complete request is under way; whether it was closed."""
@@ -94,11 +94,11 @@ class ConnectionLimits:
         self.counted_address = counted_address
         self.closing = False
         """Every answer is the last one of its connection."""
-        self.idle: dict[Connection, float] = {}
+        self.idle: dict[TrackedConnection, float] = {}
         """Connections without a complete request head, and since when (event-loop seconds), oldest first."""
-        self.uploading: dict[Connection, float] = {}
+        self.uploading: dict[TrackedConnection, float] = {}
         """Connections whose request body is not complete, and since when, oldest first."""
-        self.spare: dict[Connection, float] = {}
+        self.spare: dict[TrackedConnection, float] = {}
         """Connections on spare places, and since when, oldest first."""
         self._regular = 0
         self._of_address: dict[str, int] = {}
@@ -127,7 +127,7 @@ class ConnectionLimits:
             self._default_lines = (source, lines)
         return lines
 
-    def admit(self, connection: Connection, now: float) -> Place:
+    def admit(self, connection: TrackedConnection, now: float) -> ConnectionPlace:
         """The place of a new connection, after others were closed for it where that was needed and allowed."""
         address = connection.address
         if self._may_enter(address, now):
@@ -135,22 +135,22 @@ class ConnectionLimits:
             if address is not None:
                 self._of_address[address] = self._of_address.get(address, 0) + 1
             self.idle[connection] = now
-            return Place.REGULAR
+            return ConnectionPlace.REGULAR
         self.count_cut("too_many")
         # Probes must get through however many strangers wait here, so the oldest of them goes for the newest.
         if len(self.spare) >= self._spare_places and not self._shed_one(list(self.spare)):
-            return Place.NONE
+            return ConnectionPlace.NONE
         self.spare[connection] = now
-        return Place.SPARE
+        return ConnectionPlace.SPARE
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: TrackedConnection) -> None:
         """Give the place of a closed connection back."""
-        place, connection.place = connection.place, Place.NONE
+        place, connection.place = connection.place, ConnectionPlace.NONE
         self.idle.pop(connection, None)
         self.uploading.pop(connection, None)
-        if place is Place.SPARE:
+        if place is ConnectionPlace.SPARE:
             self.spare.pop(connection, None)
-        elif place is Place.REGULAR:
+        elif place is ConnectionPlace.REGULAR:
             self._regular -= 1
             address = connection.address
             if address is not None:
@@ -182,7 +182,7 @@ class ConnectionLimits:
                 connection
                 for connection, since in islice(waiting.items(), many)
                 if since <= now - seconds
-                and connection.place is Place.REGULAR
+                and connection.place is ConnectionPlace.REGULAR
                 and address in (None, connection.address)
             ]
             if self._shed_one(candidates):
@@ -190,7 +190,7 @@ class ConnectionLimits:
                 return True
         return False
 
-    def _shed_one(self, candidates: list[Connection]) -> bool:
+    def _shed_one(self, candidates: list[TrackedConnection]) -> bool:
         for connection in candidates:
             if connection.shed():
                 self.release(connection)

@@ -12,7 +12,7 @@ import uvicorn
 
 from app.api.caller import ARRIVAL
 from app.server.buffered_transport import BufferedTransport
-from app.server.connection_limits import ConnectionLimits, Place
+from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.server.request_parser import RequestHead, RequestParser, Unreadable, read_target
 from app.server.request_response import STATUS_LINES, Application, RequestResponse, Scope
 from app.telemetry.logs import logger
@@ -63,7 +63,7 @@ class HttpProtocol(asyncio.Protocol):
         self.app: Application = cast(Application, config.loaded_app)
         self.transport: BufferedTransport
         self.address: str | None = None
-        self.place = Place.NONE
+        self.place = ConnectionPlace.NONE
         self.write_paused = False
         self._app_state = app_state
         self._accepted = 0.0
@@ -104,9 +104,9 @@ class HttpProtocol(asyncio.Protocol):
         self._accepted = self.loop.time()
         self.place = self.limits.admit(self, self._accepted)
         self.limits.connections.add(self)
-        if self.place is Place.NONE:
+        if self.place is ConnectionPlace.NONE:
             self.transport.abort()
-        elif self.place is Place.SPARE:
+        elif self.place is ConnectionPlace.SPARE:
             self.app = self.limits.only_probes(self.app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -174,7 +174,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def head_received(self, head: RequestHead) -> None:
         """The head of a request was read: let the application begin, unless earlier requests are to be answered."""
-        self._keep_alive = head.keep_alive and not self.limits.closing and self.place is Place.REGULAR
+        self._keep_alive = head.keep_alive and not self.limits.closing and self.place is ConnectionPlace.REGULAR
         self._reading = None
         self.limits.idle.pop(self, None)
         if self._answer_probe(head):
@@ -423,13 +423,13 @@ class HttpProtocol(asyncio.Protocol):
         return not self._input.messages and self.loop.time() < self._accepted + FIRST_REQUEST_SECONDS
 
     def _note_idle(self) -> None:
-        if self.place is Place.REGULAR and not self.busy:
+        if self.place is ConnectionPlace.REGULAR and not self.busy:
             self.limits.idle.pop(self, None)  # the oldest must stand first
             self.limits.idle[self] = self.loop.time()
 
     def _note_unfinished(self) -> None:
         """A request has begun to arrive: since when it can be closed for another connection's sake."""
-        if self.place is not Place.REGULAR or self._answering not in (None, self._reading):
+        if self.place is not ConnectionPlace.REGULAR or self._answering not in (None, self._reading):
             return
         if self._reading is not None:
             self.limits.uploading.setdefault(self, self._input.arrived)

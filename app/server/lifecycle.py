@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 
-from app.api.origin import Origin
+from app.api.auth.client_address import ClientAddress
 from app.api.probes import quick_probes
-from app.api.sending import only_probes
-from app.api.stages import Stage, hastened
-from app.api.state import GatewayState
+from app.api.responses import only_probes
+from app.server.shutdown_stage import ShutdownStage, hastened
+from app.api.gateway_state import GatewayState
 from app.server.connection_limits import ConnectionLimits
 from app.server.http_protocol import HttpProtocol
 from app.telemetry.logs import logger
@@ -38,7 +38,7 @@ MAX_ACCEPTED = 256
 """Connections that are accepted in one tick besides those that the loop accepts by itself."""
 
 
-class Doorkeeper(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """Serves one gateway until it is told to stop.
 
     `signals` says which stage each signal leads to; None for a stage that depends on the present one (`hastened`).
@@ -52,19 +52,19 @@ class Doorkeeper(uvicorn.Server):
         config: uvicorn.Config,
         state: GatewayState,
         *,
-        signals: Mapping[int, Stage | None] | None = None,
+        signals: Mapping[int, ShutdownStage | None] | None = None,
         reload: Callable[[], None] = lambda: None,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         """`alive` is called when it serves, and about once a second from then on, for as long as the loop turns."""
         super().__init__(config)
-        self.stage = Stage.SERVING
+        self.stage = ShutdownStage.SERVING
         self.server_state = ConnectionLimits(
             lambda: state.settings.server,
             state.metrics.door.connection_cut,
             only_probes,
             quick_probes(state),
-            Origin(state.settings.server.trusted_proxies).counted_address,
+            ClientAddress(state.settings.server.trusted_proxies).counted_address,
         )
         self._state = state
         self._signals = signals or {}
@@ -96,7 +96,7 @@ class Doorkeeper(uvicorn.Server):
             stage = self._signals[number]
             self.hasten(hastened(self.stage, number) if stage is None else stage)
 
-    def hasten(self, stage: Stage) -> None:
+    def hasten(self, stage: ShutdownStage) -> None:
         """Go on to `stage`, unless that is reached already."""
         if stage <= self.stage:
             return
@@ -105,7 +105,7 @@ class Doorkeeper(uvicorn.Server):
         self._state.metrics.door.draining.set(1)
         if self._timer is not None:
             self._timer.cancel()
-        if stage is Stage.DRAINING:
+        if stage is ShutdownStage.DRAINING:
             seconds = self._state.settings.server.drain_seconds
             logger().info("draining", seconds=seconds, requests=len(self.server_state.tasks))
             self._timer = asyncio.get_running_loop().call_later(seconds, self._part)
@@ -116,7 +116,7 @@ class Doorkeeper(uvicorn.Server):
     def _part(self) -> None:
         self._say_goodbye()
         seconds = min(PARTING_SECONDS, self._state.settings.server.drain_seconds)
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.hasten, Stage.FINISHING)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.hasten, ShutdownStage.FINISHING)
 
     def _say_goodbye(self) -> None:
         """Let every answer from now on be the last of its connection."""
@@ -157,7 +157,7 @@ class Doorkeeper(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let what is under way end, cut off the rest, then stop the application."""
-        self.hasten(Stage.FINISHING)
+        self.hasten(ShutdownStage.FINISHING)
         for listener in sockets or []:
             self._accept_pending(listener)
         for server in self.servers:
@@ -202,7 +202,7 @@ class Doorkeeper(uvicorn.Server):
             for connection in self._connections():
                 connection.shutdown()
                 connection.look(loop.time())
-            if self.stage is Stage.CUTTING or loop.time() >= until:
+            if self.stage is ShutdownStage.CUTTING or loop.time() >= until:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True

@@ -5,14 +5,14 @@ Files that settings and registry name are opened, and libraries looked for. Noth
 
 from pathlib import Path
 
-from app.api.extras import missing_extras
-from app.api.tls import door_context
-from app.engines.endpoint import tls_context
+from app.api.optional_features import missing_extras
+from app.server.tls import door_context
+from app.engines.http.endpoint import tls_context
 from app.protocol.errors import LegError
 from app.settings.auth import exposure
-from app.settings.faults import Fault, SettingsError
+from app.settings.field_errors import FieldError, SettingsError
 from app.settings.schema import EngineEntry, GatewaySettings
-from app.settings.source import LoadedRegistry
+from app.settings.sources import LoadedRegistry
 
 
 def start_faults(
@@ -40,7 +40,7 @@ def start_faults(
     return [SettingsError(file, tuple(of_file)) for file, of_file in found if of_file]
 
 
-def _listener_faults(settings: GatewaySettings, host: str | None, workers: int | None) -> list[Fault]:
+def _listener_faults(settings: GatewaySettings, host: str | None, workers: int | None) -> list[FieldError]:
     server, faults = settings.server, []
     exposed = exposure(server.host if host is None else host, settings.auth)
     if exposed is not None:
@@ -48,7 +48,7 @@ def _listener_faults(settings: GatewaySettings, host: str | None, workers: int |
     count = server.workers if workers is None else workers
     if count > 1 and server.handshake == "required" and not settings.state.shared:
         remedy = "set state.url, or start one worker"
-        faults.append(Fault("server.handshake", "'required' needs one worker or a shared state", remedy))
+        faults.append(FieldError("server.handshake", "'required' needs one worker or a shared state", remedy))
     if server.tls is not None:
         try:
             door_context(server.tls)
@@ -57,7 +57,7 @@ def _listener_faults(settings: GatewaySettings, host: str | None, workers: int |
     return faults
 
 
-def _engine_faults(place: int, entry: EngineEntry) -> list[Fault]:
+def _engine_faults(place: int, entry: EngineEntry) -> list[FieldError]:
     """What is wrong with the certificates and keys of one engine. A disabled engine needs none."""
     if entry.tls is None or not entry.enabled:
         return []
@@ -67,5 +67,5 @@ def _engine_faults(place: int, entry: EngineEntry) -> list[Fault]:
         # The message begins with the key: `tls.caFile: No such file or directory`.
         key, _, reason = fault.message.partition(": ")
         file = entry.tls.ca_file if key == "tls.caFile" else entry.tls.cert_file
-        return [Fault(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}", f"it belongs to '{entry.id}'")]
+        return [FieldError(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}", f"it belongs to '{entry.id}'")]
     return []

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from app.settings.faults import Fault
-from app.settings.section import Misplaced, Section, renamed, words
+from app.settings.field_errors import FieldError
+from app.settings.section import MisplacedKey, Section, renamed, words
 
 Role = Literal["read", "write", "feedback", "admin"]
 Mode = Literal["none", "keys", "jwt"]
@@ -98,23 +98,23 @@ def check_together(auth: AuthSettings, jwt: JwtSettings) -> None:
     """What the two sections need of each other. Raises Misplaced."""
     if "none" in auth.mode:
         if len(auth.mode) > 1:
-            raise Misplaced("'none' lets everybody in and cannot stand beside another mode", "auth", "mode")
+            raise MisplacedKey("'none' lets everybody in and cannot stand beside another mode", "auth", "mode")
         if auth.tenants_file is not None:
-            raise Misplaced("is never read while auth.mode is none; set auth.mode to [keys]", "auth", "tenants_file")
+            raise MisplacedKey("is never read while auth.mode is none; set auth.mode to [keys]", "auth", "tenants_file")
         return
     if auth.tenants_file is None:
-        raise Misplaced(f"is missing: mode {' and '.join(auth.mode)} needs the tenants", "auth", "tenants_file")
+        raise MisplacedKey(f"is missing: mode {' and '.join(auth.mode)} needs the tenants", "auth", "tenants_file")
     if "jwt" in auth.mode:
         for name in ("issuer", "audience", "jwks_url"):
             if getattr(jwt, name) is None:
-                raise Misplaced("is missing: auth.mode has jwt", "jwt", name)
+                raise MisplacedKey("is missing: auth.mode has jwt", "jwt", name)
 
 
-def exposure(host: str, auth: AuthSettings) -> Fault | None:
+def exposure(host: str, auth: AuthSettings) -> FieldError | None:
     """Why a gateway that listens on `host` must not start: everybody could ask everything. None if it may."""
     if "none" not in auth.mode or auth.allow_anonymous or is_loopback(host):
         return None
-    return Fault(
+    return FieldError(
         "auth.mode",
         f"is none, and '{host}' can be reached from other machines: everybody could ask everything",
         "set auth.mode to [keys] with auth.tenants_file, listen on 127.0.0.1, or set auth.allow_anonymous to true "

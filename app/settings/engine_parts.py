@@ -5,7 +5,7 @@ Settings room. It decides what they may hold; it refuses to know the entry (`sch
 
 from pydantic import Field, model_validator
 
-from app.settings.section import Misplaced, RegistrySection
+from app.settings.section import MisplacedKey, RegistrySection
 
 
 class EngineTls(RegistrySection):
@@ -21,7 +21,7 @@ class EngineTls(RegistrySection):
     @model_validator(mode="after")
     def _key_needs_certificate(self) -> "EngineTls":
         if self.key_file and not self.cert_file:
-            raise Misplaced("needs 'certFile' beside it", "keyFile")
+            raise MisplacedKey("needs 'certFile' beside it", "keyFile")
         return self
 
 

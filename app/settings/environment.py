@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from app.settings.document import read_yaml
-from app.settings.faults import Fault, SettingsError, dotted, shown
+from app.settings.file_syntax import read_yaml
+from app.settings.field_errors import FieldError, SettingsError, dotted, shown
 from app.settings.section import without_annotations
 
 PREFIX = "RCP_GATEWAY__"
@@ -29,7 +29,7 @@ class Overrides:
     values: dict[tuple[str, ...], Any] = field(default_factory=dict)
     origins: dict[tuple[str, ...], str] = field(default_factory=dict)
     """Keys -> the variable that set them."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FieldError] = field(default_factory=list)
 
 
 def read_overrides(environ: Mapping[str, str], model: type[BaseModel]) -> Overrides:
@@ -40,7 +40,7 @@ def read_overrides(environ: Mapping[str, str], model: type[BaseModel]) -> Overri
             keys = tuple(name[len(PREFIX) :].lower().split("__"))
             annotation = _setting(model, keys)
             if annotation is None:
-                found.faults.append(Fault(shown(name), "no setting has that name", _closest(name, model)))
+                found.faults.append(FieldError(shown(name), "no setting has that name", _closest(name, model)))
             else:
                 found.values[keys] = environ[name].strip() if _is_text(annotation) else _parsed(environ[name])
                 found.origins[keys] = name
@@ -57,12 +57,12 @@ def apply(overrides: Overrides, document: dict[str, Any]) -> None:
             section[keys[-1]] = value
 
 
-def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
+def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[FieldError]]:
     """A copy of the registry with `${NAME}` in header values replaced, and a fault for each that cannot be.
 
     White space around a variable's value is left out. A `$` that is not followed by `{` stays as it is.
     """
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     engines = document.get("engines") if isinstance(document, dict) else None
     if not isinstance(engines, list):
         return document, faults
@@ -70,13 +70,13 @@ def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[F
     return {**document, "engines": filled}, faults
 
 
-def stray_references(document: Any) -> list[Fault]:
+def stray_references(document: Any) -> list[FieldError]:
     """A fault for each `${NAME}` in the registry where it would stay as it is: anywhere but in a header value.
 
     What a shell gets after `-c` is the shell's to read.
     """
     engines = document.get("engines") if isinstance(document, dict) else None
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     for index, entry in enumerate(engines if isinstance(engines, list) else []):
         if isinstance(entry, dict):
             for key, value in without_annotations(entry).items():
@@ -85,11 +85,11 @@ def stray_references(document: Any) -> list[Fault]:
     return faults
 
 
-def _find_references(value: Any, at: tuple[str | int, ...], faults: list[Fault]) -> None:
+def _find_references(value: Any, at: tuple[str | int, ...], faults: list[FieldError]) -> None:
     if isinstance(value, str) and (found := _REFERENCE.search(value)):
         advice = f'or leave it to a shell: ["sh", "-c", "exec program {found[0]}"]' if "command" in at else ""
         message = f"{found[0]} is not filled in here, only in header values"
-        faults.append(Fault(dotted(at), message, f"write the value itself{advice and ', '}{advice}"))
+        faults.append(FieldError(dotted(at), message, f"write the value itself{advice and ', '}{advice}"))
     elif isinstance(value, dict):
         for key, inner in without_annotations(value).items():
             _find_references(inner, (*at, str(key)), faults)
@@ -99,7 +99,7 @@ def _find_references(value: Any, at: tuple[str | int, ...], faults: list[Fault])
                 _find_references(inner, (*at, index), faults)
 
 
-def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: list[Fault]) -> Any:
+def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: list[FieldError]) -> Any:
     headers = entry.get("headers") if isinstance(entry, dict) else None
     if not isinstance(headers, dict):
         return entry
@@ -108,7 +108,7 @@ def _filled_entry(entry: Any, index: int, environ: Mapping[str, str], faults: li
         if isinstance(value, str):
             found = [_reference_fault(reference, environ) for reference in re.findall(r"\$\{[^}]*\}?", value)]
             where = dotted(("engines", index, "headers", name))
-            faults.extend(Fault(where, *fault) for fault in found if fault)
+            faults.extend(FieldError(where, *fault) for fault in found if fault)
             value = _REFERENCE.sub(lambda match: environ.get(match[1], "").strip(), value)
         filled[name] = value
     return {**entry, "headers": filled}

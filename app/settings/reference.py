@@ -16,7 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
-from app.settings.tenants import TenantEntry, TenantsFile
+from app.settings.tenants_file import TenantEntry, TenantsFile
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ DOCUMENTS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SettingKey:
     """One key of a file, in words: `default` is JSON, or `required`."""
 
     name: str
@@ -59,7 +59,7 @@ def json_schema(document: str) -> Json:
     return {"$schema": DIALECT, **schema}
 
 
-def keys(document: str) -> list[Key]:
+def keys(document: str) -> list[SettingKey]:
     """Every key that the table of this document lists, in the order of the models."""
     schema = json_schema(document)
     _, top = DOCUMENTS[document]
@@ -109,14 +109,14 @@ def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _parts(argument)
 
 
-def _keys(schema: Json, node: Json, prefix: str) -> Iterator[Key]:
+def _keys(schema: Json, node: Json, prefix: str) -> Iterator[SettingKey]:
     for name, written in node["properties"].items():
         property_ = _resolved(schema, written)
         is_section = "properties" in property_ and "default" not in written
         if not is_section:
             required = name in node.get("required", ())
             default = "required" if required else json.dumps(written.get("default"))
-            yield Key(prefix + name, _type(schema, property_), default, written.get("description", ""))
+            yield SettingKey(prefix + name, _type(schema, property_), default, written.get("description", ""))
         if "properties" in property_:
             yield from _keys(schema, property_, f"{prefix}{name}.")
         elif "properties" in (item := _resolved(schema, property_.get("items", {}))):

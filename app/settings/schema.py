@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
-from app.settings.doorway import DoorTls, WebOrigin
+from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.engine_parts import EngineBreaker, EngineTls
 from app.settings.mcp import McpSettings
 from app.settings.screen import ScreenSettings
-from app.settings.section import Misplaced, words
+from app.settings.section import MisplacedKey, words
 from app.settings.section import RegistrySection as _Registry
 from app.settings.section import Section as _Section
 from app.settings.state import StateSettings
-from app.settings.texts import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
+from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 from app.settings.traces import TracesSettings
 
 
@@ -89,7 +89,7 @@ class EngineEntry(_Registry):
     @classmethod
     def _program_line(cls, command: list[str] | None) -> list[str] | None:
         if command is not None and not command[0]:
-            raise Misplaced("must name a program", 0)
+            raise MisplacedKey("must name a program", 0)
         return command
 
     @field_validator("headers")
@@ -98,7 +98,7 @@ class EngineEntry(_Registry):
         seen: dict[str, str] = {}
         for name in headers:
             if name.lower() in seen:
-                raise Misplaced(f"is the same header as '{seen[name.lower()]}'", name)
+                raise MisplacedKey(f"is the same header as '{seen[name.lower()]}'", name)
             seen[name.lower()] = name
         return headers
 
@@ -110,30 +110,30 @@ class EngineEntry(_Registry):
         if kind == "stdio" and not self.command:
             raise ValueError("a stdio engine needs 'command'")
         if kind == "stdio" and self.url:
-            raise Misplaced("a stdio engine has no 'url'", "url")
+            raise MisplacedKey("a stdio engine has no 'url'", "url")
         if kind == "http" and self.command:
-            raise Misplaced("an http engine has no 'command'", "command")
+            raise MisplacedKey("an http engine has no 'command'", "command")
         if kind == "stdio" and self.headers:
-            raise Misplaced("a stdio engine has no headers", "headers")
+            raise MisplacedKey("a stdio engine has no headers", "headers")
         if kind == "stdio" and self.replicas:
-            raise Misplaced("a stdio engine has none", "replicas")
+            raise MisplacedKey("a stdio engine has none", "replicas")
         return self
 
     @model_validator(mode="after")
     def _its_urls_fit(self) -> "EngineEntry":
         for place, url in enumerate(self.replicas):
             if url in self.urls[: place + 1]:
-                raise Misplaced("is an address of this engine already", "replicas", place)
+                raise MisplacedKey("is an address of this engine already", "replicas", place)
         if self.tls and not all(url.startswith("https://") for url in self.urls):
-            raise Misplaced("needs an https:// URL" if not self.replicas else "needs https:// URLs only", "tls")
+            raise MisplacedKey("needs an https:// URL" if not self.replicas else "needs https:// URLs only", "tls")
         if self.hedge and not self.replicas:
-            raise Misplaced("needs 'replicas' beside it: a second attempt goes to another one", "hedge")
+            raise MisplacedKey("needs 'replicas' beside it: a second attempt goes to another one", "hedge")
         return self
 
     @model_validator(mode="after")
     def _hosts_are_for_discovery(self) -> "EngineEntry":
         if self.discover_hosts and not self.discover:
-            raise Misplaced("is of no use without 'discover'", "discoverHosts")
+            raise MisplacedKey("is of no use without 'discover'", "discoverHosts")
         return self
 
     @property
@@ -157,7 +157,7 @@ class Registry(_Registry):
         seen: dict[str, int] = {}
         for index, entry in enumerate(self.engines):
             if entry.id in seen:
-                raise Misplaced(f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id")
+                raise MisplacedKey(f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id")
             seen[entry.id] = index
         return self
 
@@ -247,7 +247,7 @@ class ServerSettings(_Section):
     """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
     """Origins of web pages whose scripts may speak RCP and MCP here (CORS), written out; empty: none."""
-    tls: DoorTls | None = None
+    tls: ServerTls | None = None
     """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards
     engines, will do as well."""
 
@@ -404,15 +404,15 @@ class GatewaySettings(_Section):
     def _callers_can_be_known(self) -> "GatewaySettings":
         check_together(self.auth, self.jwt)
         if self.metrics.access == "admin" and "none" in self.auth.mode:
-            raise Misplaced("admin needs callers that are told apart: set auth.mode", "metrics", "access")
+            raise MisplacedKey("admin needs callers that are told apart: set auth.mode", "metrics", "access")
         if self.metrics.port and self.metrics.port == self.server.port:
-            raise Misplaced("is server.port already; choose another one, or 0 for none", "metrics", "port")
+            raise MisplacedKey("is server.port already; choose another one, or 0 for none", "metrics", "port")
         return self
 
     @model_validator(mode="after")
     def _sessions_are_known_to_all_workers(self) -> "GatewaySettings":
         if self.server.handshake == "required" and self.server.workers > 1 and not self.state.shared:
-            raise Misplaced(
+            raise MisplacedKey(
                 "'required' needs 'workers: 1', or a 'state.url' of a Redis, since workers share no sessions else",
                 "server",
                 "handshake",

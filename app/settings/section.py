@@ -24,7 +24,7 @@ def without_annotations(value: Any) -> Any:
     return {key: held for key, held in value.items() if not (isinstance(key, str) and _is_annotation(key))}
 
 
-class Misplaced(ValueError):
+class MisplacedKey(ValueError):
     """A fault seen only by looking at several keys together; `at` leads from where it was seen to the culprit."""
 
     def __init__(self, message: str, *at: str | int) -> None:
@@ -69,5 +69,5 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
         return value
     for other, key in names.items():
         if other in value and key in value:
-            raise Misplaced(f"stands there twice, as '{other}' as well", key)
+            raise MisplacedKey(f"stands there twice, as '{other}' as well", key)
     return {names.get(key, key): held for key, held in value.items()}

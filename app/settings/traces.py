@@ -6,7 +6,7 @@ It refuses to know what a trace is made of.
 from pydantic import Field
 
 from app.settings.section import Section
-from app.settings.texts import CollectorUrl
+from app.settings.field_types import CollectorUrl
 
 
 class TracesSettings(Section):

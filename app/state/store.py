@@ -7,7 +7,7 @@ dict, list, str, numbers, booleans and None, and gives back what `load` makes of
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from app.state.memory import MemoryStore
+from app.state.memory_store import MemoryStore
 from app.state.rate_limit import Limiter
 
 Value = TypeVar("Value")
@@ -55,7 +55,7 @@ class Store(Protocol):
         ...
 
 
-class Sharing(Protocol):
+class StateBackend(Protocol):
     """With whom the state is shared: opens stores and limiters, each with what stands in for it in this process."""
 
     @property

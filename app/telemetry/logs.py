@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from app.telemetry.sink import Sink
-from app.telemetry.storms import Allowance, Storms
+from app.telemetry.log_writer import LogWriter
+from app.telemetry.log_rate_limit import LogAllowance, LogRateLimit
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -34,20 +34,20 @@ def configure(
     level: str,
     dumps: Callable[[Any], bytes],
     stream: TextIO | None = None,
-    allowance: Allowance | None = None,
+    allowance: LogAllowance | None = None,
 ) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON.
 
     `allowance`: how many lines one kind of event may have; None: all of them.
     """
-    out: Any = Sink(stream or sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115 - 2>&-
+    out: Any = LogWriter(stream or sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115 - 2>&-
     stamp: list[Processor] = [_stamp]
     render: Processor
     if style == "json":
         render = partial(_json_line, dumps)
     else:
         render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    storms = None if allowance is None else Storms(allowance, partial(_tell_suppressed, render, out))
+    storms = None if allowance is None else LogRateLimit(allowance, partial(_tell_suppressed, render, out))
     limit: list[Processor] = [] if storms is None else [partial(_limit, storms)]
     structlog.configure(
         processors=[*limit, *stamp, render],
@@ -64,7 +64,7 @@ def logger() -> FilteringBoundLogger:
     return log
 
 
-def _limit(storms: Storms, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _limit(storms: LogRateLimit, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Leave the line out if there were too many of its kind."""
     if storms.admits(event["event"]):
         return event
@@ -98,7 +98,7 @@ def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
         return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
 
 
-def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str, storms: Storms | None) -> None:
+def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str, storms: LogRateLimit | None) -> None:
     """Let what libraries log through `logging` come out in the same form; all lines of one library are one kind."""
     handler = logging.StreamHandler(out)
     if storms is not None:

@@ -12,14 +12,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from app.telemetry.answers import AnswerMetrics
-from app.telemetry.callers import CallerMetrics
-from app.telemetry.counts import Counts, Series, counter, lone_counter, lone_gauge, lone_histogram
-from app.telemetry.door import DoorMetrics
+from app.telemetry.answer_metrics import AnswerMetrics
+from app.telemetry.caller_metrics import CallerMetrics
+from app.telemetry.plain_metrics import Counts, Series, counter, lone_counter, lone_gauge, lone_histogram
+from app.telemetry.server_metrics import ServerMetrics
 from app.telemetry.outcomes import Outcomes, outcomes
-from app.telemetry.shared import AllWorkers, is_shared
-from app.telemetry.state import StateMetrics
-from app.telemetry.tools import McpMetrics
+from app.telemetry.worker_metrics import AllWorkers, is_shared
+from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.mcp_metrics import McpMetrics
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
 LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
@@ -269,7 +269,7 @@ class Metrics:
             "rcp_gateway_trace_spans_lost", "Spans that the trace collector did not take.", registry
         )
         self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
-        self.door = DoorMetrics(registry)
+        self.door = ServerMetrics(registry)
         self.state = StateMetrics(registry)
         self.mcp = McpMetrics(registry)
         self.answers = AnswerMetrics(registry)

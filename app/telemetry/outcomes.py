@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from app.telemetry.counts import Exposed
-from app.telemetry.shared import is_shared
-from app.telemetry.tallies import Tallies
+from app.telemetry.plain_metrics import Exposed
+from app.telemetry.worker_metrics import is_shared
+from app.telemetry.labelled_metrics import LabelledMetrics
 
 
 class Outcomes:
@@ -81,7 +81,7 @@ def outcomes(
     labels: tuple[str, str],
     bounds: Sequence[float],
     registry: CollectorRegistry,
-) -> Tallies | Outcomes:
+) -> LabelledMetrics | Outcomes:
     """How often and how long, by two labels; `counted` and `timed` are name and text of the metrics."""
     if is_shared():
         return Outcomes(
@@ -90,6 +90,6 @@ def outcomes(
             labels,
             bounds,
         )
-    tallies = Tallies(counted, timed, labels, bounds)
+    tallies = LabelledMetrics(counted, timed, labels, bounds)
     registry.register(Exposed(tallies.families))
     return tallies

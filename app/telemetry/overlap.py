@@ -46,7 +46,7 @@ class Generation:
         return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.givers)} sets of givers>"
 
 
-class Place(NamedTuple):
+class HitPlace(NamedTuple):
     """What one engine earned: answers it was part of, hits it gave, those nobody else gave, and its part of the list.
 
     `share` lies in [0,1] and is split evenly where several gave a hit, so that all shares add up to 1.
@@ -63,7 +63,7 @@ class Agreement(NamedTuple):
 
     answers: int
     hits: int
-    places: dict[str, Place]
+    places: dict[str, HitPlace]
     shared: dict[tuple[str, str], int]
     """Pair of engines, the smaller id first -> hits that both gave."""
 
@@ -113,7 +113,7 @@ class Overlap:
                     earned[giver] += count / len(givers)
                 shared.update(dict.fromkeys(combinations(sorted(givers), 2), count))
         places = {
-            engine: Place(answered[engine], given[engine], alone[engine], earned[engine] / hits if hits else 0.0)
+            engine: HitPlace(answered[engine], given[engine], alone[engine], earned[engine] / hits if hits else 0.0)
             for engine in sorted(answered | given)
         }
         return Agreement(sum(each.answers for each in both), hits, places, dict(shared))

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.protocol.capabilities import read_advertisement
+from app.protocol.advertisement import read_advertisement
 from bench import rig
 from bench.compare import Comparison, Reading, Shape, arguments, turns, within
 from bench.floor import fuse

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.engines.http import HttpTransport
+from app.engines.http.client import HttpTransport
 from app.settings.schema import EngineEntry, EnginesSettings
-from app.state.memory import MemoryStore
+from app.state.memory_store import MemoryStore
 from tests.support.raw_peer import RawPeer, echo
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings.source import load_registry
+from app.settings.sources import load_registry
 from tests.support.deployment import DEPLOY, PROJECT, read, said_by, settings_of
 
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text(encoding="utf-8"))

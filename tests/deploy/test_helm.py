@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.settings.source import load_registry
+from app.settings.sources import load_registry
 from tests.support.deployment import (
     DEPLOY,
     KUBERNETES,

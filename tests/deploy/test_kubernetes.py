@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.settings.source import load_registry
-from app.settings.tenants import tenants_in
+from app.settings.sources import load_registry
+from app.settings.tenants_file import tenants_in
 from tests.support.deployment import (
     DEPLOY,
     KUBERNETES,

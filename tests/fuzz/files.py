@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, Registry
-from app.settings.source import load_registry, load_settings
-from app.settings.tenants import read_tenants
+from app.settings.sources import load_registry, load_settings
+from app.settings.tenants_file import read_tenants
 from tests.fuzz.chance import bent, bitten, text_of
 from tests.fuzz.gateway import Broken
 

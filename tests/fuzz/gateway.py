@@ -13,11 +13,11 @@ from typing import Any
 
 import uvicorn
 
-from app.engines.connection import Connection
-from app.engines.pool import Pool
+from app.engines.http.connection import Connection
+from app.engines.http.pool import ConnectionPool
 from app.main import build_app
 from app.server.http_protocol import HttpProtocol
-from app.server.lifecycle import Doorkeeper
+from app.server.lifecycle import GatewayServer
 from tests.fuzz.requests import KEY
 from tests.support.log_lines import LogLines, own_log
 from tests.support.running_gateway import Json, lifespan, made_state, until
@@ -148,7 +148,7 @@ class FuzzedGateway:
             app, http=HttpProtocol, lifespan="off", ws="none", log_config=None, access_log=False
         )
         self._config.load()
-        self._server = Doorkeeper(self._config, state).server_state
+        self._server = GatewayServer(self._config, state).server_state
 
     async def converse(self, pieces: list[bytes]) -> list[tuple[int, bytes]]:
         """Status and body of every answer on one connection. Raises Broken."""
@@ -253,7 +253,7 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
         "index": {"enabled": True},
         "auth": {"mode": ["keys"], "tenants_file": "t", "max_failures": 10_000},
     }
-    usual, Pool._connect = Pool._connect, connect  # type: ignore[method-assign, assignment]
+    usual, ConnectionPool._connect = ConnectionPool._connect, connect  # type: ignore[method-assign, assignment]
     try:
         with own_log() as log:
             state = made_state(entries, settings, tenants=tenants)
@@ -262,4 +262,4 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
                 await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
                 yield FuzzedGateway(app, engines, state, log)
     finally:
-        Pool._connect = usual  # type: ignore[method-assign]
+        ConnectionPool._connect = usual  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app import main
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from tests.support.running_gateway import made_state
 from tests.support.tenancy import tenant
 
@@ -62,7 +62,7 @@ def test_a_bad_tenants_file_is_a_fault(registry: Path, tmp_path: Path, monkeypat
 
 def test_tokens_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not installed the mode is a fault that names the extra."""
-    for name in ("joserfc", "app.api.jwks", "app.api.tokens"):
+    for name in ("joserfc", "app.api.auth.jwks", "app.api.auth.jwt"):
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     jwt = {"issuer": "i", "audience": "a", "jwks_url": "https://127.0.0.1/jwks"}
     settings = {"auth": {"mode": ["jwt"], "tenants_file": "t"}, "jwt": jwt}
@@ -73,7 +73,7 @@ def test_tokens_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_loaded_that_is_not_wished() -> None:
     """Without callers that are told apart, neither the limits library nor that for tokens is loaded."""
     program = (
-        "import sys, app.main; from app.settings.schema import *; from app.settings.source import LoadedRegistry;"
+        "import sys, app.main; from app.settings.schema import *; from app.settings.sources import LoadedRegistry;"
         "app.main.build_app(app.main.build_state(LoadedRegistry(Registry(engines=[]), '0'), GatewaySettings()));"
         "print([name for name in ('limits', 'joserfc', 'httpx2') if name in sys.modules])"
     )

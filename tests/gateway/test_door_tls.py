@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 from app import main
-from app.api.tls import door_context
-from app.settings.doorway import DoorTls
-from app.settings.faults import SettingsError
+from app.server.tls import door_context
+from app.settings.server_security import ServerTls
+from app.settings.field_errors import SettingsError
 from tests.chaos.gateway_process import gateway_process
 from tests.support.authority import Authority
 from tests.support.running_gateway import PATIENCE, Json
@@ -110,7 +110,7 @@ async def test_callers_show_a_certificate(authority: Authority, door: Json, tmp_
 
 def test_old_versions_are_not_spoken(door: Json) -> None:
     """TLS 1.2 is the least, without compression and renegotiation left to chance."""
-    context = door_context(DoorTls.model_validate(door))
+    context = door_context(ServerTls.model_validate(door))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.verify_mode == ssl.CERT_NONE
     assert context.options & ssl.OP_NO_COMPRESSION
@@ -118,7 +118,7 @@ def test_old_versions_are_not_spoken(door: Json) -> None:
 
 def test_one_file_may_hold_both(door: Json, tmp_path: Path) -> None:
     """Without `key_file` the key stands in `cert_file`."""
-    assert door_context(DoorTls(cert_file=str(tmp_path / "both.pem")))
+    assert door_context(ServerTls(cert_file=str(tmp_path / "both.pem")))
 
 
 @pytest.mark.parametrize(

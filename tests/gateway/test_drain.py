@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.api.stages import Stage
-from app.server.lifecycle import Doorkeeper
+from app.server.shutdown_stage import ShutdownStage
+from app.server.lifecycle import GatewayServer
 from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import PATIENCE, asking, listening, question
 from tests.support.running_gateway import entry, http_client, until
@@ -55,10 +55,10 @@ async def test_it_parts_from_its_callers_before_it_accepts_no_more(
 ) -> None:
     """Before the end every answer says `Connection: close`, on connections that were there and on new ones (B118)."""
     monkeypatch.setattr("app.server.lifecycle.PARTING_SECONDS", PATIENCE)
-    made: list[Doorkeeper] = []
+    made: list[GatewayServer] = []
 
-    def kept(*of: Any) -> Doorkeeper:
-        made.append(Doorkeeper(*of))
+    def kept(*of: Any) -> GatewayServer:
+        made.append(GatewayServer(*of))
         return made[0]
 
     monkeypatch.setattr("tests.support.listening_gateway.Doorkeeper", kept)
@@ -69,7 +69,7 @@ async def test_it_parts_from_its_callers_before_it_accepts_no_more(
     ):
         (keeper,) = made
         assert "connection" not in (await client.post("/rcp", json=PING)).headers
-        keeper.hasten(Stage.DRAINING)
+        keeper.hasten(ShutdownStage.DRAINING)
         assert state.readiness.reason() == "draining"
         assert "connection" not in (await client.post("/rcp", json=PING)).headers
         keeper._part()

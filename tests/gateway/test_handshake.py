@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.main import serve
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from tests.gateway.conftest import Starter
 from tests.support.running_gateway import Json, RunningGateway, entry, running
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from app.main import build_app
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.gateway.conftest import Starter
 from tests.support.mcp_peer import (

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.settings.tenants import tenants_in
+from app.settings.tenants_file import tenants_in
 from tests.gateway.conftest import Starter
 from tests.support.issuer import AUDIENCE, ISSUER, ec, issuing, token
 from tests.support.listening_gateway import listening

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.mcp import catalogue
+from app.mcp import tool_definitions
 from tests.gateway.conftest import Starter
 from tests.support.mcp_peer import SERVED, modern, modern_headers, text_of
 from tests.support.running_gateway import Json, entry, running
@@ -77,10 +77,10 @@ async def test_every_example_is_true(engines: Starter) -> None:
             if text is not None:
                 assert text_of(result) == text
             played.append(asked["name"])
-    assert sorted(played) == sorted(catalogue.NAMES)
+    assert sorted(played) == sorted(tool_definitions.NAMES)
 
 
-@pytest.mark.parametrize("name", catalogue.NAMES)
+@pytest.mark.parametrize("name", tool_definitions.NAMES)
 def test_every_tool_is_described(name: str) -> None:
     """Each tool has its section."""
     assert f"\n### `{name}" in PAGE

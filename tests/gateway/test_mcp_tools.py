@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.api.mcp.quotation import PREFACE
+from app.mcp.rendering import PREFACE
 from tests.gateway.conftest import Starter
 from tests.support.mcp_peer import SERVED, called, text_of
 from tests.support.running_gateway import Json, RunningGateway, entry, running

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.federation import embedding, forward
+from app.federation import forward
+from app.federation.methods import embed
 from app.federation.outcome import MAX_HITS
 from app.protocol.graph_params import MAX_HOPS
-from app.protocol.params import DEFAULT_K
-from app.protocol.transform import MAX_VARIANTS
+from app.protocol.retrieve_params import DEFAULT_K
+from app.protocol.transform_params import MAX_VARIANTS
 from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -113,7 +114,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     """Codes that let the next engine be asked, parts at a time, variants."""
     line = TEXT.split("speaks of itself:", 1)[1].split(". ", 1)[0]
     assert {int(code) for code in re.findall(r"-\d+", line)} == forward.NEXT
-    assert embedding.AT_ONCE == 8
+    assert embed.AT_ONCE == 8
     assert "up to eight at a time" in TEXT
     assert f"`n` is at most {MAX_VARIANTS}" in TEXT
     assert f"`hops` above {MAX_HOPS} are lowered" in TEXT

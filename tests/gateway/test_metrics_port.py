@@ -9,9 +9,9 @@ import httpx2
 import pytest
 
 from app import main
-from app.api.listeners import listen_for_metrics
-from app.api.scrape import MetricsPort
-from app.settings.faults import SettingsError
+from app.server.listeners import listen_for_metrics
+from app.api.metrics import MetricsPort
+from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.support.gateway_process import gateway_process
 from tests.support.ports import free_port

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.api.reload import Reload
-from app.api.views import settings_view
-from app.settings.watch import Watch
+from app.api.admin_views import settings_view
+from app.settings.file_watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
 from tests.support.listening_gateway import listening

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.federation.outcome import MAX_HITS
-from app.federation.pages import Pages
+from app.federation.pagination import Pages
 from app.federation.retrieve import retrieve
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS, BadStatus, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -139,7 +139,7 @@ class Federation:
         self.members = members_of(*(reversed(self.engines) if backwards else self.engines), max_k=40, disabled=["off"])
         metrics = Metrics("test")
         metrics.declare_engines(self.members.ids(), LEG_KINDS)
-        self.witness = Witness(metrics)
+        self.witness = RetrieveInstrumentation(metrics)
         self.pages = Pages.kept(SETTINGS.state)
 
     async def ask(self, **params: Any) -> Any:

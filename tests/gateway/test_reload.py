@@ -14,7 +14,7 @@ import pytest
 
 from app.api.reload import Reload
 from app.main import build_app, build_state
-from app.settings.source import Files
+from app.settings.sources import Files
 from tests.support.gateway_process import gateway_process, write_files
 from tests.support.log_lines import LogLines, own_log
 from tests.support.running_gateway import Json, RunningGateway, entry, lifespan, until

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from app.protocol.params import GatewayOptions, RetrieveOptions
+from app.protocol.retrieve_params import GatewayOptions, RetrieveOptions
 from tests.support.running_gateway import entry, running
 from tests.support.scripted_engine import hit
 

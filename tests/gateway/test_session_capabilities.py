@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.state import GatewayState
+from app.api.gateway_state import GatewayState
 from tests.gateway.conftest import Starter
 from tests.support.piped_gateway import HELLO, piped
 from tests.support.running_gateway import PATIENCE, Json, RunningGateway, entry, running

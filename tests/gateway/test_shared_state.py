@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.state.link import Link
+from app.state.redis import RedisConnection
 from tests.support.corpora import ids, pages_of, serving
 from tests.support.mcp_peer import SERVED, called
 from tests.support.redis_server import Relay
@@ -216,9 +216,9 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
     engine = await serving(engines, *range(60))
     tenants = {"red": tenant("*", keys=(RED,), limits={"rps": 100, "burst": 100, "hits_per_day": 100_000})}
     waits: list[bool] = []
-    patiently = Link._unless_lost
+    patiently = RedisConnection._unless_lost
 
-    async def counted(link: Link, answer: Any) -> Any:
+    async def counted(link: RedisConnection, answer: Any) -> Any:
         waits.append(False)
         answered = await patiently(link, answer)
         waits[-1] = True
@@ -226,7 +226,7 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
 
     async with running([entry("e", engine)], {"state": shared(relay.url, timeout_ms=2000)}, tenants=tenants) as gateway:
         await until(lambda: not gateway.state.sharing.degraded)
-        monkeypatch.setattr(Link, "_unless_lost", counted)
+        monkeypatch.setattr(RedisConnection, "_unless_lost", counted)
         answers = [await asked(gateway, RED, "retrieve", {"query": "well", "sessionId": "s"})]
         assert len(waits) >= 6
         assert all(waits), "while it is well, each question is answered"

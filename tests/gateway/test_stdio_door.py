@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.outbox import FULL_BYTES
+from app.api.send_queue import FULL_BYTES
 from app.api.stdio import MAX_UNDER_WAY
 from tests.gateway.conftest import Starter
 from tests.support.log_lines import own_log

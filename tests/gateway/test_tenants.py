@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.tenants import tenants_in
+from app.settings.tenants_file import tenants_in
 from tests.support.corpora import ids, serving
 from tests.support.listening_gateway import asking, listening, question
 from tests.support.log_lines import own_log

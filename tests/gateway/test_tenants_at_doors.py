@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from app.federation.membership import Membership
-from app.federation.tenant import Tenant
+from app.federation.tenants import Tenant
 from tests.support.fake_engine import FakeEngine, FakeEngines
 from tests.support.running_gateway import Json, RunningGateway, entry, running
 from tests.support.scripted_engine import hit

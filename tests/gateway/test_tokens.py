@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from app.api import jwks, tokens
-from app.settings.tenants import tenants_in
+from app.api.auth import jwks
+from app.api.auth import jwt
+from app.settings.tenants_file import tenants_in
 from tests.support.authority import Authority
 from tests.support.issuer import Issuer, claims, ec, issuing, published, rsa, secret, token
 from tests.support.log_lines import own_log
@@ -268,7 +269,7 @@ async def test_before_the_issuer_was_ever_reached() -> None:
 
 async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
-    monkeypatch.setattr(tokens, "MAX_VERIFIED", 10)
+    monkeypatch.setattr(jwt, "MAX_VERIFIED", 10)
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
         bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
         for number in range(10):

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from app.telemetry.traces import Tracing
+from app.telemetry.tracing import Tracing
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import RunningGateway, entry, made_state, running, until
 from tests.support.scripted_engine import ScriptedEngine, hang

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.http import HttpPeer
-from app.conformance.stdio import StdioPeer
+from app.conformance.http_peer import HttpPeer
+from app.conformance.stdio_peer import StdioPeer
 from tests.support.examined import examined, failed, passed, skipped, warned
 from tests.support.listening_gateway import listening
 from tests.support.model_process import OVER_STDIO, model_over_http

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("h2", reason="needs the extra http2")
 
-from app.engines.http2 import Http2Transport
+from app.engines.http.http2_client import Http2Transport
 from app.settings.schema import EngineEntry, EnginesSettings
 from tests.support.authority import Authority
 from tests.support.ports import free_port

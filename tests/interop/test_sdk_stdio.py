@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from app.protocol.capabilities import read_advertisement
+from app.protocol.advertisement import read_advertisement
 from app.protocol.errors import Refused
 from tests.support.running_gateway import until
 from tests.support.stdio_engine import StillClock, on_both_loops, opened

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.api.answers import FEDERATED
-from app.federation.extension import extend
-from app.federation.witness import Witness
+from app.api.methods import FEDERATED
+from app.federation.methods.extension import extend
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -24,7 +24,7 @@ async def asked(method: str, params: Json, *engines: FakeEngine, **call: Any) ->
     metrics.declare_engines(members.ids(), LEG_KINDS)
     made = method_call_of(method, params, now=asyncio.get_running_loop().time(), **call)
     answer: Method = FEDERATED.get(method, extend)
-    return await answer(made, members, GatewaySettings(), Witness(metrics))
+    return await answer(made, members, GatewaySettings(), RetrieveInstrumentation(metrics))
 
 
 async def error_of(method: str, params: Json, *engines: FakeEngine, **call: Any) -> RcpError:

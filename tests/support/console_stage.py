@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
-from app.api.state import GatewayState
+from app.api.gateway_state import GatewayState
 from tests.support.listening_gateway import listening
 from tests.support.running_gateway import Json, entry
 from tests.support.scripted_engine import Asked, RpcFault, ScriptedEngine

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from app.settings.schema import GatewaySettings
-from app.settings.source import load_settings
+from app.settings.sources import load_settings
 from app.telemetry.metrics import Metrics
 
 PROJECT = Path(__file__).parents[2]

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from app.federation.gathering import Errand
-from app.federation.pages import Pages
-from app.federation.progress import Listener
-from app.federation.witness import Witness
+from app.federation.broadcast import BroadcastContext
+from app.federation.pagination import Pages
+from app.federation.progress import ProgressListener
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS
 from app.settings.schema import GatewaySettings
 from app.settings.state import StateSettings
@@ -15,8 +15,8 @@ from tests.support.fake_engine import FakeEngine, Json, members_of, method_call_
 
 
 def errand_of(
-    method: str, params: Json, *engines: FakeEngine, listener: Listener | None = None, settings: Any = None, **call: Any
-) -> Errand:
+    method: str, params: Json, *engines: FakeEngine, listener: ProgressListener | None = None, settings: Any = None, **call: Any
+) -> BroadcastContext:
     """One call to these engines, accepted now; each of their capabilities is advertised."""
     members = members_of(*engines)
     offered = {name: {} for engine in engines if engine.advertisement for name in engine.advertisement.capabilities}
@@ -24,7 +24,7 @@ def errand_of(
     metrics = Metrics("test")
     metrics.declare_engines(members.ids(), LEG_KINDS)
     made = method_call_of(method, params, now=asyncio.get_running_loop().time(), **call)
-    return Errand(made, members, GatewaySettings.model_validate(settings or {}), Witness(metrics), listener)
+    return BroadcastContext(made, members, GatewaySettings.model_validate(settings or {}), RetrieveInstrumentation(metrics), listener)
 
 
 def forgetful() -> Pages:

@@ -1,9 +1,9 @@
 """A server examined for a test, and what came of it."""
 
 from app.conformance.examination import Examination
-from app.conformance.http import HttpPeer
+from app.conformance.http_peer import HttpPeer
 from app.conformance.peer import Peer
-from app.conformance.subject import Wishes
+from app.conformance.subject import QueryOptions
 from app.conformance.verdict import Report, Verdict
 
 
@@ -17,7 +17,7 @@ async def examined(
 ) -> Report:
     """The report on a server, at a URL or reached already; by default it may be written to."""
     peer = HttpPeer(server, {}) if isinstance(server, str) else server
-    return await Examination(peer, Wishes(query, write=write), strict=strict, only=only, timeout=timeout).run()
+    return await Examination(peer, QueryOptions(query, write=write), strict=strict, only=only, timeout=timeout).run()
 
 
 def failed(report: Report) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from app.api.caller import Caller
-from app.api.rpc import RpcDoor
+from app.api.rpc import RpcEndpoint
 from app.protocol import envelope
 from app.protocol.errors import RcpError
 from tests.support.fake_engine import FakeEngines
@@ -56,7 +56,7 @@ class Door:
         self.dispatcher = FakeDispatcher(answer)
         self.passed: list[str] = []
         self.state = state_of(FakeEngines(), {"server": {"max_body_bytes": LIMIT, **wishes}})
-        self.app: Any = RpcDoor(self._app, self.dispatcher, self.state)  # type: ignore[arg-type]
+        self.app: Any = RpcEndpoint(self._app, self.dispatcher, self.state)  # type: ignore[arg-type]
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.passed.append(scope.get("path", scope["type"]))

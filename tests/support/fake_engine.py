@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.api.answers import OWN_META
+from app.api.methods import OWN_META
 from app.engines.transport import Reply
-from app.federation.call import MethodCall, RetrieveCall
-from app.federation.catalog import EngineOffer, excluded_fields
+from app.federation.calls import MethodCall, RetrieveCall
+from app.federation.capabilities import EngineOffer, excluded_fields
 from app.federation.membership import Members
-from app.protocol.capabilities import Advertisement, read_advertisement
+from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.errors import LegError
-from app.protocol.params import read_meta, read_retrieve
+from app.protocol.retrieve_params import read_meta, read_retrieve
 from app.settings.schema import EngineEntry
 
 Json = dict[str, Any]

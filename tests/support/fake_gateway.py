@@ -9,12 +9,12 @@ from typing import Any
 import httpx2
 
 from app.api.admission import Admission
-from app.api.answers import ANSWERED
+from app.api.methods import ANSWERED
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
-from app.api.state import GatewayState, Readiness
+from app.api.gateway_state import GatewayState, Readiness
 from app.federation.membership import Membership
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS, RCP_CODES
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
         settings=read,
         engines=engines,
         membership=Membership(engines, "us-1234", read.retrieve.max_k, writing=read.index.enabled),
-        witness=Witness(metrics),
+        witness=RetrieveInstrumentation(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
         admission=Admission(read.server, metrics.door),

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.ranked_lists import FusionConfig, RankedList
 
 ENGINES = ("alpha", "beta", "delta", "gamma")
 
@@ -57,14 +57,14 @@ def federations(
     ]
 
 
-def options(**fixed: Any) -> st.SearchStrategy[FusionOptions]:
+def options(**fixed: Any) -> st.SearchStrategy[FusionConfig]:
     """Wishes by id; what is given is fixed."""
     drawn = {
         "method": st.sampled_from(["rrf", "rrf", "weighted", "convex"]),
         "rrf_k": st.sampled_from([1, 10, 60]),
         "confidence_weight": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
     }
-    return st.builds(FusionOptions, **{**drawn, **{name: st.just(value) for name, value in fixed.items()}})
+    return st.builds(FusionConfig, **{**drawn, **{name: st.just(value) for name, value in fixed.items()}})
 
 
 def wild_federations() -> st.SearchStrategy[list[RankedList]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import fsum, isnan, sqrt
 from typing import Any
 
-from app.fusion.ranked import FusionOptions, RankedList
+from app.fusion.ranked_lists import FusionConfig, RankedList
 
 
 def valid(value: Any) -> float | None:
@@ -85,7 +85,7 @@ def consensus(testimonies: Sequence[dict[str, Any]], longest: int) -> list[float
 
 
 def brackets(
-    lists: Sequence[RankedList], entries: dict[str, list[dict[str, Any]]], options: FusionOptions
+    lists: Sequence[RankedList], entries: dict[str, list[dict[str, Any]]], options: FusionConfig
 ) -> dict[str, list[float]]:
     """Steps 1 to 5: (1 − β) + β·ĉ by engine and rank."""
     testimonies: dict[str, dict[str, Any]] = {}
@@ -175,7 +175,7 @@ def merged(key: str, copies: Sequence[dict[str, Any]], total: float, ceiling: fl
 
 
 def fuse_literally(
-    lists: Sequence[RankedList], options: FusionOptions, k: int | None = None
+    lists: Sequence[RankedList], options: FusionConfig, k: int | None = None
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """All keys in order, and the first `k` fused hits."""
     lists = sorted(lists, key=lambda ranked: ranked.engine)

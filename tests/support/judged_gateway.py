@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.strategies import fuse
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import fuse
 
 Hits = Sequence[Mapping[str, Any]]
 
@@ -71,7 +71,7 @@ class JudgedGateway:
             for name, lists in self.lists.items()
             if chosen is None or name in chosen
         ]
-        options = FusionOptions(confidence_weight=wishes.get("confidenceWeight", 0.8))
+        options = FusionConfig(confidence_weight=wishes.get("confidenceWeight", 0.8))
         result: dict[str, Any] = {"hits": fuse(ranked, options).hits(0, params["k"])}
         if chosen is None:
             result["_meta"] = {"degraded": self.degraded, "x-gateway": self.report}

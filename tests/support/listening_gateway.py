@@ -13,10 +13,10 @@ from typing import Any
 
 import uvicorn
 
-from app.api.state import GatewayState
+from app.api.gateway_state import GatewayState
 from app.main import build_app
 from app.server.http_protocol import HttpProtocol
-from app.server.lifecycle import Doorkeeper
+from app.server.lifecycle import GatewayServer
 from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 EVENTS = "application/json, text/event-stream"
@@ -42,7 +42,7 @@ async def listening(
     options = uvicorn.Config(
         build_app(state), http=HttpProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
-    server = Doorkeeper(options, state)
+    server = GatewayServer(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await until(lambda: server.started or serving.done())

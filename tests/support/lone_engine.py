@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from app.engines.asked import Asked
+from app.engines.in_flight_call import InFlightCall
 from app.engines.engine import RemoteEngine
 from app.engines.transport import Reply
-from app.protocol.capabilities import Advertisement
+from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EnginesSettings
 from tests.support.fake_engine import FakeTransport, entry_of
@@ -89,7 +89,7 @@ class LoneEngine:
             return fault
         raise AssertionError(f"it was answered: {reply}")
 
-    def begin(self) -> Asked:
+    def begin(self) -> InFlightCall:
         """A question that must be possible to begin at once."""
         asked = self.engine.begin("retrieve", {"query": "q"})
         assert asked is not None

@@ -9,7 +9,7 @@ import uvicorn
 
 from app.main import build_app
 from app.server.http_protocol import HttpProtocol
-from app.server.lifecycle import Doorkeeper
+from app.server.lifecycle import GatewayServer
 from tests.support.running_gateway import PATIENCE, Json, RunningGateway, http_client, made_state, until
 
 
@@ -26,7 +26,7 @@ async def mounted(
     options = uvicorn.Config(
         build_app(state), http=HttpProtocol, lifespan="on", ws="none", log_config=None, access_log=False
     )
-    server = Doorkeeper(options, state)
+    server = GatewayServer(options, state)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await until(lambda: server.started or serving.done())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.async_api import Page
 
-from app.telemetry.windows import SLOT_SECONDS, SLOTS
+from app.telemetry.rolling import SLOT_SECONDS, SLOTS
 from tests.support.browser import browsing
 from tests.support.console_stage import Stage, broken, staged, told, usual
 from tests.support.scripted_engine import Asked, ScriptedEngine

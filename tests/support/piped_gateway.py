@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.api.state import GatewayState
-from app.api.stdio import StdioDoor
+from app.api.gateway_state import GatewayState
+from app.api.stdio import StdioEndpoint
 from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 HELLO: Json = {"protocolVersion": 1, "client": {"name": "test", "version": "1"}}
@@ -33,7 +33,7 @@ class PipedGateway:
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._rest = b""
         self._ids = 0
-        self.door = StdioDoor(state, self._read, self._write, settled)
+        self.door = StdioEndpoint(state, self._read, self._write, settled)
 
     def send(self, *messages: Any) -> None:
         """Write messages, each a line: JSON, or bytes as they are."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.federation.membership import Members
-from app.federation.plan import Leg, Plan, plan_retrieve
+from app.federation.planner import EngineCall, Plan, plan_retrieve
 from app.protocol.errors import RcpError
 from app.settings.schema import FusionSettings, RetrieveSettings
 from tests.support.fake_engine import FakeEngine, call_of, members_of
@@ -18,7 +18,7 @@ def planned(members: Members, *, wishes: RetrieveSettings | None = None, **call:
     return plan_retrieve(call_of(now=NOW, **call), members, NOW, wishes or RetrieveSettings(), FusionSettings())
 
 
-def only_leg(*, capabilities: dict[str, Any] | None = None, **call: Any) -> Leg:
+def only_leg(*, capabilities: dict[str, Any] | None = None, **call: Any) -> EngineCall:
     """The one leg of a plan for one engine."""
     engine = FakeEngine("docs", capabilities=capabilities)
     (leg,) = planned(members_of(engine), **call).legs

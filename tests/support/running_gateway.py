@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx2
 
-from app.api.state import GatewayState
+from app.api.gateway_state import GatewayState
 from app.main import build_app, build_state
 from app.settings.schema import GatewaySettings, Registry
-from app.settings.source import LoadedRegistry
-from app.settings.tenants import tenants_in
+from app.settings.sources import LoadedRegistry
+from app.settings.tenants_file import tenants_in
 from tests.support.scripted_engine import ScriptedEngine
 
 Json = dict[str, Any]

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
-from app.state.link import Link
-from app.state.memory import MemoryStore
-from app.state.shared_store import SharedStore
-from app.telemetry.state import StateMetrics
+from app.state.redis import RedisConnection
+from app.state.memory_store import MemoryStore
+from app.state.redis_store import RedisStore
+from app.telemetry.state_metrics import StateMetrics
 from tests.support.running_gateway import until
 
 PATIENT = 10.0
@@ -37,9 +37,9 @@ def unique() -> str:
 
 
 @asynccontextmanager
-async def linked(url: str, watched: Watched, patience: float = PATIENT, connections: int = 4) -> AsyncIterator[Link]:
+async def linked(url: str, watched: Watched, patience: float = PATIENT, connections: int = 4) -> AsyncIterator[RedisConnection]:
     """A started link."""
-    link = Link(url, connections, patience, f"{unique()}:probe", watched.metrics)
+    link = RedisConnection(url, connections, patience, f"{unique()}:probe", watched.metrics)
     await link.start()
     try:
         yield link
@@ -47,11 +47,11 @@ async def linked(url: str, watched: Watched, patience: float = PATIENT, connecti
         await link.close()
 
 
-def store_on(link: Link, watched: Watched, namespace: str, **more: Any) -> SharedStore:
+def store_on(link: RedisConnection, watched: Watched, namespace: str, **more: Any) -> RedisStore:
     """A store over the link, with room here for 100 values."""
-    return SharedStore("pages", link, MemoryStore(100, 1000), lambda: namespace, watched.metrics, **more)
+    return RedisStore("pages", link, MemoryStore(100, 1000), lambda: namespace, watched.metrics, **more)
 
 
-async def back(link: Link) -> None:
+async def back(link: RedisConnection) -> None:
     """Wait until the link has recovered."""
     await until(lambda: link.up)

@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Protocol
 
-from app.engines.http import HttpTransport
-from app.engines.http2 import Http2Transport
+from app.engines.http.client import HttpTransport
+from app.engines.http.http2_client import Http2Transport
 from app.engines.transport import Transport
 from app.settings.schema import EngineEntry, EnginesSettings
 from tests.support.authority import Authority

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.federation.voice import Voice
+from app.federation.engine_response import EngineResponse
 
 IDS = st.sampled_from(["a", "b", "1", 1, 2.5, "e1:a", "n:a", "e2:e1:a"])
 SCORES = st.one_of(st.none(), st.sampled_from([0, 0.5, 1, -1.0, 3]))
@@ -38,10 +38,10 @@ RESULTS = st.fixed_dictionaries(
 
 
 @st.composite
-def voices(draw: Any) -> list[Voice]:
+def voices(draw: Any) -> list[EngineResponse]:
     """Up to four engines, in any order."""
     names = draw(st.lists(st.sampled_from(["e1", "e2", "e3", "n"]), unique=True, max_size=4))
     return [
-        Voice(name, draw(RESULTS), draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from([None, None, "n", "m"])))
+        EngineResponse(name, draw(RESULTS), draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from([None, None, "n", "m"])))
         for name in names
     ]

@@ -126,7 +126,7 @@ def test_fingerprints_tell_one_edit(tmp_path: Path) -> None:
 
 def test_all_or_none(ready: Path) -> None:
     """Once a source is in use, compiled modules stay out: the two kinds of one class must never meet."""
-    reason, state = adopting(ready, first="import app.fusion.ranked")
+    reason, state = adopting(ready, first="import app.fusion.ranked_lists")
     assert reason == "the sources are in use already"
     assert str(ready) not in state
 
@@ -153,7 +153,7 @@ def test_another_process_chooses_before_it_imports(monkeypatch: pytest.MonkeyPat
     work = pickle.loads(pickle.dumps(partial(compiled.call, "json", "dumps")))
     monkeypatch.setenv(compiled.INTERPRETED_VARIABLE, "1")
     assert work([1]) == "[1]"
-    script = "import pickle, sys; from app import compiled, api; import app.api.workers, app.settings.source\n"
+    script = "import pickle, sys; from app import compiled, api; import app.server.workers, app.settings.sources\n"
     script += "print([name for name in sys.modules if name.removeprefix('app.') in compiled.MODULES])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

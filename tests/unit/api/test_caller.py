@@ -1,11 +1,11 @@
 """The value that a door makes of whoever sends a message."""
 
 from app.api.caller import Caller
-from app.api.keyring import Key
-from app.api.visit import TurnedAway, Visit
-from app.federation.tenant import Tenant
+from app.api.auth.keys import ApiKey
+from app.api.auth.principal import AuthError, Principal
+from app.federation.tenants import Tenant
 from app.protocol.errors import Unauthorized
-from app.state.quota import Owner
+from app.state.quotas import Owner
 
 
 def test_sessions_of_two_tenants_are_never_one() -> None:
@@ -18,10 +18,10 @@ def test_sessions_of_two_tenants_are_never_one() -> None:
 
 def test_a_visit_tells_no_secret() -> None:
     """In an incident one sees who and with which key, by name."""
-    visit = Visit(Tenant("red"), Key("red", "k", b"SECRET", 0.0), "k", Owner("red"))
+    visit = Principal(Tenant("red"), ApiKey("red", "k", b"SECRET", 0.0), "k", Owner("red"))
     assert repr(visit) == "<Visit of red with k, 0 limited requests>"
     assert "SECRET" not in repr(visit.holder)
-    assert repr(TurnedAway(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
+    assert repr(AuthError(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
 
 
 def test_a_caller_without_session_is_known_by_itself() -> None:

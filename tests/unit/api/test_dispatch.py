@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.messages import GATES
+from app.protocol.method_names import GATES
 from tests.support.fake_engine import FakeEngine, hits
 from tests.support.fake_gateway import FakeGateway, Json
 from tests.support.log_lines import own_log

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.audit import METHODS
+from app.api.audit_log import METHODS
 from app.protocol.errors import BadStatus
 from tests.support.fake_engine import FakeEngine, never
 from tests.support.fake_gateway import FakeGateway, Json
@@ -55,7 +55,7 @@ async def test_fault_of_ours_is_an_internal_error(log: LogLines, monkeypatch: py
     async def broken(*_: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.answers.retrieve", broken)
+    monkeypatch.setattr("app.api.methods.retrieve", broken)
     gateway = FakeGateway()
     answer = await gateway.ask("retrieve", {"query": "q"})
     assert code_of(answer) == -32603

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.probes import probes
-from app.api.state import Readiness
+from app.api.gateway_state import Readiness
 from tests.support.fake_engine import FakeEngine, FakeEngines
 from tests.support.fake_gateway import http_client, state_of
 

@@ -7,8 +7,8 @@ import pytest
 
 from app.api import reload as room
 from app.api.reload import MOST_LOOKS, Reload
-from app.settings.faults import Fault, SettingsError
-from app.settings.watch import Watch
+from app.settings.field_errors import FieldError, SettingsError
+from app.settings.file_watch import Watch
 from tests.support.log_lines import own_log
 from tests.support.running_gateway import made_state, until
 
@@ -35,7 +35,7 @@ def _swift(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def faulty() -> Any:
     """Files that are read in vain, which is noticed all the same."""
-    raise SettingsError("rcp.json", (Fault("engines", "is missing"),))
+    raise SettingsError("rcp.json", (FieldError("engines", "is missing"),))
 
 
 @pytest.mark.parametrize(("changes", "reads_at", "warned"), [(4, 5, False), (float("inf"), MOST_LOOKS + 1, True)])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.api.hang_up import WATCH_AFTER
+from app.api.disconnects import WATCH_AFTER
 from tests.support.fake_door import ANSWER, PING, Door
 from tests.support.fake_gateway import Exchange
 from tests.support.virtual_time import jumping_loop, turns, virtually

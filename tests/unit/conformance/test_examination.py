@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.conformance.examination import CHECKS, PATIENCE, Examination
-from app.conformance.http import HttpPeer
-from app.conformance.stdio import StdioPeer
-from app.conformance.subject import Wishes
+from app.conformance.http_peer import HttpPeer
+from app.conformance.stdio_peer import StdioPeer
+from app.conformance.subject import QueryOptions
 from app.conformance.verdict import Verdict
 from tests.support.authority import Authority
 from tests.support.breakable_server import BreakableServer
@@ -169,7 +169,7 @@ async def test_a_session_is_taken_up() -> None:
 
     async with Sessions() as server:
         peer = HttpPeer(server.url, {})
-        await Examination(peer, Wishes(), only=["handshake."]).run(lambda finding: seen.append(finding.check.id))
+        await Examination(peer, QueryOptions(), only=["handshake."]).run(lambda finding: seen.append(finding.check.id))
         assert peer._client.headers["RCP-Session"] == "token-7"
     assert "handshake.again" in seen
 
@@ -177,7 +177,7 @@ async def test_a_session_is_taken_up() -> None:
 async def test_writing_needs_permission() -> None:
     """Nothing is written to a server that may not be written to, and the reason says how to allow it."""
     async with BreakableServer() as server:
-        report = await Examination(HttpPeer(server.url, {}), Wishes()).run()
+        report = await Examination(HttpPeer(server.url, {}), QueryOptions()).run()
     writing = {"index.round-trip", "index.no-documents", "memory.round-trip"}
     assert writing <= skipped(report).keys()
     assert "--write" in skipped(report)["index.round-trip"]
@@ -329,7 +329,7 @@ def test_every_check_speaks() -> None:
 async def test_state_is_told() -> None:
     """Examination and peers say what they are at."""
     async with BreakableServer() as server:
-        examination = Examination(HttpPeer(server.url, {}), Wishes(), only=["batch."])
+        examination = Examination(HttpPeer(server.url, {}), QueryOptions(), only=["batch."])
         await examination.run()
         assert repr(examination).startswith(f"<Examination of HttpPeer({server.url}), ")
     peer = StdioPeer(["/bin/cat"])

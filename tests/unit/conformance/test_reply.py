@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.conformance.http import frames
-from app.conformance.reply import Reply, brief, is_integer, is_number, parsed, same
+from app.conformance.http_peer import frames
+from app.conformance.reply import ServerReply, brief, is_integer, is_number, parsed, same
 from app.conformance.verdict import Departure
 
 
@@ -27,34 +27,34 @@ from app.conformance.verdict import Departure
 def test_what_is_no_response_is_told(body: bytes, words: str) -> None:
     """Each way in which an answer is no response has words of its own."""
     with pytest.raises(Departure, match=words):
-        Reply(body).response()
+        ServerReply(body).response()
 
 
 def test_a_strange_status_is_told() -> None:
     """What is no JSON is often a page of somebody else; its status tells whose."""
     with pytest.raises(Departure, match=r"no JSON.*\(HTTP 404\)"):
-        Reply(b"<html>Not Found", 404).response()
+        ServerReply(b"<html>Not Found", 404).response()
 
 
 @pytest.mark.parametrize("error", ['"no"', '{"code":"-1","message":"m"}', '{"code":-1}', "null"])
 def test_an_error_has_a_code_and_a_message(error: str) -> None:
     """An integer and a string, else the error itself is at fault."""
     with pytest.raises(Departure, match="needs an integer"):
-        Reply(f'{{"jsonrpc":"2.0","id":1,"error":{error}}}'.encode()).error("it")
+        ServerReply(f'{{"jsonrpc":"2.0","id":1,"error":{error}}}'.encode()).error("it")
 
 
 def test_results_and_errors_are_not_taken_for_each_other() -> None:
     """Whoever wants one and gets the other is told what it was."""
     result, error = (
-        Reply(b'{"jsonrpc":"2.0","id":1,"result":{}}'),
-        Reply(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"down"}}'),
+        ServerReply(b'{"jsonrpc":"2.0","id":1,"result":{}}'),
+        ServerReply(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"down"}}'),
     )
     with pytest.raises(Departure, match="it was answered with a result"):
         result.error("it")
     with pytest.raises(Departure, match='it was refused: -32010 "down"'):
         error.result("it")
     with pytest.raises(Departure, match="no object"):
-        Reply(b'{"jsonrpc":"2.0","id":1,"result":[]}').result("it")
+        ServerReply(b'{"jsonrpc":"2.0","id":1,"result":[]}').result("it")
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, "1"), (1, True), (1, 1.5), ("", None), ([], {})])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.demo.document import Document
-from app.demo.filters import Where
+from app.demo.demo_document import DemoDocument
+from app.demo.filter_sql import Where
 from app.demo.fulltext import FullText, words_of
-from app.demo.question import Question
+from app.demo.query_params import DemoQuery
 
 TEXTS = {
     "list.sort": "Sort the list in ascending order.",
@@ -23,7 +23,7 @@ TEXTS = {
     "shutil.rmtree": "Remove a directory tree.",
 }
 DOCUMENTS = [
-    Document(name, name.replace(".", " "), text, {}, {"module": name.partition(".")[0]}) for name, text in TEXTS.items()
+    DemoDocument(name, name.replace(".", " "), text, {}, {"module": name.partition(".")[0]}) for name, text in TEXTS.items()
 ]
 
 
@@ -36,7 +36,7 @@ def index() -> Iterator[FullText]:
 
 
 def ids(index: FullText, question: str, where: Where | None = None) -> list[str]:
-    return [found.document.id for found in index.search(Question(question, where=where)).found]
+    return [found.document.id for found in index.search(DemoQuery(question, where=where)).found]
 
 
 def test_the_best_answer_comes_first(index: FullText) -> None:
@@ -48,7 +48,7 @@ def test_the_best_answer_comes_first(index: FullText) -> None:
 
 def test_scores_fall_and_confidences_with_them(index: FullText) -> None:
     """Scores are at least 0, confidences in [0, 1], and both fall along the list."""
-    found = index.search(Question("sort a list of JSON objects from a file")).found
+    found = index.search(DemoQuery("sort a list of JSON objects from a file")).found
     assert len(found) > 3
     for better, worse in pairwise(found):
         assert better.score >= worse.score >= 0
@@ -58,7 +58,7 @@ def test_scores_fall_and_confidences_with_them(index: FullText) -> None:
 def test_words_that_nobody_knows_cost_confidence(index: FullText) -> None:
     """The same first hit is less sure when half of the question is foreign to the index."""
     sure, unsure = (
-        index.search(Question(question, k=1)).found[0] for question in ("sort list", "sort list zymurgy quux")
+        index.search(DemoQuery(question, k=1)).found[0] for question in ("sort list", "sort list zymurgy quux")
     )
     assert sure.document == unsure.document
     assert unsure.confidence < 0.7 * sure.confidence
@@ -66,15 +66,15 @@ def test_words_that_nobody_knows_cost_confidence(index: FullText) -> None:
 
 def test_k_bounds_the_hits_and_not_the_candidates(index: FullText) -> None:
     """`candidates` says how many documents could have been returned."""
-    result = index.search(Question("return remove list", k=2))
+    result = index.search(DemoQuery("return remove list", k=2))
     assert len(result.found) == 2
     assert result.candidates > 2
 
 
 def test_scores_below_the_least_wanted_are_left_out(index: FullText) -> None:
     """`minScore` is in the engine's own scale and includes its bound."""
-    scores = [found.score for found in index.search(Question("remove a file")).found]
-    assert [found.score for found in index.search(Question("remove a file", min_score=scores[0])).found] == scores[:1]
+    scores = [found.score for found in index.search(DemoQuery("remove a file")).found]
+    assert [found.score for found in index.search(DemoQuery("remove a file", min_score=scores[0])).found] == scores[:1]
 
 
 def test_a_condition_holds_for_every_hit(index: FullText) -> None:
@@ -86,7 +86,7 @@ def test_a_condition_holds_for_every_hit(index: FullText) -> None:
 @pytest.mark.parametrize("question", ["", "   ", "?!*", "zymurgy", "\0"])
 def test_a_question_without_a_known_word_has_no_answer(index: FullText, question: str) -> None:
     """Nothing found is an empty answer and no fault."""
-    assert index.search(Question(question)).found == []
+    assert index.search(DemoQuery(question)).found == []
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_question_without_a_known_word_has_no_answer(index: FullText, question
 )
 def test_the_search_language_is_only_text(index: FullText, question: str) -> None:
     """Operators, quotes and column names of FTS5 in a question are words like any other."""
-    index.search(Question(question))
+    index.search(DemoQuery(question))
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_asked(question: str) -> None:
     """No question whatever raises, and confidences stay within [0, 1]."""
     full_text = FullText(DOCUMENTS[:3])
-    assert all(0 <= found.confidence <= 1 for found in full_text.search(Question(question)).found)
+    assert all(0 <= found.confidence <= 1 for found in full_text.search(DemoQuery(question)).found)
     full_text.close()
 
 
@@ -115,7 +115,7 @@ def test_common_words_are_dropped_unless_there_are_no_others() -> None:
 
 def test_ties_are_settled_by_order(index: FullText) -> None:
     """Equal documents come in the order in which they were given."""
-    twins = FullText([Document(name, "twin", "same words", {}, {}) for name in "abc"])
+    twins = FullText([DemoDocument(name, "twin", "same words", {}, {}) for name in "abc"])
     assert ids(twins, "same") == ["a", "b", "c"]
     assert repr(twins) == "FullText(3 documents)"
     twins.close()

@@ -10,7 +10,7 @@ import pytest
 import rcp
 
 from app.demo import staging
-from app.settings.source import load_registry, load_settings
+from app.settings.sources import load_registry, load_settings
 from tests.support.ports import free_port
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.engines.engine import RemoteEngine
-from app.engines.transport import Severed
+from app.engines.transport import ConnectionLost
 from app.protocol.errors import (
     BadStatus,
     BreakerOpen,
@@ -315,7 +315,7 @@ def test_begun_calls_that_say_nothing_are_neutral() -> None:
             subject.begin().drop()
             subject.begin().late(0.1)
         assert subject.engine.state().breaker == "closed"
-        subject.transport.script("retrieve", Severed("gone"))
+        subject.transport.script("retrieve", ConnectionLost("gone"))
         assert [await outcome(subject) for _ in range(10)] == ["again"] * 10
         assert subject.engine.state().breaker == "closed"
         subject.transport.script("retrieve", never)

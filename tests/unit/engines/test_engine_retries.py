@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.transport import Reply, Severed
+from app.engines.transport import Reply, ConnectionLost
 from app.protocol.errors import (
     BadStatus,
     ConnectFailed,
@@ -36,7 +36,7 @@ async def shaken(*scripts: Any, transport: type[FakeTransport] = FakeTransport, 
     [
         SICK,
         ConnectFailed("refused"),
-        Severed("closed"),
+        ConnectionLost("closed"),
         Refused("-32010", code=-32010),
         Refused("-32014", code=-32014),
         ProtocolViolation("-32603", code=-32603),
@@ -106,7 +106,7 @@ def test_reconnects_count_as_attempts() -> None:
     """A wire that replaced a dead connection by itself has used up the retry (B39)."""
 
     async def story() -> None:
-        twice = Severed("closed")
+        twice = ConnectionLost("closed")
         twice.attempts = 2
         subject = await shaken(twice)
         assert (await subject.fault()).attempts == 2
@@ -187,7 +187,7 @@ def test_the_budget_is_a_setting(share: float) -> None:
     virtually(story())
 
 
-@pytest.mark.parametrize("fault", [SICK, Severed("closed"), Refused("-32010", code=-32010)], ids=lambda f: f.message)
+@pytest.mark.parametrize("fault", [SICK, ConnectionLost("closed"), Refused("-32010", code=-32010)], ids=lambda f: f.message)
 def test_what_changes_something_is_sent_once(fault: LegError) -> None:
     """A call that is not idempotent is never sent twice; unsent, it may be tried again (B56)."""
 
@@ -284,7 +284,7 @@ async def resumed(subject: LoneEngine, seconds: float = 2.0) -> Reply:
     [
         (SICK, ["first", "retry"]),
         (Refused("-32010", code=-32010), ["first", "retry"]),
-        (Severed("closed"), ["first", "again"]),
+        (ConnectionLost("closed"), ["first", "again"]),
         (Refused("-32001", code=-32001), ["first", "again"]),
         (LegRateLimited("429", retry_after_ms=300), ["first", "held 0.3 s", "retry"]),
     ],
@@ -323,7 +323,7 @@ def test_an_idle_connection_that_was_closed_is_replaced_even_without_retries() -
     """A keep-alive connection may be gone when it is used; that is no failure and no retry (B56)."""
 
     async def story() -> None:
-        subject = await shaken(Severed("closed"), GOOD, transport=QuickTransport, retries=0)
+        subject = await shaken(ConnectionLost("closed"), GOOD, transport=QuickTransport, retries=0)
         assert (await resumed(subject)).attempts == 2
         assert subject.engine.up
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.engines import registry
 from app.engines.engine import RemoteEngine
-from app.engines.http import HttpTransport
-from app.engines.http2 import Http2Transport
+from app.engines.http.client import HttpTransport
+from app.engines.http.http2_client import Http2Transport
 from app.engines.registry import EngineSet, Warmed, open_transport, probe
 from app.engines.stdio import StdioTransport
 from app.protocol.errors import ConnectFailed, LegError, LegTimeout

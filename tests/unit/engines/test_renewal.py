@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.engines.resolver import Resolver
+from app.engines.http.resolver import Resolver
 from tests.support.raw_peer import Line, RawPeer, http_answer, rpc_answer
 from tests.support.transport_kinds import HttpKind, Listen
 

@@ -1,20 +1,20 @@
 """Clues and followups of several engines: which say the same."""
 
 from app.federation.clues import MOST_COMPARED, join_clues, join_followups
-from app.federation.voice import Voice
+from app.federation.engine_response import EngineResponse
 
 
 def test_clues_with_other_seeds_are_other_clues() -> None:
     """In whatever order the seeds stand."""
-    one = Voice("a", {"clues": [{"query": "q", "seedIds": ["1", 2]}]})
-    two = Voice("b", {"clues": [{"query": "Q", "seedIds": ["2", "1"]}, {"query": "q"}]})
+    one = EngineResponse("a", {"clues": [{"query": "q", "seedIds": ["1", 2]}]})
+    two = EngineResponse("b", {"clues": [{"query": "Q", "seedIds": ["2", "1"]}, {"query": "q"}]})
     clues = join_clues([one, two])
     assert [(clue["query"], clue.get("seedIds")) for clue in clues] == [("q", ["1", 2]), ("q", None)]
 
 
 def test_seeds_that_name_nothing() -> None:
     """They are left out, and a `seedIds` that is no array with them."""
-    voice = Voice("a", {"clues": [{"query": "q", "seedIds": [True, None, "x"]}, {"query": "r", "seedIds": "x"}]})
+    voice = EngineResponse("a", {"clues": [{"query": "q", "seedIds": [True, None, "x"]}, {"query": "r", "seedIds": "x"}]})
     assert [clue.get("seedIds") for clue in join_clues([voice])] == [["x"], None]
 
 
@@ -23,10 +23,10 @@ def test_long_questions_are_compared_by_their_beginning() -> None:
     head = "Why so? " * 125
     asked = [head + "Tail", head.upper() + "Tail", head.lower() + "tail"]
     assert len(head) == MOST_COMPARED
-    assert join_followups([Voice("a", {"followups": asked})]) == [asked[0], asked[2]]
+    assert join_followups([EngineResponse("a", {"followups": asked})]) == [asked[0], asked[2]]
 
 
 def test_followups_take_turns() -> None:
     """Everybody's first question comes before anybody's second."""
-    voices = [Voice("b", {"followups": ["b1", "b2"]}), Voice("a", {"followups": ["a1", "a2", "a3"]})]
+    voices = [EngineResponse("b", {"followups": ["b1", "b2"]}), EngineResponse("a", {"followups": ["a1", "a2", "a3"]})]
     assert join_followups(voices) == ["a1", "b1", "a2", "b2", "a3"]

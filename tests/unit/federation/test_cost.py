@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.federation.retrieve import retrieve
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -38,7 +38,7 @@ async def calls_of(engines: int, k: int) -> int:
     members = members_of(*peers)
     metrics = Metrics("test")
     metrics.declare_engines(members.ids(), LEG_KINDS)
-    witness = Witness(metrics)
+    witness = RetrieveInstrumentation(metrics)
     call = call_of(now=asyncio.get_running_loop().time(), k=k, x_gateway={"explain": True})
     calls = 0
 

@@ -8,15 +8,15 @@ import pytest
 
 from app.federation.fanout import FanOut
 from app.federation.outcome import Outcome, told
-from app.federation.plan import Leg
+from app.federation.planner import EngineCall
 from app.protocol.errors import BadStatus, ConnectFailed, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeEngine, hits, never
 from tests.support.virtual_time import JumpingLoop, jumping_loop, turns, virtually
 
 
-def legs_of(*engines: FakeEngine) -> tuple[Leg, ...]:
+def legs_of(*engines: FakeEngine) -> tuple[EngineCall, ...]:
     """One leg per engine."""
-    return tuple(Leg(engine, {"query": "q", "k": 20}, 1.0, 2.0, 1002.0, 20) for engine in engines)
+    return tuple(EngineCall(engine, {"query": "q", "k": 20}, 1.0, 2.0, 1002.0, 20) for engine in engines)
 
 
 def after(seconds: float, then: Any) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.federation.candidates import Candidates, Misfit, candidates_for
-from app.federation.engine import Engine
+from app.federation.candidates import Candidates, UnfitEngine, candidates_for
+from app.federation.engine_interface import Engine
 from app.federation.forward import forward, plain
-from app.federation.witness import Witness
-from app.protocol.capabilities import Advertisement
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.advertisement import Advertisement
 from app.protocol.errors import (
     LEG_KINDS,
     BackendUnavailable,
@@ -31,7 +31,7 @@ from app.protocol.errors import (
     ResponseTooLarge,
     TlsFailed,
 )
-from app.protocol.params import read_gateway
+from app.protocol.retrieve_params import read_gateway
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, members_of, method_call_of, never
@@ -60,7 +60,7 @@ async def asked(
     metrics = metrics or Metrics("test")
     metrics.declare_engines(members.ids(), LEG_KINDS)
     question = plain(METHOD, params or {}, idempotent=idempotent)
-    return await forward(made, candidates, members, GatewaySettings(), Witness(metrics), question)
+    return await forward(made, candidates, members, GatewaySettings(), RetrieveInstrumentation(metrics), question)
 
 
 def told(result: Json) -> dict[str, str]:
@@ -264,10 +264,10 @@ async def test_nobody_offers_it() -> None:
     assert isinstance(await error_of(FakeEngine("a")), CapabilityMissing)
 
 
-def misfits(**reasons: Misfit) -> Any:
+def misfits(**reasons: UnfitEngine) -> Any:
     """A fit that knows these engines not to."""
 
-    def fit(engine: Engine, said: Advertisement) -> Misfit | None:
+    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
         return reasons.get(engine.id)
 
     return fit
@@ -275,7 +275,7 @@ def misfits(**reasons: Misfit) -> Any:
 
 async def test_an_engine_that_does_not_fit_is_passed_over() -> None:
     """Nobody fits: what is too much comes before an option that nobody has, as one engine would say it."""
-    option, limit = Misfit("no method m", option="method"), Misfit("at most 3", field="passages")
+    option, limit = UnfitEngine("no method m", option="method"), UnfitEngine("at most 3", field="passages")
     first, second = able("a", {"x": 1}), able("b", {"x": 2})
     result = await asked(first, second, fit=misfits(a=option))
     assert result["x"] == 2

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.federation.call import MethodCall
+from app.federation.calls import MethodCall
 from app.federation.idempotency import Idempotency
 from app.protocol.errors import BackendUnavailable, Conflict, InvalidParams
-from app.protocol.params import CallMeta
+from app.protocol.retrieve_params import CallMeta
 from app.settings.state import StateSettings
 from tests.support.plain_store import PlainStore
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.federation.clues import join_clues, join_followups
 from app.federation.communities import join_communities, join_summaries
 from app.federation.neighborhood import join_edges, join_nodes
-from app.federation.voice import Voice, in_order, measure
+from app.federation.engine_response import EngineResponse, in_order, measure
 from tests.support.voices import voices
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,7 +17,7 @@ FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChec
 
 @FEW
 @given(voices(), st.randoms())
-def test_the_order_of_arrival_does_not_show(said: list[Voice], random: Any) -> None:
+def test_the_order_of_arrival_does_not_show(said: list[EngineResponse], random: Any) -> None:
     """The same answers in another order are joined into the same."""
     shuffled = list(said)
     random.shuffle(shuffled)
@@ -27,7 +27,7 @@ def test_the_order_of_arrival_does_not_show(said: list[Voice], random: Any) -> N
 
 @FEW
 @given(voices())
-def test_no_two_communities_have_one_id(said: list[Voice]) -> None:
+def test_no_two_communities_have_one_id(said: list[EngineResponse]) -> None:
     """And none is lost: each engine's ids are all there, once."""
     joined = join_communities(said)
     ids = [f"{community['id']}" for community in joined]
@@ -40,7 +40,7 @@ def test_no_two_communities_have_one_id(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_a_community_that_clashes_with_nobody_keeps_its_id(said: list[Voice]) -> None:
+def test_a_community_that_clashes_with_nobody_keeps_its_id(said: list[EngineResponse]) -> None:
     """Only ids that meet are put behind their engine's name."""
     public = {f"{voice.public(one['id'])}": voice.engine for voice in said for one in voice.listed("communities")}
     for community in join_communities(said):
@@ -50,7 +50,7 @@ def test_a_community_that_clashes_with_nobody_keeps_its_id(said: list[Voice]) ->
 
 @FEW
 @given(voices(), st.integers(0, 5))
-def test_fewer_are_the_first_of_all(said: list[Voice], most: int) -> None:
+def test_fewer_are_the_first_of_all(said: list[EngineResponse], most: int) -> None:
     """A bound cuts off the end."""
     assert join_communities(said, most) == join_communities(said)[:most]
     assert join_clues(said, most) == join_clues(said)[:most]
@@ -58,7 +58,7 @@ def test_fewer_are_the_first_of_all(said: list[Voice], most: int) -> None:
 
 @FEW
 @given(voices())
-def test_every_node_and_edge_is_there_once(said: list[Voice]) -> None:
+def test_every_node_and_edge_is_there_once(said: list[EngineResponse]) -> None:
     """Told apart by the ids that callers see."""
     nodes = [f"{node['id']}" for node in join_nodes(said)]
     assert len(nodes) == len(set(nodes))
@@ -74,7 +74,7 @@ def test_every_node_and_edge_is_there_once(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_largest_measures_are_kept(said: list[Voice]) -> None:
+def test_largest_measures_are_kept(said: list[EngineResponse]) -> None:
     """A node's score and an edge's weight are the most that anybody gives them."""
     for node in join_nodes(said):
         given_scores = [
@@ -88,7 +88,7 @@ def test_largest_measures_are_kept(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_what_one_engine_says_keeps_its_order(said: list[Voice]) -> None:
+def test_what_one_engine_says_keeps_its_order(said: list[EngineResponse]) -> None:
     """Alone, an engine's nodes and questions come as it put them."""
     for voice in said:
         nodes = list(dict.fromkeys(f"{voice.public(node['id'])}" for node in voice.listed("nodes")))
@@ -97,7 +97,7 @@ def test_what_one_engine_says_keeps_its_order(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_questions_come_once(said: list[Voice]) -> None:
+def test_questions_come_once(said: list[EngineResponse]) -> None:
     """However they are spaced and cased; none is lost."""
     plain = [" ".join(question.casefold().split()) for question in join_followups(said)]
     assert len(plain) == len(set(plain))
@@ -106,7 +106,7 @@ def test_questions_come_once(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_clues_fall_in_weight_and_come_once(said: list[Voice]) -> None:
+def test_clues_fall_in_weight_and_come_once(said: list[EngineResponse]) -> None:
     """The same query with the same seeds is one clue, with the largest weight."""
     clues = join_clues(said)
     weights = [measure(clue.get("weight")) for clue in clues]
@@ -122,7 +122,7 @@ def test_clues_fall_in_weight_and_come_once(said: list[Voice]) -> None:
 
 @FEW
 @given(voices())
-def test_summaries_name_their_engines_only_among_others(said: list[Voice]) -> None:
+def test_summaries_name_their_engines_only_among_others(said: list[EngineResponse]) -> None:
     """One is answered as it is; none is no summary."""
     speaking = [voice for voice in in_order(said) if voice.result["summary"]]
     joined = join_summaries(said)
@@ -134,7 +134,7 @@ def test_summaries_name_their_engines_only_among_others(said: list[Voice]) -> No
 
 @FEW
 @given(voices())
-def test_nothing_that_engines_sent_is_changed(said: list[Voice]) -> None:
+def test_nothing_that_engines_sent_is_changed(said: list[EngineResponse]) -> None:
     """Joining makes fresh objects."""
     before = repr(said)
     for join in (join_communities, join_summaries, join_nodes, join_edges, join_clues, join_followups):

@@ -1,13 +1,13 @@
 """Nodes and edges of several graphs: which are one, and whose fields win."""
 
 from app.federation.neighborhood import join_edges, join_nodes
-from app.federation.voice import Voice
+from app.federation.engine_response import EngineResponse
 
 
 def test_the_higher_priority_has_its_way() -> None:
     """What it does not say is filled in from the others."""
-    low = Voice("a", {"nodes": [{"id": 1, "label": "low", "kind": "k"}]})
-    high = Voice("b", {"nodes": [{"id": "1", "label": "high"}]}, priority=1)
+    low = EngineResponse("a", {"nodes": [{"id": 1, "label": "low", "kind": "k"}]})
+    high = EngineResponse("b", {"nodes": [{"id": "1", "label": "high"}]}, priority=1)
     (node,) = join_nodes([low, high])
     assert node == {
         "id": "1",
@@ -19,10 +19,10 @@ def test_the_higher_priority_has_its_way() -> None:
 
 def test_edges_that_say_different_things_are_different() -> None:
     """Ends alone do not make two edges one; weights do not make them two."""
-    voice = Voice(
+    voice = EngineResponse(
         "a", {"edges": [{"src": 1, "dst": 2, "type": "x"}, {"src": "1", "dst": "2", "type": "y", "weight": 1}]}
     )
-    other = Voice("b", {"edges": [{"src": 1, "dst": 2, "type": "y", "weight": 2, "meta": {"m": 1}}]})
+    other = EngineResponse("b", {"edges": [{"src": 1, "dst": 2, "type": "y", "weight": 2, "meta": {"m": 1}}]})
     edges = join_edges([voice, other])
     assert [(edge["type"], edge.get("weight")) for edge in edges] == [("x", None), ("y", 2)]
     assert edges[1]["meta"] == {"m": 1, "engine": "a", "engines": [{"id": "a"}, {"id": "b"}]}
@@ -30,5 +30,5 @@ def test_edges_that_say_different_things_are_different() -> None:
 
 def test_a_weight_that_is_no_number() -> None:
     """It stays where nobody gives one that is."""
-    (edge,) = join_edges([Voice("a", {"edges": [{"src": 1, "dst": 2, "weight": "heavy"}]})])
+    (edge,) = join_edges([EngineResponse("a", {"edges": [{"src": 1, "dst": 2, "weight": "heavy"}]})])
     assert edge["weight"] == "heavy"

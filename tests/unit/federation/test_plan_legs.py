@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.plan import plan_retrieve
+from app.federation.planner import plan_retrieve
 from app.protocol.errors import InvalidParams, OptionUnsupported
 from app.settings.schema import FusionSettings, RetrieveSettings
 from tests.support.fake_engine import FakeEngine, call_of, members_of

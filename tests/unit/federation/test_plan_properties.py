@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.federation.plan import Leg
+from app.federation.planner import EngineCall
 from app.protocol.errors import RcpError
 from tests.support.fake_engine import FakeEngine, members_of
 from tests.support.planning import asked, planned
@@ -115,7 +115,7 @@ def test_everybody_is_asked_or_skipped_exactly_once(
         assert repr(leg.engine) in repr(plan)
 
 
-def check_leg(leg: Leg, params: dict[str, Any], strict: bool) -> None:
+def check_leg(leg: EngineCall, params: dict[str, Any], strict: bool) -> None:
     """What holds for whatever an engine is sent."""
     sent = leg.params
     rerank = sent.get("rerank") or {}

@@ -9,7 +9,7 @@ import pytest
 from app.federation.outcome import answered, failed
 from app.federation.progress import fused, leg_ended
 from app.federation.retrieve import retrieve
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import LEG_KINDS, BackendUnavailable, BadStatus, LegTimeout, OptionUnsupported, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -103,7 +103,7 @@ def told_of(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
         now = asyncio.get_running_loop().time()
         asked = call_of(now=now, **{"meta": {"progressToken": "t"}, **call})
         try:
-            result: Any = await retrieve(asked, members, GatewaySettings(), Witness(metrics), listening)
+            result: Any = await retrieve(asked, members, GatewaySettings(), RetrieveInstrumentation(metrics), listening)
         except RcpError as error:
             result = error
         return result, listening
@@ -162,7 +162,7 @@ def test_being_told_changes_no_answer() -> None:
         metrics = Metrics("test")
         metrics.declare_engines(members.ids(), LEG_KINDS)
         call = call_of(now=asyncio.get_running_loop().time(), meta={"progressToken": "t"})
-        return await retrieve(call, members, GatewaySettings(), Witness(metrics))
+        return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics))
 
     streamed, _ = told_of(*engines())
     assert told(streamed) == told(virtually(plain()))
@@ -208,7 +208,7 @@ def test_listener_that_breaks_hurts_nobody() -> None:
         metrics = Metrics("test")
         metrics.declare_engines(members.ids(), LEG_KINDS)
         call = call_of(now=asyncio.get_running_loop().time())
-        return await retrieve(call, members, GatewaySettings(), Witness(metrics), Broken())
+        return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), Broken())
 
     result = virtually(story(), faults=True)
     assert [found["id"] for found in result["hits"]] == ["a", "b", "c"]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from app.engines.engine import RemoteEngine
-from app.federation.call import RetrieveCall
-from app.federation.engine import Engine
+from app.federation.calls import RetrieveCall
+from app.federation.engine_interface import Engine
 from app.federation.membership import Members
 from app.federation.retrieve import retrieve
-from app.federation.witness import Witness
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import (
     LEG_KINDS,
     BackendUnavailable,
@@ -35,7 +35,7 @@ async def answer(members: Members, call: RetrieveCall, settings: GatewaySettings
     """The result of one call."""
     metrics = Metrics("test")
     metrics.declare_engines(members.ids(), LEG_KINDS)
-    return await retrieve(call, members, settings, Witness(metrics))
+    return await retrieve(call, members, settings, RetrieveInstrumentation(metrics))
 
 
 def now() -> float:

@@ -1,8 +1,8 @@
 """The sets of engines that sessions began with: kept once, found again, and the same after a trip through JSON."""
 
-from app.federation.catalog import EngineOffer
+from app.federation.capabilities import EngineOffer
 from app.federation.session_engines import MAX_ENGINES, SessionEngines, SessionSets, engines_of, joined
-from app.state.memory import MemoryStore
+from app.state.memory_store import MemoryStore
 from tests.support.fake_engine import FakeEngine, advertised
 from tests.support.plain_store import PlainStore
 

@@ -1,13 +1,13 @@
 """What a session remembers, of whom, for how long, and what it forgets first."""
 
-from app.federation.sessions import Sessions, scoped
-from app.state.memory import MemoryStore
+from app.federation.sessions import RetrieveSessions, scoped
+from app.state.memory_store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 
-def sessions(max_keys: int = 100, seconds: float = 60.0) -> tuple[Sessions, PlainStore]:
+def sessions(max_keys: int = 100, seconds: float = 60.0) -> tuple[RetrieveSessions, PlainStore]:
     store = PlainStore()
-    return Sessions(store, seconds, max_keys), store
+    return RetrieveSessions(store, seconds, max_keys), store
 
 
 async def test_what_other_questions_were_answered_is_seen() -> None:
@@ -44,7 +44,7 @@ async def test_the_oldest_hits_are_forgotten_first() -> None:
 async def test_each_answer_renews_the_session() -> None:
     """A session ends so many seconds after its last answer, even one without hits."""
     now = [0.0]
-    kept = Sessions(MemoryStore(10, 1000, lambda: now[0]), 10.0, 100)
+    kept = RetrieveSessions(MemoryStore(10, 1000, lambda: now[0]), 10.0, 100)
     await kept.remember("s", "q", ["a"])
     now[0] = 9.0
     await kept.remember("s", "q", [])
@@ -67,4 +67,4 @@ async def test_repr() -> None:
     kept, _ = sessions()
     await kept.remember("s", "q", ["a", "b"])
     assert repr(await kept.trajectory("s", "q")) == "<Trajectory of 2 hits>"
-    assert repr(Sessions(MemoryStore(2, 9), 5, 9)).startswith("<Sessions for 5 s in <MemoryStore 0/2 entries")
+    assert repr(RetrieveSessions(MemoryStore(2, 9), 5, 9)).startswith("<Sessions for 5 s in <MemoryStore 0/2 entries")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.fusion.copies import richest
-from app.fusion.ranked import RankedList
+from app.fusion.ranked_lists import RankedList
 
 
 def _kept(*copies: tuple[str, int, int, dict[str, Any]]) -> str:

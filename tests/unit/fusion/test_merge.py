@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.fusion.merge import Fusion
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.strategies import fuse
+from app.fusion.merge import FusedList
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import fuse
 
 
 def merged(*copies: dict[str, Any], **wishes: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def merged(*copies: dict[str, Any], **wishes: Any) -> dict[str, Any]:
         RankedList(engine, [{"id": "d", "score": 1.0, **copy}], **wishes)
         for engine, copy in zip("abcdef", copies, strict=False)
     ]
-    (hit,) = fuse(lists, FusionOptions()).hits()
+    (hit,) = fuse(lists, FusionConfig()).hits()
     return hit
 
 
@@ -23,7 +23,7 @@ def test_the_marks_of_a_fused_hit() -> None:
     """Origin, rank and raw score of the kept copy, the sum, and every contributor in the order of engine ids."""
     b = RankedList("b", [{"id": "z", "score": 9}, {"id": 1, "score": 7, "confidence": 0.5, "text": "long"}])
     a = RankedList("a", [{"id": "1", "score": 0.25}])
-    hit = next(hit for hit in fuse([b, a], FusionOptions(confidence_weight=0)).hits() if hit["id"] == 1)
+    hit = next(hit for hit in fuse([b, a], FusionConfig(confidence_weight=0)).hits() if hit["id"] == 1)
     assert hit["meta"] == {
         "engine": "b",
         "engineRank": 2,
@@ -36,9 +36,9 @@ def test_the_marks_of_a_fused_hit() -> None:
 def test_the_id_keeps_the_json_type_of_the_kept_copy() -> None:
     """1 and "1" are one document; 1.0 is another."""
     lists = [RankedList("a", [{"id": "1", "score": 1}]), RankedList("b", [{"id": 1, "score": 1, "text": "x"}])]
-    (hit,) = fuse(lists, FusionOptions()).hits()
+    (hit,) = fuse(lists, FusionConfig()).hits()
     assert type(hit["id"]) is int
-    assert len(fuse([*lists, RankedList("c", [{"id": 1.0, "score": 1}])], FusionOptions())) == 2
+    assert len(fuse([*lists, RankedList("c", [{"id": 1.0, "score": 1}])], FusionConfig())) == 2
 
 
 def test_fields_nobody_knows_are_carried_through() -> None:
@@ -83,7 +83,7 @@ def test_confidence_is_the_mean_by_weight_of_what_was_claimed() -> None:
         RankedList("b", [{"id": 1, "score": 1, "confidence": 0.2}]),
         RankedList("c", [{"id": 1, "score": 1}], weight=9.0),
     ]
-    (hit,) = fuse(lists, FusionOptions()).hits()
+    (hit,) = fuse(lists, FusionConfig()).hits()
     assert hit["confidence"] == pytest.approx((3 * 0.9 + 0.2) / 4)
     assert [mark.get("confidence") for mark in hit["meta"]["engines"]] == [0.9, 0.2, None]
 
@@ -133,20 +133,20 @@ def test_trust_is_never_raised() -> None:
 def test_a_namespace_shows_in_the_id() -> None:
     """Unrelated corpora that both number from 1 stay apart."""
     lists = [RankedList("a", [{"id": 1, "score": 1}], namespace="docs"), RankedList("b", [{"id": 1, "score": 1}])]
-    assert sorted(str(hit["id"]) for hit in fuse(lists, FusionOptions()).hits()) == ["1", "docs:1"]
+    assert sorted(str(hit["id"]) for hit in fuse(lists, FusionConfig()).hits()) == ["1", "docs:1"]
 
 
 def test_twelve_hits_that_are_ten_documents() -> None:
     """Asking for more than there is gives what there is; nothing is counted twice."""
     a = RankedList("a", [{"id": key, "score": 1} for key in range(6)])
     b = RankedList("b", [{"id": key, "score": 1} for key in range(4, 10)])
-    fusion = fuse([a, b], FusionOptions())
+    fusion = fuse([a, b], FusionConfig())
     assert (len(fusion), fusion.duplicates, len(fusion.hits(0, 12))) == (10, 2, 10)
 
 
-def _three() -> Fusion:
+def _three() -> FusedList:
     hits = [{"id": key, "score": 1, "text": f"text of {key}"} for key in ("x", "y", "z")]
-    return fuse([RankedList("a", hits), RankedList("b", hits[:1])], FusionOptions())
+    return fuse([RankedList("a", hits), RankedList("b", hits[:1])], FusionConfig())
 
 
 def test_pick_keeps_what_it_is_told_in_that_order() -> None:
@@ -166,18 +166,18 @@ def test_the_text_of_a_document_is_that_of_its_kept_copy() -> None:
 def test_fusion_tells_what_it_is() -> None:
     """Its repr names method, engines with their hits, and how many documents came of them."""
     assert repr(_three()) == "<Fusion rrf of a:3, b:1: 3 unique, 1 duplicate>"
-    assert repr(fuse([], FusionOptions("weighted"))) == "<Fusion weighted of nothing: 0 unique, 0 duplicate>"
+    assert repr(fuse([], FusionConfig("weighted"))) == "<Fusion weighted of nothing: 0 unique, 0 duplicate>"
 
 
 APART = ("the quick brown fox jumps over a lazy dog", "quarterly revenue grew by seven percent worldwide")
 
 
-def _shared(one: Any, other: Any, **wishes: Any) -> Fusion:
+def _shared(one: Any, other: Any, **wishes: Any) -> FusedList:
     lists = [
         RankedList(engine, [{"id": 7, "score": 1, "text": text}], **wishes)
         for engine, text in (("b", one), ("a", other))
     ]
-    return fuse(lists, FusionOptions())
+    return fuse(lists, FusionConfig())
 
 
 def test_one_id_with_two_texts_is_a_collision() -> None:
@@ -191,5 +191,5 @@ def test_collisions_are_looked_for_only_where_asked() -> None:
     assert fusion.collisions(1, 10) == []
     assert fusion.collisions(0, 10, most=0) == []
     hits = [{"id": 7, "score": 1, "text": text, "citation": {"uri": "u"}} for text in APART]
-    by_uri = fuse([RankedList("a", hits[:1]), RankedList("b", hits[1:])], FusionOptions(identity="uri"))
+    by_uri = fuse([RankedList("a", hits[:1]), RankedList("b", hits[1:])], FusionConfig(identity="uri"))
     assert (len(by_uri), by_uri.collisions()) == (1, [])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fusion.ranked import FusionOptions, RankedList
-from app.fusion.strategies import fuse
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import fuse
 from tests.support.fusion_inputs import federations, options, wild_federations
 from tests.support.fusion_reference import fuse_literally
 
@@ -32,7 +32,7 @@ def _flat(value: Any) -> list[float]:
 
 @given(federations(), options())
 @settings(deadline=None, max_examples=120)
-def test_agrees_with_the_literal_definition(lists: list[RankedList], wishes: FusionOptions) -> None:
+def test_agrees_with_the_literal_definition(lists: list[RankedList], wishes: FusionConfig) -> None:
     """Same documents, bodies, meta, sums, scores and confidences; same order wherever sums clearly differ."""
     fusion = fuse(lists, wishes)
     keys, expected = fuse_literally(lists, wishes)
@@ -52,7 +52,7 @@ def test_agrees_with_the_literal_definition(lists: list[RankedList], wishes: Fus
 
 @given(federations(), options(confidence_weight=0.0))
 @relaxed
-def test_plain_order_is_exactly_the_literal_one(lists: list[RankedList], wishes: FusionOptions) -> None:
+def test_plain_order_is_exactly_the_literal_one(lists: list[RankedList], wishes: FusionConfig) -> None:
     """Without tempering nothing but exact sums, weights and ids decides, ties included."""
     assert fuse(lists, wishes).keys() == fuse_literally(lists, wishes)[0]
 
@@ -60,7 +60,7 @@ def test_plain_order_is_exactly_the_literal_one(lists: list[RankedList], wishes:
 @given(wild_federations(), options(), st.randoms(use_true_random=False))
 @relaxed
 def test_independent_of_the_order_of_engines(
-    lists: list[RankedList], wishes: FusionOptions, chance: random.Random
+    lists: list[RankedList], wishes: FusionConfig, chance: random.Random
 ) -> None:
     """Arrival and registry order change nothing, to the last bit."""
     shuffled = chance.sample(lists, len(lists))
@@ -72,9 +72,9 @@ def test_independent_of_the_order_of_engines(
 
 @given(wild_federations(), options(), st.sampled_from(["id", "uri", "content"]))
 @relaxed
-def test_scores_and_confidences_are_in_range(lists: list[RankedList], wishes: FusionOptions, identity: Any) -> None:
+def test_scores_and_confidences_are_in_range(lists: list[RankedList], wishes: FusionConfig, identity: Any) -> None:
     """Score and confidence lie in [0,1], scores descend, sums are finite; NaN appears only where an engine sent it."""
-    fusion = fuse(lists, FusionOptions(wishes.method, wishes.rrf_k, wishes.confidence_weight, identity))
+    fusion = fuse(lists, FusionConfig(wishes.method, wishes.rrf_k, wishes.confidence_weight, identity))
     hits = fusion.hits()
     assert [hit["score"] for hit in hits] == fusion.scores()
     assert all(0 <= score <= 1 for score in fusion.scores())
@@ -88,7 +88,7 @@ def test_scores_and_confidences_are_in_range(lists: list[RankedList], wishes: Fu
 
 @given(wild_federations(), options())
 @relaxed
-def test_inputs_are_never_changed(lists: list[RankedList], wishes: FusionOptions) -> None:
+def test_inputs_are_never_changed(lists: list[RankedList], wishes: FusionConfig) -> None:
     """What the engines sent is read only, even when the fused hits are changed afterwards."""
     before = repr(lists)
     fusion = fuse(lists, wishes)
@@ -101,7 +101,7 @@ def test_inputs_are_never_changed(lists: list[RankedList], wishes: FusionOptions
 
 @given(wild_federations(), options(), st.integers(0, 12), st.integers(0, 12))
 @relaxed
-def test_slices_are_of_one_list(lists: list[RankedList], wishes: FusionOptions, start: int, stop: int) -> None:
+def test_slices_are_of_one_list(lists: list[RankedList], wishes: FusionConfig, start: int, stop: int) -> None:
     """Any slice of hits is that slice of all hits, and every copy is counted once."""
     fusion = fuse(lists, wishes)
     assert repr(fusion.hits(start, stop)) == repr(fusion.hits()[start:stop])
@@ -114,7 +114,7 @@ def test_slices_are_of_one_list(lists: list[RankedList], wishes: FusionOptions, 
 def test_equal_constant_confidences_are_plain_rrf(percent: int, data: st.DataObject) -> None:
     """If every hit of every engine claims the same, the order is that of plain RRF; silent engines do not matter."""
     lists = data.draw(federations(confidences=st.just(percent / 100), readings=("ranked", "ignore")))
-    tempered, plain = FusionOptions(confidence_weight=0.8), FusionOptions(confidence_weight=0.0)
+    tempered, plain = FusionConfig(confidence_weight=0.8), FusionConfig(confidence_weight=0.0)
     assert fuse(lists, tempered).keys() == fuse(lists, plain).keys()
 
 
@@ -122,7 +122,7 @@ def test_equal_constant_confidences_are_plain_rrf(percent: int, data: st.DataObj
 @relaxed
 def test_no_confidence_at_all_is_exactly_plain_rrf(lists: list[RankedList]) -> None:
     """Without any confidence tempering changes neither order nor sums."""
-    tempered, plain = FusionOptions(confidence_weight=0.8), FusionOptions(confidence_weight=0.0)
+    tempered, plain = FusionConfig(confidence_weight=0.8), FusionConfig(confidence_weight=0.0)
     assert fuse(lists, tempered).hits() == fuse(lists, plain).hits()
 
 
@@ -133,7 +133,7 @@ def test_no_confidence_at_all_is_exactly_plain_rrf(lists: list[RankedList]) -> N
 @relaxed
 def test_an_engine_keeps_its_order_for_its_own_documents(lists: list[RankedList], beta: float) -> None:
     """Documents that only one engine returned come in that engine's order."""
-    hits = fuse(lists, FusionOptions(confidence_weight=beta)).hits()
+    hits = fuse(lists, FusionConfig(confidence_weight=beta)).hits()
     for ranked in lists:
         alone = [hit["meta"]["engines"] for hit in hits if len(hit["meta"]["engines"]) == 1]
         ranks = [marks[0]["rank"] for marks in alone if marks[0]["id"] == ranked.engine]
@@ -150,7 +150,7 @@ def test_more_weight_is_never_less_for_own_documents(lists: list[RankedList], on
     def sums(weight: float) -> dict[str, float]:
         first = lists[0]
         weighed = RankedList(first.engine, first.hits, weight, fetch_k=first.fetch_k, namespace=first.namespace)
-        fusion = fuse([weighed, *lists[1:]], FusionOptions())
+        fusion = fuse([weighed, *lists[1:]], FusionConfig())
         pairs = zip(fusion.keys(), fusion.hits(), strict=True)
         return {
             key: hit["meta"]["fusedScore"]
@@ -170,9 +170,9 @@ def test_more_weight_is_never_less_for_shared_documents(lists: list[RankedList],
     if not lists:
         return
     first = lists[0]
-    before = fuse(lists, FusionOptions())
+    before = fuse(lists, FusionConfig())
     heavier = RankedList(first.engine, first.hits, first.weight + factor, namespace=first.namespace)
-    after = fuse([heavier, *lists[1:]], FusionOptions())
+    after = fuse([heavier, *lists[1:]], FusionConfig())
     old = {key: hit["meta"] for key, hit in zip(before.keys(), before.hits(), strict=True)}
     for key, hit in zip(after.keys(), after.hits(), strict=True):
         if first.engine in [mark["id"] for mark in hit["meta"]["engines"]]:
@@ -185,4 +185,4 @@ def test_no_nan_is_invented() -> None:
     """Numbers of the fused hits that the engines did not send are never NaN."""
     lists = [RankedList("a", [{"id": 1, "score": 0, "confidence": 0.0}], weight=0.0), RankedList("b", [])]
     for method in ("rrf", "weighted", "convex"):
-        assert not any(math.isnan(number) for number in _flat(fuse(lists, FusionOptions(method)).hits()))
+        assert not any(math.isnan(number) for number in _flat(fuse(lists, FusionConfig(method)).hits()))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.server import connection_limits
-from app.server.connection_limits import ConnectionLimits, Place
+from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.settings.schema import ServerSettings
 
 
@@ -15,7 +15,7 @@ class FakeConnection:
 
     def __init__(self, address: str | None = "a", *, busy: bool = False) -> None:
         self.address = address
-        self.place = Place.NONE
+        self.place = ConnectionPlace.NONE
         self.busy = busy
         self.closed = False
 
@@ -30,7 +30,7 @@ def limits_of(**settings: Any) -> ConnectionLimits:
     return ConnectionLimits(lambda: chosen, lambda reason: None, lambda app: app, lambda target: None)
 
 
-def admitted(limits: ConnectionLimits, now: float, *connections: FakeConnection) -> list[Place]:
+def admitted(limits: ConnectionLimits, now: float, *connections: FakeConnection) -> list[ConnectionPlace]:
     """The places that these get, one after the other."""
     for connection in connections:
         connection.place = limits.admit(connection, now)
@@ -55,7 +55,7 @@ def test_the_longest_idle_go_first() -> None:
     first, second, third = (FakeConnection() for _ in range(3))
     admitted(limits, 1.0, first)
     admitted(limits, 2.0, second)
-    assert admitted(limits, 10.0, third) == [Place.REGULAR]
+    assert admitted(limits, 10.0, third) == [ConnectionPlace.REGULAR]
     assert [each.closed for each in (first, second, third)] == [True, False, False]
     limits.release(first)
     limits.release(third)
@@ -68,7 +68,7 @@ def test_a_caller_that_is_about_to_ask_stays() -> None:
     busy, fresh, new = FakeConnection(busy=True), FakeConnection(), FakeConnection()
     admitted(limits, 1.0, busy)
     admitted(limits, 9.5, fresh)
-    assert admitted(limits, 10.0, new) == [Place.SPARE]
+    assert admitted(limits, 10.0, new) == [ConnectionPlace.SPARE]
     assert not fresh.closed
     limits.close_late_spares(10.5)
     assert not new.closed
@@ -83,11 +83,11 @@ def test_unfinished_bodies_go_after_the_idle() -> None:
     admitted(limits, 1.0, uploading, idle)
     limits.uploading[uploading] = limits.idle.pop(uploading)
     one, two, three = FakeConnection(), FakeConnection(), FakeConnection()
-    assert admitted(limits, 3.0, one) == [Place.REGULAR]
+    assert admitted(limits, 3.0, one) == [ConnectionPlace.REGULAR]
     assert (uploading.closed, idle.closed) == (False, True)
     one.busy = True
-    assert admitted(limits, 5.0, two) == [Place.SPARE]
-    assert admitted(limits, 6.0, three) == [Place.REGULAR]
+    assert admitted(limits, 5.0, two) == [ConnectionPlace.SPARE]
+    assert admitted(limits, 6.0, three) == [ConnectionPlace.REGULAR]
     assert uploading.closed
 
 
@@ -108,12 +108,12 @@ def test_an_address_has_a_share() -> None:
     other = FakeConnection("b")
     admitted(limits, 0.0, other)
     ours = [FakeConnection("a", busy=True) for _ in range(60)]
-    assert set(admitted(limits, 1.0, *ours)) == {Place.REGULAR}
-    assert admitted(limits, 9.0, FakeConnection("a")) == [Place.SPARE]
+    assert set(admitted(limits, 1.0, *ours)) == {ConnectionPlace.REGULAR}
+    assert admitted(limits, 9.0, FakeConnection("a")) == [ConnectionPlace.SPARE]
     ours[7].busy = False
-    assert admitted(limits, 9.0, FakeConnection("a")) == [Place.REGULAR]
+    assert admitted(limits, 9.0, FakeConnection("a")) == [ConnectionPlace.REGULAR]
     assert (ours[7].closed, other.closed) == (True, False)
-    assert set(admitted(limits, 9.0, *(FakeConnection(None) for _ in range(19)))) == {Place.REGULAR}
+    assert set(admitted(limits, 9.0, *(FakeConnection(None) for _ in range(19)))) == {ConnectionPlace.REGULAR}
     assert limits_of(max_connections=80, max_connections_per_address=0).most_of_address == sys.maxsize
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import uvicorn
 
-from app.api.stages import Stage
-from app.server.lifecycle import Doorkeeper
+from app.server.shutdown_stage import ShutdownStage
+from app.server.lifecycle import GatewayServer
 from tests.support.fake_engine import FakeEngines
 from tests.support.fake_gateway import state_of
 
@@ -15,19 +15,19 @@ async def test_stages_only_go_on() -> None:
     """A stage that is reached is not gone back to; the gateway is not ready from the first on."""
     state = state_of(FakeEngines(), {"server": {"drain_seconds": 3600}})
     asked: list[str] = []
-    signals: Any = {signal.SIGTERM: None, signal.SIGUSR1: Stage.FINISHING, signal.SIGHUP: None}
-    keeper = Doorkeeper(
+    signals: Any = {signal.SIGTERM: None, signal.SIGUSR1: ShutdownStage.FINISHING, signal.SIGHUP: None}
+    keeper = GatewayServer(
         uvicorn.Config(lambda: None, log_config=None), state, signals=signals, reload=lambda: asked.append("reload")
     )
     assert repr(keeper).startswith("<Doorkeeper serving, <ConnectionLimits 0/")
     keeper.hear(signal.SIGHUP)
     keeper.hear(signal.SIGWINCH)
-    assert (asked, keeper.stage) == (["reload"], Stage.SERVING)
+    assert (asked, keeper.stage) == (["reload"], ShutdownStage.SERVING)
     keeper.hear(signal.SIGTERM)
-    assert (keeper.stage, state.readiness.reason(), keeper.should_exit) == (Stage.DRAINING, "draining", False)
+    assert (keeper.stage, state.readiness.reason(), keeper.should_exit) == (ShutdownStage.DRAINING, "draining", False)
     assert state.metrics.registry.get_sample_value("rcp_gateway_draining") == 1
     keeper.hear(signal.SIGUSR1)
-    assert (keeper.stage, keeper.should_exit, keeper.server_state.closing) == (Stage.FINISHING, True, True)
-    keeper.hasten(Stage.DRAINING)
-    assert keeper.stage is Stage.FINISHING
+    assert (keeper.stage, keeper.should_exit, keeper.server_state.closing) == (ShutdownStage.FINISHING, True, True)
+    keeper.hasten(ShutdownStage.DRAINING)
+    assert keeper.stage is ShutdownStage.FINISHING
     assert ", closing>" in repr(keeper)

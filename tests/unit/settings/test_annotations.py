@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.reference import json_schema
-from app.settings.source import LoadedRegistry, load_registry, load_settings
-from app.settings.tenants import read_tenants
+from app.settings.sources import LoadedRegistry, load_registry, load_settings
+from app.settings.tenants_file import read_tenants
 
 NOTES = {"$schema": "./rcp.schema.json", "description": "of ${NOBODY}", "x-owner": {"team": ["a", "${NOBODY}"]}}
 

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.auth import AuthSettings, exposure, is_loopback
-from app.settings.faults import SettingsError
+from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings
-from app.settings.source import load_settings
+from app.settings.sources import load_settings
 
 JWT: dict[str, Any] = {
     "RCP_GATEWAY__JWT__ISSUER": "https://i",

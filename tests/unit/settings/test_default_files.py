@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel
 
 from app.settings.schema import GatewaySettings
-from app.settings.source import load_registry, load_settings
+from app.settings.sources import load_registry, load_settings
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.mcp import McpSettings
-from app.settings.source import load_settings
+from app.settings.sources import load_settings
 
 
 def test_lists_can_be_said_in_words() -> None:

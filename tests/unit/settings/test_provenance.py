@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.settings.provenance import effective
 from app.settings.schema import GatewaySettings
-from app.settings.source import load_settings
+from app.settings.sources import load_settings
 
 
 def test_each_setting_tells_its_source(tmp_path: Path) -> None:

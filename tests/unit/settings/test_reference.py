@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.settings.document import read_text, read_yaml
+from app.settings.file_syntax import read_text, read_yaml
 from app.settings.reference import DOCUMENTS, json_schema, keys, table
 
 PROJECT = Path(__file__).parents[3]

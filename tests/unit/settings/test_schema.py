@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings.faults import Fault
+from app.settings.field_errors import FieldError
 from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
-from app.settings.verdict import faults_of
+from app.settings.messages import faults_of
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:
@@ -18,7 +18,7 @@ def _faults(*engines: dict[str, Any]) -> list[str]:
     return []
 
 
-def _told(fault: Fault) -> str:
+def _told(fault: FieldError) -> str:
     return f"{fault.path}: {fault.message}"
 
 

@@ -4,8 +4,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from app.fusion import identity, ranked
-from app.protocol import params
+from app.fusion import identity
+from app.fusion import ranked_lists
+from app.protocol import retrieve_params
 from app.settings import schema
 
 
@@ -17,25 +18,25 @@ def bound(model: type[BaseModel], field: str) -> Any:
 
 def test_fusion_methods() -> None:
     """The methods one may configure, ask for and fuse by are the same."""
-    fused = get_args(ranked.Method)
+    fused = get_args(ranked_lists.Method)
     assert get_args(schema.FusionSettings.model_fields["method"].annotation) == fused
-    assert fused == params.FUSION_METHODS
+    assert fused == retrieve_params.FUSION_METHODS
 
 
 def test_readings_of_confidence() -> None:
     """What a registry may say of an engine's confidences is what the fusion can do with them."""
-    assert get_args(schema.EngineEntry.model_fields["confidence"].annotation) == get_args(ranked.Reading)
+    assert get_args(schema.EngineEntry.model_fields["confidence"].annotation) == get_args(ranked_lists.Reading)
 
 
 def test_identities() -> None:
     """What one may configure and ask for as a document's identity is what the fusion knows."""
     known = get_args(identity.Identity)
-    asked, _ = get_args(params.GatewayOptions.model_fields["identity"].annotation)
+    asked, _ = get_args(retrieve_params.GatewayOptions.model_fields["identity"].annotation)
     assert get_args(schema.RetrieveSettings.model_fields["identity"].annotation) == known
     assert get_args(asked) == known
-    assert params._WANTED["x-gateway.identity"] == f"one of {', '.join(known)}"
+    assert retrieve_params._WANTED["x-gateway.identity"] == f"one of {', '.join(known)}"
 
 
 def test_largest_weight() -> None:
     """A weight may be as large in the registry, in a request and in the fusion."""
-    assert bound(schema.EngineEntry, "weight") == params.MAX_WEIGHT == ranked.MAX_WEIGHT
+    assert bound(schema.EngineEntry, "weight") == retrieve_params.MAX_WEIGHT == ranked_lists.MAX_WEIGHT

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from app.settings.faults import SettingsError
-from app.state.link import Link
+from app.settings.field_errors import SettingsError
+from app.state.redis import RedisConnection
 from app.state.redis_errors import cause_of
-from app.telemetry.state import StateMetrics
+from app.telemetry.state_metrics import StateMetrics
 from tests.support.ports import free_port
 from tests.support.redis_server import REMEDY, SERVER, wait_for_redis
 
@@ -49,7 +49,7 @@ def _running(command: list[str], port: int) -> Iterator[None]:
 
 async def cause(url: str) -> str | None:
     """What a link to this URL finds."""
-    link = Link(url, 1, 1.0, "test:probe", StateMetrics(None))
+    link = RedisConnection(url, 1, 1.0, "test:probe", StateMetrics(None))
     try:
         fault = await link.fault()
         return None if fault is None else cause_of(fault)
@@ -146,5 +146,5 @@ async def test_nobody_there() -> None:
 def test_parameters_of_the_url(query: str, words: str) -> None:
     """What the library cannot use is an error of the settings."""
     with pytest.raises(SettingsError, match=words) as caught:
-        Link(f"redis://:SECRET@127.0.0.1:1/?{query}", 1, 1.0, "test:probe", StateMetrics(None))
+        RedisConnection(f"redis://:SECRET@127.0.0.1:1/?{query}", 1, 1.0, "test:probe", StateMetrics(None))
     assert "SECRET" not in str(caught.value)

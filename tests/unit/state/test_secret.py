@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.errors import StateUnreachable
-from app.state.memory import MemoryStore
+from app.state.memory_store import MemoryStore
 from app.state.secret import KEY_BYTES, DeploymentSecret
 
 CONFIGURED = "sixteen or more letters"

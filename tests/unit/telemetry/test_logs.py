@@ -11,7 +11,7 @@ from app import main
 from app.protocol import envelope
 from app.settings.schema import LogSettings
 from app.telemetry import logs
-from app.telemetry.storms import Allowance
+from app.telemetry.log_rate_limit import LogAllowance
 from tests.support.log_lines import LogLines, own_log
 
 
@@ -175,7 +175,7 @@ def test_a_storm_is_cut_short(style: str) -> None:
     """Of one kind so many lines and one that counts the rest; records and other kinds are written as ever."""
     now = [0.0]
     log = LogLines()
-    logs.configure(style, "error", envelope.dumps, log.stream, Allowance(2, 10, lambda: now[0]))
+    logs.configure(style, "error", envelope.dumps, log.stream, LogAllowance(2, 10, lambda: now[0]))
     for _ in range(50):
         logs.logger().error("internal_error")
         logs.logger().error("request")

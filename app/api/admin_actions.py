@@ -1,0 +1,111 @@
+"""What an operator can do to an engine: shake hands again, switch it off or on, reset its breaker, hold a drill.
+
+Everything done, and everything refused, leaves a line in the log that says who did it. It holds for this process alone
+and until it ends. It refuses to know who may do it.
+"""
+
+import asyncio
+from typing import Any
+
+from app.api.operator_access import Operator
+from app.api.gateway_state import GatewayState
+from app.engines.fault_injection import KINDS, FaultInjection
+from app.engines.engine import RemoteEngine
+from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, NotFound, RcpError, Unauthorized
+from app.protocol.param_errors import refuse_value
+from app.telemetry.logs import logger
+
+MOST_SECONDS = 600
+"""Of one drill: it ends by itself."""
+
+MOST_DELAY_MS = 60_000
+
+ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill")
+
+
+class AdminActions:
+    """What operators have done to the engines of one gateway."""
+
+    __slots__ = ("_log", "_state", "drills")
+
+    def __init__(self, state: GatewayState) -> None:
+        self.drills: dict[str, FaultInjection] = {}
+        """Engine id -> its latest drill."""
+        self._state = state
+        self._log = logger()
+
+    async def act(self, body: dict[str, Any], who: Operator) -> str:
+        """Do what was asked, and say in a few words what came of it. Raises RcpError."""
+        action = body.get("action")
+        if action not in ACTIONS:
+            refuse_value("action", f"one of {', '.join(ACTIONS)}", action)
+        engine = self._engine(body.get("engine"))
+        tenant = None if who.tenant is None else who.tenant.id
+        line = {"action": action, "engine": engine.id, "tenant": tenant, "key": who.key, "address": who.address}
+        try:
+            said = await self._done(action, engine, body)
+        except RcpError as fault:
+            self._log.warning("admin_refused", **line, detail=fault.message)
+            raise
+        self._log.warning("admin_action", **line, said=said)
+        return said
+
+    async def _done(self, action: str, engine: RemoteEngine, body: dict[str, Any]) -> str:
+        if action == "handshake":
+            return await self._handshake(engine)
+        if action == "reset":
+            engine.reset()
+            return "the breaker is closed, and replicas are in use"
+        if action in ("off", "on"):
+            changed = self._state.engines.switch(engine.id, action == "on")
+            return f"switched {action}" if changed else f"it was {action} already"
+        if action == "end_drill":
+            return self._end_drill(engine)
+        return self._drill(engine, body)
+
+    async def _handshake(self, engine: RemoteEngine) -> str:
+        deadline = asyncio.get_running_loop().time() + engine.entry.timeout_ms / 1000
+        try:
+            advertisement = await engine.handshake(deadline)
+        except LegError as fault:
+            message = f"the handshake failed: {fault.kind}: {fault.message}"
+            raise BackendUnavailable(message, retryable=True) from None
+        return f"it is {advertisement.server['name']} {advertisement.server['version']}"[:200]
+
+    def _drill(self, engine: RemoteEngine, body: dict[str, Any]) -> str:
+        if not self._state.settings.admin.drills:
+            raise Unauthorized("drills are switched off; set admin.drills to true")
+        kind = body.get("kind")
+        if kind not in KINDS:
+            refuse_value("kind", f"one of {', '.join(KINDS)}", kind)
+        seconds = _number(body, "seconds", MOST_SECONDS, 30)
+        delay = _number(body, "delayMs", MOST_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
+        self._end_drill(engine)
+        self.drills[engine.id] = FaultInjection(engine, kind, delay, seconds)
+        return f"a drill has begun: {kind}, for {seconds:g} s"
+
+    def _end_drill(self, engine: RemoteEngine) -> str:
+        drill = self.drills.pop(engine.id, None)
+        if drill is None or not drill.on:
+            return "no drill was on"
+        drill.end()
+        return "the drill is over"
+
+    def _engine(self, engine_id: Any) -> RemoteEngine:
+        if type(engine_id) is not str:
+            raise InvalidParams("'engine' must be the id of an engine", field="engine")
+        for engine in self._state.engines.engines:
+            if engine.id == engine_id:
+                return engine
+        raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
+
+    def __repr__(self) -> str:
+        return f"<Actions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"
+
+
+def _number(body: dict[str, Any], field: str, most: float, default: float) -> float:
+    value = body.get(field, default)
+    if type(value) not in (int, float) or not 0 < value <= most:
+        refuse_value(field, f"a number above 0 and up to {most:g}", value)
+    number: float = value
+    return number

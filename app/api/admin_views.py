@@ -1,0 +1,152 @@
+"""What the operator's pages show: engines with their last minutes, who agrees with whom, settings and tenants.
+
+Values made of what the process knows already; no engine is asked. Never an address, a credential or a text of a hit. It
+refuses to know who looks.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.api.auth.authentication import Authenticator
+from app.api.reload import Reload
+from app.api.gateway_state import GatewayState
+from app.engines.fault_injection import FaultInjection
+from app.engines.engine import RemoteEngine
+from app.federation.tenants import tenant_of
+from app.settings.provenance import effective
+from app.telemetry.overlap import Agreement
+from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingSummary, RollingStatistics
+
+Json = dict[str, Any]
+
+
+def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
+    """Every engine, the merged advertisement, and how long a window is."""
+    engines = state.engines
+    windows = state.witness.windows
+    windows.forget([engine.id for engine in engines.engines])
+    return {
+        "engines": [
+            engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
+            for engine in engines.engines
+        ],
+        "disabled": [name for name in engines.disabled if name not in engines.switched_off],
+        "merged": state.membership.current().capabilities,
+        "windowSeconds": SLOT_SECONDS * SLOTS,
+    }
+
+
+def engine_view(engine: RemoteEngine, windows: RollingStatistics, off: bool, drill: FaultInjection | None) -> Json:
+    """One engine as this process knows it."""
+    entry, advertisement = engine.entry, engine.advertisement
+    return {
+        "id": engine.id,
+        "kind": entry.kind,
+        "state": "off" if off else "up" if engine.up else "unreached" if advertisement is None else "down",
+        "reason": engine.down_reason,
+        "server": advertisement.server["name"] if advertisement else None,
+        "version": advertisement.server["version"] if advertisement else None,
+        "advertisement": advertisement.capabilities if advertisement else None,
+        "weight": entry.weight,
+        "priority": entry.priority,
+        "required": entry.required,
+        "timeoutMs": entry.timeout_ms,
+        "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
+        **guards_view(engine),
+        "window": window_view(engine.id, windows),
+        "lastFault": _last_fault(engine.id, windows),
+        "stderr": engine.stderr_tail,
+        "drill": _drill(drill) if drill is not None and drill.on and drill.engine is engine else None,
+    }
+
+
+def guards_view(engine: RemoteEngine) -> Json:
+    """What keeps calls from the engine, or from one of its replicas."""
+    standing, retry_in = engine.state(), engine.retry_in()
+    return {
+        "inFlight": standing.in_flight,
+        "waiting": standing.waiting,
+        "limit": standing.limit,
+        "breaker": standing.breaker,
+        "retryInMs": None if retry_in is None else round(retry_in * 1000),
+        "replicas": [{"id": one.label, "up": one.up, "inFlight": one.in_flight} for one in standing.replicas],
+    }
+
+
+def window_view(engine_id: str, windows: RollingStatistics) -> Json:
+    """The last minutes of one engine, as a whole and slot by slot."""
+    window, now = windows.of(engine_id), windows.clock()
+    return {**_stretch(window.whole(now)), "slots": [_stretch(slot) for slot in window.slots(now)]}
+
+
+def overlap_view(told: Agreement) -> Json:
+    """Who gave what of recent answers, and with whom."""
+    return {
+        "answers": told.answers,
+        "hits": told.hits,
+        "engines": [
+            {
+                "id": engine,
+                "answered": place.answered,
+                "given": place.given,
+                "alone": place.alone,
+                "share": round(place.share, 4),
+            }
+            for engine, place in told.places.items()
+        ],
+        "pairs": [[first, second, shared] for (first, second), shared in sorted(told.shared.items())],
+    }
+
+
+def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reload | None) -> Json:
+    """Every setting with its source, the tenants, and whether the files are in force."""
+    return {
+        "settings": [one._asdict() for one in effective(state.settings, environ)],
+        "readiness": state.readiness.reason(),
+        "reload": None if reload is None else {"failure": reload.failure},
+        "auth": state.settings.auth.mode,
+        "tenants": [] if state.guard is None else _tenants(state, state.guard),
+    }
+
+
+def _tenants(state: GatewayState, guard: Authenticator) -> Sequence[Json]:
+    """Who may see what; of keys no more than their names."""
+    ids = sorted(engine.id for engine in state.engines.engines)
+    told = []
+    for name, entry in guard.declared.by_id.items():
+        tenant = tenant_of(name, entry, state.settings.fusion)
+        told.append(
+            {
+                "id": name,
+                "roles": list(entry.roles),
+                "patterns": list(tenant.engines),
+                "sees": [engine for engine in ids if state.membership.sees(tenant, engine)],
+                "weights": dict(entry.weights),
+                "limits": list(entry.limits.model_dump(exclude_none=True).items()),
+                "keys": [{"id": key.id, "expires": key.expires} for key in entry.keys],
+            }
+        )
+    return told
+
+
+def _stretch(stretch: RollingSummary) -> Json:
+    return {
+        "calls": stretch.calls,
+        "failed": stretch.failed,
+        "skipped": dict(stretch.skipped),
+        "p50Ms": stretch.p50_ms,
+        "p95Ms": stretch.p95_ms,
+    }
+
+
+def _last_fault(engine_id: str, windows: RollingStatistics) -> Json | None:
+    fault = windows.of(engine_id).fault
+    if fault is None:
+        return None
+    return {"kind": fault.kind, "detail": fault.detail, "agoMs": round((windows.clock() - fault.at) * 1000)}
+
+
+def _drill(drill: FaultInjection) -> Json:
+    left = max(0.0, drill.ends - asyncio.get_running_loop().time())
+    return {"kind": drill.kind, "delayMs": round(drill.delay * 1000), "leftMs": round(left * 1000)}

@@ -1,0 +1,280 @@
+"""Who is calling, may they, have they budget: credential -> tenant -> role -> limits.
+
+Decides whether a request goes on, and on whose behalf; whoever is turned away is told why. Every caller that was let in
+is known until it leaves, so that a credential that is taken away ends what it began. It refuses to know what is asked
+beyond a method's name.
+"""
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
+from math import ceil
+from typing import Any, NoReturn, Protocol
+
+from app.api.caller import Caller
+from app.api.running_requests import RunningRequest
+from app.api.auth.credentials import Credential, MalformedCredential, credential_of
+from app.api.auth.keys import ApiKey, ApiKeys
+from app.api.auth.client_address import ClientAddress
+from app.api.auth.failed_attempts import FailedAuthLimiter
+from app.api.auth.principal import AuthError, Principal
+from app.federation.tenants import ADMIN, Tenant, tenant_of
+from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
+from app.settings.schema import FusionSettings, GatewaySettings
+from app.settings.tenants_file import ANONYMOUS, Tenants
+from app.state.in_memory import ALONE
+from app.state.quotas import Owner, Quotas, Reached, at_once
+from app.state.rate_limit import Reservation
+from app.state.store import StateBackend
+from app.telemetry.caller_metrics import CallerMetrics
+from app.telemetry.logs import logger
+
+Scope = MutableMapping[str, Any]
+
+_SAID = {
+    "requests": "this caller has asked too often",
+    "concurrent": "too many requests of this caller are under way",
+    "hits": "this caller has been answered all the hits of its day",
+}
+
+
+class TokenVerifier(Protocol):
+    """Who can tell whose token it is (`api/tokens.py`)."""
+
+    async def tenant_of(self, token: bytes) -> tuple[str, frozenset[str] | None, str] | None:
+        """(tenant, roles or None for all of its, id of the key); None for a token that is not believed.
+
+        Raises BackendUnavailable while nobody can tell.
+        """
+        ...
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Authenticator:
+    """Stands at the doors of one gateway whose callers are told apart."""
+
+    __slots__ = (
+        "_blend",
+        "_clock",
+        "_inside",
+        "_keyring",
+        "_metrics",
+        "_narrowed",
+        "_origin",
+        "_quotas",
+        "_strangers",
+        "_tenants",
+        "bearers",
+        "declared",
+        "modes",
+    )
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        tenants: Tenants,
+        metrics: CallerMetrics,
+        bearers: TokenVerifier | None = None,
+        sharing: StateBackend = ALONE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`sharing`: with whom limits are counted. `clock`: seconds since the epoch."""
+        self.modes = frozenset(settings.auth.mode)
+        self.bearers = bearers
+        self._blend = settings.fusion
+        self._metrics = metrics
+        self._clock = clock
+        self._origin = ClientAddress(settings.server.trusted_proxies)
+        self._strangers = FailedAuthLimiter(settings.auth.max_failures, settings.state.max_addresses)
+        self._quotas = Quotas(settings.state.max_addresses, sharing.limiter)
+        self._inside: dict[tuple[str, ApiKey | str], set[RunningRequest]] = {}
+        self._tenants: Mapping[str, Tenant] = {}
+        self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}
+        self._keyring = ApiKeys({})
+        self.declared = tenants
+        """As the tenants file has them."""
+        self.replace(tenants)
+
+    def replace(self, tenants: Tenants, blend: FusionSettings | None = None) -> int:
+        """From now on these are the tenants, whose own wishes for the blend are laid over `blend` (None: as before).
+
+        Ends whatever a credential began that is no longer good; how many.
+        """
+        self.declared = tenants
+        self._blend = blend or self._blend
+        self._keyring = ApiKeys(tenants.by_id)
+        self._tenants = {name: tenant_of(name, entry, self._blend) for name, entry in tenants.by_id.items()}
+        self._narrowed = {}
+        self._metrics.declare(self._tenants)
+        ended = [running for holder, those in self._inside.items() if not self._good(*holder) for running in those]
+        for running in ended:
+            running.strike()
+        if ended:
+            logger().warning("callers_revoked", requests=len(ended))
+        return len(ended)
+
+    async def identify(self, scope: Scope) -> Principal:
+        """Who calls. Raises TurnedAway."""
+        try:
+            credential = credential_of(scope["headers"])
+        except MalformedCredential as fault:
+            self._unknown(scope, str(fault), "invalid_request")
+        if credential is None:
+            tenant = self._tenants.get(ANONYMOUS)
+            if tenant is None:
+                self._unknown(scope, "a credential is needed: Authorization: Bearer, or X-API-Key", None)
+            return Principal(tenant, ANONYMOUS, None, Owner(ANONYMOUS, self._origin.address(scope)))
+        key = self._keyring.owner(credential.token, self._clock()) if "keys" in self.modes else None
+        if key is not None:
+            return Principal(self._tenants[key.tenant], key, key.id, Owner(key.tenant))
+        return await self._of_token(scope, credential)
+
+    def enter(self, visit: Principal) -> RunningRequest:
+        """A caller goes in, in the current task; until it leaves, taking its credential away cancels that task."""
+        running = RunningRequest((visit.tenant.id, visit.key_id or ""))
+        self._inside.setdefault((visit.tenant.id, visit.holder), set()).add(running)
+        return running
+
+    def leave(self, visit: Principal, running: RunningRequest) -> None:
+        """It is over; must be called for everyone that entered, in its task."""
+        running.end()
+        holder = (visit.tenant.id, visit.holder)
+        those = self._inside[holder]
+        those.discard(running)
+        if not those:
+            del self._inside[holder]
+        if visit.taken:
+            self._quotas.give_back(visit.owner, visit.tenant.limits, visit.taken)
+
+    async def spend(self, visit: Principal, message: Any) -> None:
+        """Whether the caller may ask this now; counts it if so. Raises TurnedAway."""
+        tenant = visit.tenant
+        lacking = _lacking(tenant, message)
+        if lacking is not None:
+            self._refuse(visit, "forbidden", 403, lacking)
+        limits = tenant.limits
+        if limits.none:
+            return
+        count = len(message) if type(message) is list and message else 1
+        most = at_once(limits)
+        if most is not None and count > most:
+            fault = InvalidParams(f"a batch of this caller may hold at most {most} messages", field="batch")
+            self._refuse(visit, "requests", 200, fault)
+        reached = await self._quotas.take(visit.owner, limits, count)
+        if reached is not None:
+            self._limited(visit, reached)
+        visit.taken = count
+
+    async def reserve_hits(self, caller: Caller, hits: int, seconds: float) -> Reservation | None:
+        """Set aside what a request of at most `seconds` may be answered of its day's hits; None where none are limited.
+
+        Raises RateLimited.
+        """
+        tenant = caller.tenant
+        if tenant is None or tenant.limits.hits_per_day is None:
+            return None
+        reserved = await self._quotas.reserve_hits(_owner_of(tenant, caller), tenant.limits, hits, seconds)
+        if isinstance(reserved, Reached):
+            self._metrics.refusal(tenant.id, reserved.bound)
+            raise RateLimited(
+                "this request may be answered more hits than are left of the caller's day", **_retry(reserved.seconds)
+            )
+        return reserved
+
+    async def settle_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
+        """So many hits were answered of those that were reserved."""
+        if caller.tenant is not None:
+            await self._quotas.settle_hits(_owner_of(caller.tenant, caller), reservation, hits)
+
+    def start(self) -> None:
+        """Begin what goes on in the background."""
+        if self.bearers is not None:
+            self.bearers.start()
+
+    async def close(self) -> None:
+        """End it."""
+        if self.bearers is not None:
+            await self.bearers.close()
+
+    async def admin(self, scope: Scope) -> Principal:
+        """Who calls, if it has the role `admin`. Raises TurnedAway."""
+        visit = await self.identify(scope)
+        if ADMIN not in visit.tenant.roles:
+            self._refuse(visit, "forbidden", 403, Unauthorized(f"this needs the role '{ADMIN}'"))
+        return visit
+
+    async def _of_token(self, scope: Scope, credential: Credential) -> Principal:
+        said = None
+        if self.bearers is not None and credential.may_be_jwt:
+            try:
+                said = await self.bearers.tenant_of(credential.token)
+            except BackendUnavailable as fault:
+                raise AuthError(503, fault, (b"retry-after", b"5")) from None
+        if said is None:
+            self._unknown(scope, "the credential is not valid", "invalid_token")
+        tenant_id, roles, key_id = said
+        tenant = self._tenants.get(tenant_id)  # only now: it may have been taken away while the token was looked at
+        if tenant is None or tenant_id == ANONYMOUS:
+            self._unknown(scope, "the credential is not valid", "invalid_token")
+        return Principal(self._with_roles(tenant, roles), "jwt", key_id, Owner(tenant_id))
+
+    def _with_roles(self, tenant: Tenant, roles: frozenset[str] | None) -> Tenant:
+        if roles is None or roles >= tenant.roles:
+            return tenant
+        allowed = roles & tenant.roles
+        narrowed = self._narrowed.get((tenant.id, allowed))
+        if narrowed is None:
+            narrowed = self._narrowed[tenant.id, allowed] = replace(tenant, roles=allowed)
+        return narrowed
+
+    def _good(self, tenant_id: str, holder: ApiKey | str) -> bool:
+        return tenant_id in self._tenants and (isinstance(holder, str) or self._keyring.holds(holder))
+
+    def _unknown(self, scope: Scope, message: str, error: str | None) -> NoReturn:
+        """Turn somebody away whom nobody knows: 401, or 429 for an address that has been so too often."""
+        self._metrics.refusal(None, "unauthenticated")
+        seconds = self._strangers.failed(self._origin.address(scope))
+        if seconds:
+            fault = RateLimited("too many wrong credentials from this address", **_retry(seconds))
+            raise AuthError(429, fault, _retry_after(seconds), quiet=True)
+        challenge = b'Bearer realm="rcp"' + (f', error="{error}"'.encode() if error else b"")
+        raise AuthError(401, Unauthorized(message), (b"www-authenticate", challenge))
+
+    def _limited(self, visit: Principal, reached: Reached) -> NoReturn:
+        fault = RateLimited(_SAID[reached.bound], **_retry(reached.seconds))
+        self._refuse(visit, reached.bound, 429, fault, _retry_after(reached.seconds))
+
+    def _refuse(self, visit: Principal, reason: str, status: int, fault: Any, *headers: tuple[bytes, bytes]) -> NoReturn:
+        self._metrics.refusal(visit.tenant.id, reason)
+        raise AuthError(status, fault, *headers, visit=visit)
+
+    def __repr__(self) -> str:
+        inside = sum(map(len, self._inside.values()))
+        modes = "+".join(sorted(self.modes))
+        return f"<Guard {modes}, {len(self._tenants)} tenants, {len(self._keyring)} keys, {inside} callers inside>"
+
+
+def _owner_of(tenant: Tenant, caller: Caller) -> Owner:
+    return Owner(tenant.id, caller.address if tenant.id == ANONYMOUS else "")
+
+
+def _lacking(tenant: Tenant, message: Any) -> Unauthorized | None:
+    """The refusal of a single request for want of a role; members of a batch are refused each for itself."""
+    method = message.get("method") if type(message) is dict else None
+    if type(method) is str and ("id" in message or "jsonrpc" not in message):
+        try:
+            tenant.check(method)
+        except Unauthorized as fault:
+            return fault
+    return None
+
+
+def _retry(seconds: float) -> dict[str, Any]:
+    return {"retryable": True, "retryAfterMs": max(1, ceil(seconds * 1000))}
+
+
+def _retry_after(seconds: float) -> tuple[bytes, bytes]:
+    return b"retry-after", b"%d" % max(1, ceil(seconds))

@@ -1,0 +1,69 @@
+"""What browsers are told: which other sites' scripts may speak RCP and MCP here, and what a page of ours may do.
+
+Decides what they hear; browsers themselves hold others to it, so none of it keeps out anybody who is no browser. It
+refuses to know requests. Starlette's middleware speaks CORS; it stands before these endpoints alone.
+"""
+
+from collections.abc import Sequence
+
+from starlette.middleware.cors import CORSMiddleware
+
+from app.mcp.protected_resource import METADATA, PATH
+from app.api.rpc_path import BASE, ENGINES
+from app.api.responses import Asgi, Receive, Scope
+from app.api.streaming import Send
+
+ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
+"""Headers that scripts may send beside those that every script may."""
+
+TOLD = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
+"""Headers of answers that scripts may read beside those that every script may."""
+
+MCP_SESSION = "Mcp-Session-Id"
+MCP_ASKING = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
+MCP_METHODS = ("GET", "POST", "DELETE")
+"""Clients of MCP try the other two as well; that they are 405 is for them to read."""
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+"""Of every HTML page and of what it loads: only from here, in nobody's frame, no script written into the page."""
+
+
+class CorsPolicy:
+    """Opens the RCP and MCP endpoints of `app` to scripts of these `origins`, and nothing else of it to anybody."""
+
+    __slots__ = ("_app", "_mcp", "_origins", "_rcp")
+
+    def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = tuple(origins)
+        self._rcp = self._opened(("POST",), ASKING, TOLD)
+        self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
+
+    def _opened(self, methods: Sequence[str], asking: Sequence[str], told: Sequence[str]) -> Asgi:
+        return CORSMiddleware(
+            self._app, allow_origins=self._origins, allow_methods=methods, allow_headers=asking, expose_headers=told
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self._app
+        if scope["type"] == "http":
+            path = scope["path"]
+            door = self._mcp if path in (PATH, METADATA) else self._rcp if _speaks_rcp(path) else door
+        await door(scope, receive, send)
+
+    def __repr__(self) -> str:
+        return f"<OtherSites {', '.join(self._origins)}>"
+
+
+def _speaks_rcp(path: str) -> bool:
+    return f"{path}/".startswith(f"{BASE}/") or (path.startswith(ENGINES) and f"{BASE}/" in f"{path}/")

@@ -1,0 +1,110 @@
+"""What every door needs to answer: settings, members, witnesses, and whether this gateway is ready.
+
+It decides when a gateway is ready. It refuses to know how its parts are made: the composition root builds them, a
+reload renews them in one step, and the doors read them for each request and keep none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.api.admission import Admission
+from app.api.caller import Caller
+from app.api.auth.authentication import Authenticator
+from app.engines.registry import EngineSet
+from app.federation.capabilities import EngineOffer
+from app.federation.idempotency import Idempotency
+from app.federation.membership import Membership
+from app.federation.pagination import Pages
+from app.federation.recent_hits import RecentHits
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.resilience.byte_budget import ByteBudget
+from app.settings.mcp import McpSettings
+from app.settings.schema import EnginesSettings, GatewaySettings
+from app.settings.state import StateSettings
+from app.state.in_memory import ALONE
+from app.state.secret import DeploymentSecret
+from app.state.store import StateBackend
+from app.telemetry.metrics import Metrics
+
+
+class Readiness:
+    """Whether traffic should come here (decision 9): once an engine has been reached, until draining starts.
+
+    It never follows engine health afterwards.
+    """
+
+    __slots__ = ("_engines", "_reached", "_sharing", "draining")
+
+    def __init__(self, engines: EngineSet, sharing: StateBackend = ALONE) -> None:
+        self._engines = engines
+        self._sharing = sharing
+        self._reached = False
+        self.draining = False
+
+    def reason(self) -> str | None:
+        """Why this gateway is not ready, or None if it is."""
+        if self.draining:
+            return "draining"
+        if not self._reached:
+            self._reached = self._engines.reached
+        return None if self._reached else "no engine has completed a handshake yet"
+
+    @property
+    def degraded(self) -> bool:
+        """Whether an engine is down or what gateways share not at hand; said, but no reason not to be ready."""
+        return self._sharing.degraded or not all(engine.up for engine in self._engines.engines)
+
+    def __repr__(self) -> str:
+        return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
+
+
+@dataclass(slots=True)
+class GatewayState:
+    """The parts of one running gateway that the doors use; `settings` are those that hold now."""
+
+    version: str
+    settings: GatewaySettings
+    engines: EngineSet
+    membership: Membership
+    witness: RetrieveInstrumentation
+    metrics: Metrics
+    readiness: Readiness
+    admission: Admission
+    answer_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(EnginesSettings().max_held_bytes))
+    """What requests under way hold of engines' answers."""
+    guard: Authenticator | None = None
+    """Who tells callers apart; None: nobody does."""
+    pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
+    idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
+    recent: RecentHits = field(default_factory=lambda: RecentHits.kept(McpSettings()))
+    secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
+    """Key of the names that tenants are given."""
+    sharing: StateBackend = ALONE
+    """With whom it shares what outlives a request."""
+
+    def offers(self, caller: Caller) -> Sequence[EngineOffer]:
+        """What the engines that a caller speaks to offer now."""
+        if caller.engine is None:
+            return self.membership.current(caller.tenant).offers
+        return [
+            EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
+            for engine in self.engines.engines
+            if engine.id == caller.engine and engine.advertisement is not None
+        ]
+
+    def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
+        """Let other settings hold, and the engines that the living set has now: from the next request on.
+
+        `fingerprint` tells the registry; requests under way go on as they began.
+        """
+        self.settings = settings
+        self.admission.renew(settings.server)
+        self.answer_bytes.limit = settings.engines.max_held_bytes
+        self.membership.renew(
+            identity_of(settings, fingerprint), settings.retrieve.max_k, writing=settings.index.enabled
+        )
+
+
+def identity_of(settings: GatewaySettings, fingerprint: str) -> str:
+    """What a gateway is called in `_meta.federation.path` (RCP §16): as it is told, or by its name and registry."""
+    return settings.server.id or f"{settings.server.name}-{fingerprint}"

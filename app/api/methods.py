@@ -1,0 +1,339 @@
+"""Method name -> answer: what this gateway says itself, and what it asks engines for.
+
+It decides whether a method is offered (-32004, -32003) and makes the one Call that travels, for every method alike. It
+refuses to know framing and what becomes of errors; how engines are asked is the federation's business.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from app.api.caller import Caller
+from app.api.gateway_state import GatewayState
+from app.federation.methods import index as indexing
+from app.federation.direct import MEMORIES
+from app.federation.calls import MethodCall, RetrieveCall
+from app.federation.capabilities import EVERY_EXTENSION, catalog_entries, info
+from app.federation.methods.embed import embed
+from app.federation.methods.extension import extend
+from app.federation.methods.feedback import feedback
+from app.federation.broadcast import BroadcastContext
+from app.federation.methods.graph import graph
+from app.federation.membership import WRITING, Members
+from app.federation.methods.memory import memory_build, memory_recall
+from app.federation.pagination import Pages
+from app.federation.progress import ProgressListener
+from app.federation.request_options import asked_engines
+from app.federation.methods.rerank import rerank
+from app.federation.retrieve import retrieve
+from app.federation.sessions import scoped, scoped_key
+from app.federation.methods.transform import transform
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.envelope import check_params
+from app.protocol.errors import (
+    BackendUnavailable,
+    CapabilityMissing,
+    InvalidParams,
+    RateLimited,
+    StateUnreachable,
+    UnknownMethod,
+    VersionMismatch,
+)
+from app.protocol.method_names import PROTOCOL_VERSION, gate_of
+from app.protocol.retrieve_params import CallMeta, read_gateway, read_meta, read_retrieve
+from app.resilience.byte_budget import HELD, BudgetExhausted
+from app.resilience.deadline import RESERVE_SHARE
+from app.settings.schema import GatewaySettings
+from app.telemetry.logs import logger
+
+Params = dict[str, Any]
+Answer = Callable[[Params, Caller], Awaitable[Params]]
+"""(params, caller) -> result. Raises RcpError."""
+
+
+class StreamedAnswer(Protocol):
+    """The same, telling a listener how it comes along."""
+
+    def __call__(self, params: Params, caller: Caller, stream: ProgressListener | None = None) -> Awaitable[Params]: ...
+
+
+FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, RetrieveInstrumentation], Coroutine[Any, Any, Params]]
+"""How the federation answers a method other than `retrieve`."""
+
+FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
+    {
+        "embed": embed,
+        "embed/sparse": embed,
+        "embed/multi": embed,
+        "rerank": rerank,
+        "memory/build": memory_build,
+        "query/transform": transform,
+        "index/add": indexing.add,
+        "index/delete": indexing.delete,
+    }
+)
+"""The methods that one engine answers, and how."""
+
+GatheredAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
+"""How the federation answers a method that several engines are asked at once."""
+
+GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
+    {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
+)
+"""The methods that several engines answer together, and how; `retrieve` is a story of its own."""
+
+TELLING = frozenset({"graph", "memory/recall"})
+"""Of these, which tell how they come along."""
+
+Accepted = tuple[CallMeta, float, float, str, int, Params]
+"""What a Call says besides its params and its method, in the order of its fields."""
+
+WRITTEN = frozenset({"index/add", "index/delete"})
+"""The methods whose results are remembered under an `idempotencyKey`."""
+
+OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
+"""Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
+
+ANSWERED = frozenset(
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *GATHERED, EVERY_EXTENSION}
+)
+"""The methods with series of their own in the metrics; vendors' methods share one, all others another."""
+
+
+class RpcMethods:
+    """The answers of one gateway."""
+
+    def __init__(self, state: GatewayState, lag: Callable[[], float] = lambda: 0.0) -> None:
+        """`lag`: seconds that finishing an answer takes only because the loop has much to do."""
+        self._state = state
+        self._lag = lag
+        self._warned = False
+        self._plain: dict[str, Answer] = {
+            "initialize": self._initialize,
+            "info": self._info,
+            "ping": self._ping,
+            "shutdown": self._shutdown,
+            "catalog/list": self._catalog,
+            "retrieve": self._retrieve,
+            **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
+        }
+        gathering = {method: self._gathering(method, answer) for method, answer in GATHERED.items()}
+        self._plain |= gathering
+        self.streamed: Mapping[str, StreamedAnswer] = {
+            "retrieve": self._retrieve,
+            **{method: gathering[method] for method in TELLING},
+        }
+        """The methods that can tell how they come along."""
+
+    def of(self, method: str) -> Answer:
+        """The answer to `method`. Raises UnknownMethod (-32004) and CapabilityMissing (-32003)."""
+        answer = self._plain.get(method)
+        if answer is not None:
+            return answer
+        if gate_of(method) is None:
+            raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+        if not method.startswith("x-"):
+            raise CapabilityMissing(f"this gateway does not answer '{method}'")
+        return self._forwarding(method, extend)
+
+    def _members(self, caller: Caller) -> Members:
+        """The federation as the caller knows it: in a session, as it was when that began (RCP §13.2)."""
+        membership = self._state.membership
+        if caller.begun is None:
+            return membership.current(caller.tenant)
+        return membership.of_session(caller.tenant, caller.begun)
+
+    def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
+        """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
+
+        async def forwarded(params: Params, caller: Caller) -> Params:
+            state = self._state
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
+            if caller.tenant is not None and type(params.get("sessionId")) is str:
+                params = {**params, "sessionId": scoped(members.identity, params["sessionId"], caller.tenant)}
+            call = await self.call(method, params, caller)
+
+            async def asked() -> Params:
+                return await self._holding(call.deadline, answer(call, members, state.settings, state.witness))
+
+            return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
+
+        return forwarded
+
+    def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
+        """The same, of several engines at once; a stream may hear how it comes along."""
+
+        async def gathered(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+            state = self._state
+            members = self._members(caller)
+            _check_gate(method, members, state.settings, caller)
+            call = await self.call(method, params, caller)
+            pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
+            errand = BroadcastContext(call, members, state.settings, state.witness, stream)
+            return await self._holding(call.deadline, answer(errand, pages))
+
+        return gathered
+
+    async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
+        """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
+        accepted = self.accepted(params, caller)
+        secret = b""
+        if caller.tenant is not None and method in MEMORIES:
+            secret = await self._secret()
+        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret)
+
+    async def _secret(self) -> bytes:
+        """The key of the names that tenants are given. Raises BackendUnavailable while it cannot be read."""
+        state = self._state
+        configured = state.settings.auth.secret
+        if configured is None and state.secret.temporary and not self._warned:
+            self._warned = True
+            logger().warning("memory_names_temporary", remedy="set auth.secret: they end with this process otherwise")
+        try:
+            return await state.secret.key(configured)
+        except StateUnreachable:
+            raise BackendUnavailable(
+                "memories cannot be named now, for the shared state is not at hand", retryable=True
+            ) from None
+
+    def accepted(self, params: Params, caller: Caller) -> Accepted:
+        """What a Call says besides its params, for every method alike.
+
+        Raises InvalidParams for params that cannot be used, and for a malformed `_meta`.
+        """
+        check_params(params)
+        settings = self._state.settings
+        started = asyncio.get_running_loop().time() if caller.since is None else caller.since
+        sent = params.get("_meta")
+        meta = read_meta(sent)
+        if meta.log_level is None and caller.log_level is not None:
+            meta = replace(meta, log_level=caller.log_level)
+        most = settings.retrieve.deadline_ms
+        deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
+        passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
+        if caller.trace is not None and passed_on.get("traceId") is None:
+            passed_on["traceId"] = caller.trace.id
+        if caller.sent_id and passed_on.get("requestId") is None:
+            passed_on["requestId"] = caller.sent_id
+        key = passed_on.get("idempotencyKey")
+        if caller.tenant is not None and type(key) is str and key:
+            passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)
+        # What the loop needs under its present load is kept back like the reserve, so that no answer is late.
+        seconds = deadline_ms / 1000 - min(self._lag(), deadline_ms / 1000 * RESERVE_SHARE)
+        return meta, started, started + seconds, caller.request_id, settings.federation.depth, passed_on
+
+    async def _initialize(self, params: Params, caller: Caller) -> Params:
+        return self._described(negotiated(params), caller)
+
+    async def _info(self, params: Params, caller: Caller) -> Params:
+        return self._described(PROTOCOL_VERSION, caller)
+
+    def _described(self, version: int, caller: Caller) -> Params:
+        state = self._state
+        members = self._members(caller)
+        return info(
+            protocol_version=version,
+            name=state.settings.server.name,
+            version=state.version,
+            capabilities=members.capabilities,
+            gateway={"id": members.identity, "epoch": members.epoch},
+        )
+
+    async def _ping(self, params: Params, caller: Caller) -> Params:
+        nonce = params.get("nonce")
+        return {} if nonce is None else {"nonce": nonce}
+
+    async def _shutdown(self, params: Params, caller: Caller) -> Params:
+        return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
+
+    async def _catalog(self, params: Params, caller: Caller) -> Params:
+        check_params(params)
+        members = self._members(caller)
+        named = asked_engines(read_gateway(params.get("x-gateway")), members)
+        offers = [offer for offer in members.offers if named is None or offer.id in named]
+        discovered = frozenset().union(*members.groups.values())
+        return {"engines": catalog_entries(offers, self._state.settings.server.public_url, discovered)}
+
+    async def _retrieve(self, params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+        state = self._state
+        members = self._members(caller)
+        if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
+            _check_begun(members, caller)
+            raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
+        call = self.question(params, caller)
+        answer = retrieve(call, members, state.settings, state.witness, stream, state.pages)
+        return await self._holding(call.deadline, answer)
+
+    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+        """The result of `answer`, within the bytes of engines' answers that may be held. Raises RateLimited."""
+        budget = self._state.answer_bytes
+        holder = budget.try_enter()
+        if holder is None:
+            try:
+                holder = await budget.enter(deadline)
+            except BudgetExhausted:
+                self._state.metrics.door.refused("memory")
+                raise RateLimited("too many bytes of answers are held", retryable=True) from None
+            finally:
+                if holder is None:
+                    answer.close()
+        before = HELD.set(holder)
+        try:
+            return await answer
+        finally:
+            HELD.reset(before)
+            holder.release()
+
+    def question(self, params: Params, caller: Caller) -> RetrieveCall:
+        """The Call of a `retrieve` with these params. Raises InvalidParams, OptionUnsupported."""
+        accepted = self.accepted(params, caller)
+        screened = self._state.settings.screen.injection != "off"
+        return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
+
+    def __repr__(self) -> str:
+        return f"<Answers to {len(self._plain)} methods>"
+
+
+def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
+    """How long a request with these params may take, before they are checked: a malformed `_meta` says nothing."""
+    meta = params.get("_meta") if type(params) is dict else None
+    asked = meta.get("deadlineMs") if type(meta) is dict else None
+    most = settings.retrieve.deadline_ms
+    return (min(asked, most) if type(asked) is int and asked >= 1 else most) / 1000
+
+
+def negotiated(params: Params) -> int:
+    """The version that both sides speak (RCP §7.1). Raises InvalidParams, VersionMismatch (-32002) if there is none."""
+    theirs = params.get("protocolVersion")
+    if theirs is None:
+        theirs = PROTOCOL_VERSION
+    if type(theirs) is not int:
+        raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
+    if theirs < 1:
+        raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
+    return min(theirs, PROTOCOL_VERSION)
+
+
+def _check_begun(members: Members, caller: Caller) -> None:
+    """Raises BackendUnavailable (-32010) for a session that began before any engine had been reached."""
+    if caller.begun is not None and not members.offers:
+        raise BackendUnavailable(
+            "no engine had been reached when this session began; begin another one", retryable=False
+        )
+
+
+def _check_gate(method: str, members: Members, settings: GatewaySettings, caller: Caller) -> None:
+    """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
+    capability = gate_of(method)
+    assert capability is not None, "what engines answer is gated"
+    if capability in members.capabilities:
+        return
+    if capability in WRITING and not settings.index.enabled:
+        raise CapabilityMissing(f"this gateway does not write: '{method}' is switched off")
+    _check_begun(members, caller)
+    if members.engines and not members.offers:
+        raise BackendUnavailable("no engine has been reached yet", retryable=True)
+    raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

@@ -1,0 +1,63 @@
+"""Whole answers on their way out: in one go where the server takes it so, else in ASGI's two events.
+
+It decides what is said at a path that nobody serves, and to a connection for which there is no room. It refuses to
+know what an answer says.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from app.api.probes import PROBES
+from app.api.streaming import Send
+from app.protocol import envelope
+from app.protocol.errors import NotFound, RateLimited
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+RETRY_AFTER = (b"retry-after", b"1")
+CLOSE = (b"connection", b"close")
+
+
+def at_once(send: Send, body: bytes, request_id: str) -> bool:
+    """Give the usual answer to a server that takes it in one go; False if this one does not, or who stands before it.
+
+    The id was made here or is a sane one, so it can stand in a header.
+    """
+    at_once = getattr(getattr(send, "__self__", None), "answer_at_once", None)
+    if at_once is None:
+        return False
+    done: bool = at_once(b"x-request-id: %b\r\ncontent-type: application/json\r\n" % request_id.encode(), body)
+    return done
+
+
+async def send_answer(
+    send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
+) -> None:
+    head = [(b"x-request-id", request_id.encode()), *headers] if request_id else [*headers]
+    if body is None:
+        status, body = 204, b""
+    else:
+        head += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
+    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}, and at /engines/{id}/rcp")
+    await send_answer(send, 404, envelope.failure(None, fault), "")
+
+
+def only_probes(app: Asgi) -> Asgi:
+    """What serves a connection for which there is no room: the probes of `app`, and 503 for everything else."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBES:
+            await app(scope, receive, send)
+            return
+        fault = RateLimited("the gateway has as many connections as it takes", retryable=True, retryAfterMs=1000)
+        await send_answer(send, 503, envelope.failure(None, fault), "", RETRY_AFTER, CLOSE)
+
+    return serve

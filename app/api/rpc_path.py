@@ -1,0 +1,49 @@
+"""Which endpoint and which method the path of a URL names: `/rcp`, or `/engines/{id}/rcp` for one engine (RCP §5.2).
+
+Ids and methods may both hold slashes, so which engines there are decides where one ends. It refuses to know HTTP.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from app.protocol.method_names import GATES, UNGATED
+
+BASE = "/rcp"
+ENGINES = "/engines/"
+
+
+class RpcPath(NamedTuple):
+    """Where a message was sent."""
+
+    engine: str | None
+    """None: the whole federation."""
+    method: str
+    """What stands behind `/rcp/`, empty if nothing does."""
+
+
+_USUAL: Mapping[str, RpcPath] = MappingProxyType(
+    {BASE: RpcPath(None, ""), **{f"{BASE}/{method}": RpcPath(None, method) for method in UNGATED | GATES.keys()}}
+)
+"""What nearly every request names, made once."""
+
+
+def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
+    """The place of `path`; None if RCP is not spoken there. An engine that nobody knows is named all the same."""
+    usual = _USUAL.get(path)
+    if usual is not None:
+        return usual
+    if path.startswith(BASE):
+        behind = path[len(BASE) :]
+        return RpcPath(None, behind[1:]) if not behind or behind[0] == "/" else None
+    if not path.startswith(ENGINES):
+        return None
+    places = _engine_places(path[len(ENGINES) :])
+    return next((place for place in places if known(place.engine or "")), places[0] if places else None)
+
+
+def _engine_places(rest: str) -> list[RpcPath]:
+    """Every way to read `{id}/rcp` or `{id}/rcp/{method}`, the shortest method first."""
+    steps = rest.split("/")
+    cuts = [index for index in range(len(steps) - 1, 0, -1) if steps[index] == BASE[1:]]
+    return [RpcPath("/".join(steps[:cut]), "/".join(steps[cut + 1 :])) for cut in cuts if any(steps[:cut])]

@@ -1,0 +1,135 @@
+"""What happens between calls and one engine, told to those who watch: numbers and log lines, never texts of queries.
+
+The only place where this room and telemetry meet. It refuses to know why something happened.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from app.engines.advertisement_diff import difference
+from app.protocol.advertisement import Advertisement
+from app.protocol.errors import LegError
+from app.telemetry.logs import logger
+from app.telemetry.metrics import Metrics
+
+HOLD_QUIET_SECONDS = 60.0
+"""An engine that limits our rate is logged at most once in so long."""
+
+
+class CallInstrumentation(Protocol):
+    """One engine's watcher. Nothing here waits or raises."""
+
+    @property
+    def first(self) -> Callable[[], None]:
+        """Called for the first attempt of each call."""
+        ...
+
+    def attempted(self, kind: str, count: int = 1) -> None:
+        """Further attempts: `again` (fresh connection, after a handshake), `retry` or `hedge`."""
+        ...
+
+    def forgone(self, reason: str) -> None:
+        """A retry was not made: `budget` or `time`."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """A call waited so long at the gate."""
+        ...
+
+    def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
+        """The breaker went over to `state`; opened for `fault`, and for `seconds`."""
+        ...
+
+    def replica(self, label: str, fault: LegError | None) -> None:
+        """A replica was ejected for `fault`, or (None) is back."""
+        ...
+
+    def held(self, seconds: float) -> None:
+        """The engine asked not to be asked for `seconds`."""
+        ...
+
+    def advertised(self, before: Advertisement, after: Advertisement) -> None:
+        """The engine advertises something else than before."""
+        ...
+
+    def process_ended(self, how: str, seconds: float, times: int) -> None:
+        """Its process ended by itself, for the `times`th time in a row; it is not started again for `seconds`."""
+        ...
+
+
+class NoInstrumentation:
+    """Watches nothing: for engines outside a gateway."""
+
+    def first(self) -> None: ...
+
+    def attempted(self, kind: str, count: int = 1) -> None: ...
+
+    def forgone(self, reason: str) -> None: ...
+
+    def waited(self, seconds: float) -> None: ...
+
+    def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None: ...
+
+    def replica(self, label: str, fault: LegError | None) -> None: ...
+
+    def held(self, seconds: float) -> None: ...
+
+    def advertised(self, before: Advertisement, after: Advertisement) -> None: ...
+
+    def process_ended(self, how: str, seconds: float, times: int) -> None: ...
+
+
+class EngineInstrumentation:
+    """Counts and logs for one engine."""
+
+    __slots__ = ("_engine", "_held_at", "_log", "_metrics", "first")
+
+    def __init__(self, engine: str, metrics: Metrics) -> None:
+        self.first = metrics.first_attempts_of(engine)
+        self._engine = engine
+        self._metrics = metrics
+        self._log = logger()
+        self._held_at: float | None = None
+
+    def attempted(self, kind: str, count: int = 1) -> None:
+        self._metrics.attempted(self._engine, kind, count)
+
+    def forgone(self, reason: str) -> None:
+        self._metrics.forgone(self._engine, reason)
+
+    def waited(self, seconds: float) -> None:
+        self._metrics.waited(self._engine, seconds)
+
+    def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
+        self._metrics.breaker(self._engine, state)
+        event = {"open": "breaker_opened", "half_open": "breaker_half_open", "closed": "breaker_closed"}[state]
+        told: dict[str, Any] = {} if fault is None else {"reason": fault.kind, "detail": fault.message}
+        if seconds is not None:
+            told["seconds"] = round(seconds, 1)
+        (self._log.info if fault is None else self._log.warning)(event, engine=self._engine, **told)
+
+    def replica(self, label: str, fault: LegError | None) -> None:
+        if fault is None:
+            self._log.info("replica_returned", engine=self._engine, replica=label)
+            return
+        self._metrics.ejected(self._engine, label)
+        self._log.warning(
+            "replica_ejected", engine=self._engine, replica=label, reason=fault.kind, detail=fault.message
+        )
+
+    def held(self, seconds: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._held_at is None or now >= self._held_at + HOLD_QUIET_SECONDS:
+            self._held_at = now
+            self._log.warning("engine_rate_limited", engine=self._engine, seconds=round(seconds, 1))
+
+    def advertised(self, before: Advertisement, after: Advertisement) -> None:
+        self._log.info("advertisement_changed", engine=self._engine, **difference(before, after))
+
+    def process_ended(self, how: str, seconds: float, times: int) -> None:
+        told = {"detail": how, "inARow": times, "restartInSeconds": round(seconds, 1)}
+        self._log.warning("engine_process_ended", engine=self._engine, **told)
+
+    def __repr__(self) -> str:
+        return f"<EngineWitness {self._engine}>"

@@ -1,0 +1,194 @@
+"""One question of another method than `retrieve`, put to several engines at once: who was asked, and what came of it.
+
+As for `retrieve`: engines that fail are left out and named, a required one fails the whole, and it is a success if one
+answers. It refuses to know methods: what each engine is sent and how its result is read comes with the question.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from app.federation.hit_validation import mended
+from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
+from app.federation.candidates import Candidates
+from app.federation.engine_interface import Engine
+from app.federation.fanout import FanOut, Heard, Read
+from app.federation.forward import NEXT, share_of
+from app.federation.membership import Members
+from app.federation.outcome import (
+    Hit,
+    Outcome,
+    degraded,
+    nobody_answered,
+    notes,
+    refused_by,
+    report,
+    required_failed,
+    skipped,
+)
+from app.federation.planner import EngineCall
+from app.federation.progress import ProgressListener, fused
+from app.federation.request_options import engine_weights, loop_reason
+from app.federation.progress_reporting import ProgressReporter
+from app.federation.call_tracing import traced
+from app.federation.engine_response import EngineResponse
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.errors import BackendUnavailable, DeadlineExceeded
+from app.settings.schema import GatewaySettings
+
+_engine_of = attrgetter("engine")
+
+
+class BroadcastContext(NamedTuple):
+    """What every question needs: who asks, among whom, by which wishes, and who hears of it."""
+
+    call: MethodCall
+    members: Members
+    settings: GatewaySettings
+    witness: RetrieveInstrumentation
+    listener: ProgressListener | None = None
+
+
+class BroadcastRequest(NamedTuple):
+    """What one engine is sent; `_meta` is written when it goes out."""
+
+    params: Mapping[str, Any]
+    asked: int = 0
+    """How many hits it is asked for."""
+
+
+Write = Callable[[Engine], BroadcastRequest | Outcome]
+"""What a candidate is sent, or the outcome that says why it is not asked after all."""
+
+SoFar = Callable[[Mapping[str, EngineCall], Sequence[Outcome]], list[Hit] | None]
+"""(legs by engine id, those that ended) -> the hits an answer would hold; None if it is not about hits."""
+
+
+class BroadcastResult(NamedTuple):
+    """What came of it."""
+
+    legs: Mapping[str, EngineCall]
+    """Of the engines that were asked, by engine id."""
+    outcomes: Sequence[Outcome] = ()
+    """Of the engines that were asked, and of those that were named and could not be, by engine id."""
+    skipped: Sequence[Outcome] = ()
+    notes: Sequence[str] = ()
+
+    def answers(self) -> list[Outcome]:
+        """Of the engines that answered."""
+        return [outcome for outcome in self.outcomes if outcome.status == "ok"]
+
+    def voices(self) -> list[EngineResponse]:
+        """What the engines that answered said beside hits."""
+        entries = {engine_id: leg.engine.entry for engine_id, leg in self.legs.items()}
+        return [
+            EngineResponse(
+                outcome.engine,
+                outcome.result or {},
+                entries[outcome.engine].priority,
+                entries[outcome.engine].id_namespace,
+            )
+            for outcome in self.answers()
+        ]
+
+
+async def gather(
+    errand: BroadcastContext,
+    candidates: Candidates,
+    write: Write,
+    read: Read,
+    so_far: SoFar | None = None,
+    *,
+    idempotent: bool = True,
+    lone: bool = False,
+) -> BroadcastResult:
+    """Ask all candidates that `write` has a letter for, at once. Raises RcpError if nobody may be asked or answered.
+
+    `lone`: only one engine can answer this, so that its refusal is the answer. Nothing is gathered where a loop or the
+    depth forbids to ask anybody (decision 3), or no candidate has a letter.
+    """
+    call, members, _, witness, listener = errand
+    stop = loop_reason(call, members)
+    if stop is not None:
+        nobody = [skipped(engine_id, *stop) for engine_id in sorted(members.ids())]
+        return BroadcastResult({}, (), nobody, (f"no engine was asked: {stop[1]}",))
+    _check_required(members, candidates)
+    if not candidates.engines:
+        raise candidates.nobody()
+    if time_left(call) < LEAST_SECONDS:
+        raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    written = {engine.id: (engine, write(engine)) for engine in candidates.engines}
+    legs = {name: _leg(errand, engine, sent) for name, (engine, sent) in written.items() if isinstance(sent, BroadcastRequest)}
+    left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
+    telling = None if listener is None or not legs else _telling(errand, listener, legs, so_far)
+    heard: Heard = witness.leg if telling is None else telling.heard
+    asked, heard = traced(witness.tracing, call.method, [*legs.values()], heard)
+    fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
+    try:
+        lost = await fan_out.run()
+    finally:
+        if telling is not None:
+            telling.close()
+    if lost is not None:
+        raise required_failed(lost)
+    outcomes = sorted([*fan_out.outcomes, *candidates.lost], key=_engine_of)
+    if legs and not any(outcome.status == "ok" for outcome in outcomes):
+        if lone and outcomes[0].kind == "refused" and outcomes[0].code not in NEXT:
+            raise refused_by(outcomes[0])
+        raise nobody_answered(outcomes, out_of_time=_cut_by_caller(legs))
+    if listener is not None and legs:
+        listener.tell(fused(call.meta.progress_token, outcomes))
+    return BroadcastResult(legs, outcomes, [*candidates.skipped, *left_out])
+
+
+def blend_of(errand: BroadcastContext) -> GatewaySettings:
+    """The settings by which the tenant's hits are blended."""
+    tenant = errand.call.tenant
+    if tenant is None or tenant.fusion is None:
+        return errand.settings
+    return errand.settings.model_copy(update={"fusion": tenant.fusion})
+
+
+def told_of(
+    errand: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """`result` with `usage.notes`, and the report of every engine in its `_meta`, as for `retrieve`."""
+    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *mended(result.get("hits", ()))]
+    usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
+    told = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
+    meta: dict[str, Any] = {"x-gateway": {"id": errand.members.identity, "engines": told}}
+    dropped = degraded(gathered.outcomes)
+    if dropped:
+        meta["degraded"] = dropped
+    return {**result, **({"usage": usage} if usage else {}), "_meta": meta}
+
+
+def _leg(errand: BroadcastContext, engine: Engine, letter: BroadcastRequest) -> EngineCall:
+    share = share_of(errand.call, engine, errand.members, errand.settings)
+    params = {**letter.params, "_meta": share.meta}
+    tenant = errand.call.tenant
+    weights = {} if tenant is None else engine_weights({"weights": tenant.weights}, errand.members)
+    return EngineCall(engine, params, weights.get(engine.id, engine.entry.weight), share.seconds, share.deadline, letter.asked)
+
+
+def _telling(errand: BroadcastContext, listener: ProgressListener, legs: Mapping[str, EngineCall], so_far: SoFar | None) -> ProgressReporter:
+    def hits(ended: Sequence[Outcome]) -> list[Hit] | None:
+        return None if so_far is None else so_far(legs, sorted(ended, key=_engine_of))
+
+    return ProgressReporter(listener, errand.witness, errand.call.meta, len(legs), hits)
+
+
+def _cut_by_caller(legs: Mapping[str, EngineCall]) -> bool:
+    """Whether the caller's deadline, not the engines' own timeouts, bounds any of them."""
+    return any(leg.seconds < leg.engine.entry.timeout_ms / 1000 for leg in legs.values())
+
+
+def _check_required(members: Members, candidates: Candidates) -> None:
+    """A required engine that nobody has reached yet cannot be left out: whether it takes part is not known."""
+    away = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
+    for engine in members.engines:
+        if engine.entry.required and engine.id in away:
+            why = engine.down_reason or "not connected yet"
+            raise BackendUnavailable(
+                f"the required engine '{engine.id}' has not been reached yet: {why}", retryable=True, detail=why
+            )

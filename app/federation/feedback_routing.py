@@ -1,0 +1,60 @@
+"""Which engines hear which feedback signals, and how many of them were recorded (RCP §7.16). Pure.
+
+A signal goes to whoever its hit came from: as the session remembers, else as namespaces tell, else to all. It refuses
+to know what a signal says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.federation.id_routing import namespaces_of, owners_of
+from app.protocol.id_params import Id
+
+Signal = Mapping[str, Any]
+Origins = Mapping[str, Mapping[str, Id]]
+"""A hit's id as a string -> engine id -> the id that this engine knows it by."""
+
+
+class RoutedSignals(NamedTuple):
+    """What is sent where."""
+
+    letters: Mapping[str, Mapping[int, dict[str, Any]]]
+    """Engine id -> place of a signal -> the signal with the hit id that this engine knows."""
+    unheard: tuple[int, ...]
+    """Places of signals whose engines take no feedback."""
+
+
+def addressed(
+    signals: Sequence[Signal], origins: Origins, engines: Mapping[str, str | None], takers: Iterable[str]
+) -> RoutedSignals:
+    """Who hears which of `signals`. `engines`: every engine's namespace; `takers`: those that take feedback."""
+    taking = frozenset(takers)
+    namespaces = namespaces_of(engines.values())
+    letters: dict[str, dict[int, dict[str, Any]]] = {}
+    unheard: list[int] = []
+    for place, signal in enumerate(signals):
+        hit_id = signal["hitId"]
+        owners = origins.get(f"{hit_id}") or owners_of(hit_id, engines, namespaces)
+        hearing = [engine for engine in sorted(owners) if engine in taking]
+        for engine in hearing:
+            letters.setdefault(engine, {})[place] = {**signal, "hitId": owners[engine]}
+        if not hearing:
+            unheard.append(place)
+    return RoutedSignals(letters, tuple(unheard))
+
+
+def recorded(letters: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
+    """How many signals at least one engine recorded; never more than is sure.
+
+    `letters`: engine id -> places of the signals it got; `accepted`: how many of them it says it recorded. Who recorded
+    some of its signals does not say which: they count only as far as nobody else can have recorded the same.
+    """
+    sent = {engine: frozenset(letters[engine]) for engine in accepted}
+    sure: set[int] = set()
+    for engine, places in sent.items():
+        if accepted[engine] >= len(places):
+            sure |= places
+    others = [
+        accepted[engine] - len(places & sure) for engine, places in sent.items() if accepted[engine] < len(places)
+    ]
+    return len(sure) + max([0, *others])

@@ -1,0 +1,80 @@
+"""What engines are sent in place of what the caller sent: the funnel, the fusion inside an engine, `_meta`. Pure.
+
+What reaches an engine must be what that engine accepts, after over-fetching has changed `k` (RCP §7.7, §16). It refuses
+to know which engines are asked.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.federation.calls import Call
+from app.protocol.advertisement import Advertisement, RetrieveOffer
+from app.protocol.envelope import SharedParams
+
+OWN_PARAMS = ("minScore", "tokenBudget", "cursor", "fusion", "sessionId", "k", "candidateK", "rerank")
+"""Params that the gateway honours itself or adjusts; the others are forwarded as they are."""
+
+INNER_LISTS = frozenset({"dense", "sparse"})
+"""Keys of `fusion.weights` that belong to the engines, not to the federation."""
+
+
+ALIKE = frozenset({"query", "k", "filter", "includeText", "minScore"})
+"""Options that every engine is sent alike, or not at all."""
+
+Shared = dict[tuple[int, float], SharedParams]
+"""(`k`, deadline) -> what all engines are sent that have both in common."""
+
+
+def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
+    """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
+    most = call.default_depth
+    depth = most if call.meta.depth is None else min(call.meta.depth, most)
+    return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, identity]}}
+
+
+def shared_params(
+    known: Shared, common: tuple[int, float], forwarded: Mapping[str, Any], meta: dict[str, Any]
+) -> SharedParams:
+    """What engines with this `k` and deadline are sent, where nothing depends on what they advertise."""
+    params = known.get(common)
+    if params is None:
+        params = known[common] = SharedParams(forwarded, _meta=meta, k=common[0])
+    return params
+
+
+def write_funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, advertisement: Advertisement) -> int:
+    """Write `rerank` and `candidateK` so that candidateK ≥ topN ≥ k holds at this engine; returns that `k`."""
+    rerank = raw.get("rerank")
+    floor = asked
+    if rerank is not None:
+        if type(rerank) is dict and "topN" in rerank:
+            reranker = advertisement.capabilities.get("rerank")
+            most = reranker.get("maxCandidates") if type(reranker) is dict else None
+            top_n = max(rerank["topN"], asked)
+            if type(most) is int and most >= 1:
+                top_n = min(top_n, most)
+                asked = min(asked, top_n)
+            floor = top_n
+            rerank = {**rerank, "topN": top_n}
+        params["rerank"] = rerank
+    if "candidateK" in raw:
+        params["candidateK"] = max(raw["candidateK"], floor)
+    return asked
+
+
+def write_inner_fusion(params: dict[str, Any], fusion: Mapping[str, Any], offer: RetrieveOffer) -> None:
+    """Forward what `fusion` says about dense and sparse inside an engine, if it advertises that method."""
+    method = fusion.get("method")
+    inner = {key: fusion[key] for key in ("method", "rrfK", "alpha") if key in fusion}
+    weights = {name: value for name, value in (fusion.get("weights") or {}).items() if name in INNER_LISTS}
+    if weights:
+        inner["weights"] = weights
+    if (method in offer.fusion) if method is not None else bool(offer.fusion and (weights or "alpha" in fusion)):
+        params["fusion"] = inner
+
+
+def dedups(advertisement: Advertisement) -> bool:
+    """Whether the engine leaves out by itself what it returned before in a session: also hits that were fetched by it
+    and never shown to the caller, so it must not know of ours."""
+    session = advertisement.capabilities.get("session")
+    return type(session) is dict and session.get("dedup") not in (None, False)

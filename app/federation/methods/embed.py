@@ -1,0 +1,121 @@
+"""`embed`, `embed/sparse`, `embed/multi`: one embedding space, that of the first engine, and never a mixture.
+
+It decides which engines are of one space, and asks for a large batch in parts. It refuses to know what a vector means.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from app.federation.calls import MethodCall
+from app.federation.candidates import UnfitEngine, candidates_for
+from app.federation.engine_interface import Engine, EngineReply
+from app.federation.forward import ForwardedRequest, Result, Share, ForwardReport, forward
+from app.federation.membership import Members
+from app.federation.concurrency import side_by_side
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.advertisement import Advertisement
+from app.protocol.embed_params import Embedding, checked, joined, read_embedding, split
+from app.protocol.method_names import GATES
+from app.protocol.retrieve_params import GatewayOptions, read_gateway
+from app.settings.schema import GatewaySettings
+
+AT_ONCE = 8
+"""Parts of one batch that are under way at the same time."""
+
+MAX_PARTS = 128
+"""Parts that one batch may be sent in: one small request must not become any number of calls."""
+
+
+async def embed(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+    """Embed by the first engine that advertises it, or by one of the same space in its place. Raises RcpError.
+
+    RCP §7.3 to §7.5, whichever of the three the call is.
+    """
+    wish = read_embedding(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    capability = GATES[call.method]
+    first = _first(members, capability, gateway)
+
+    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
+        if said is not first and not _same_space(said, first, capability):
+            return UnfitEngine("its embedding space is another one")
+        return _lacks(wish, _offer(said, capability)) or _too_many(wish, _offer(said, capability))
+
+    candidates = candidates_for(call, members, capability, gateway, fit)
+    return await forward(call, candidates, members, settings, witness, _question(call.method, capability, wish))
+
+
+def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest:
+    async def ask(engine: Engine, share: Share) -> ForwardReport:
+        offer = _offer(engine.advertisement, capability)
+        dimension = offer.get("dimension")
+        parts = split(wish.inputs, _limit(offer))
+
+        async def part(inputs: Any) -> EngineReply:
+            sent = {**wish.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
+            return await engine.call(method, sent, share.deadline)
+
+        replies = await side_by_side([partial(part, inputs) for inputs in parts], AT_ONCE)
+        results = [
+            checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, wish.encoding)
+            for reply, inputs in zip(replies, parts, strict=True)
+        ]
+        return ForwardReport(
+            joined(results, method),
+            sum(reply.attempts for reply in replies),
+            sum(reply.size for reply in replies),
+        )
+
+    return ForwardedRequest(ask)
+
+
+def _first(members: Members, capability: str, gateway: GatewayOptions) -> Advertisement | None:
+    """What the engine advertises whose space is the call's: the first by priority of those that may be asked."""
+    for engine in members.engines:
+        said = engine.advertisement
+        if said is not None and said.offers(capability) and (gateway.engines is None or engine.id in gateway.engines):
+            return said
+    return None
+
+
+def _same_space(said: Advertisement, first: Advertisement | None, capability: str) -> bool:
+    """Whether both are of one space: the same named model, and as many dimensions. One that is not named is its own."""
+    ours, theirs = _offer(first, capability), _offer(said, capability)
+    identity = ours.get("identity")
+    return (
+        type(identity) is str
+        and theirs.get("identity") == identity
+        and theirs.get("dimension") == ours.get("dimension")
+    )
+
+
+def _lacks(wish: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
+    """What of the call is not in the advertised set."""
+    encodings = offer.get("encodings")
+    if wish.encoding is not None and not (type(encodings) is list and wish.encoding in encodings):
+        return UnfitEngine(f"encoding {wish.encoding[:40]} is not advertised", option="encoding")
+    modalities = offer.get("modalities")
+    missing = wish.modalities - frozenset(modalities if type(modalities) is list and modalities else ["text"])
+    if missing:
+        return UnfitEngine(f"inputs of modality {', '.join(sorted(missing))} are not advertised", option="inputs")
+    return None
+
+
+def _too_many(wish: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
+    limit = _limit(offer)
+    most = len(wish.inputs) if limit is None else limit * MAX_PARTS
+    if len(wish.inputs) <= most:
+        return None
+    return UnfitEngine(f"at most {most} inputs are taken at once, not {len(wish.inputs)}", field=wish.name, most=most)
+
+
+def _limit(offer: Mapping[str, Any]) -> int | None:
+    limit = offer.get("batchLimit")
+    return limit if type(limit) is int and limit >= 1 else None
+
+
+def _offer(said: Advertisement | None, capability: str) -> Mapping[str, Any]:
+    """The fields of a capability; an engine that states none has an empty one."""
+    offer = None if said is None else said.capabilities.get(capability)
+    return offer if type(offer) is dict else {}

@@ -1,0 +1,128 @@
+"""`graph` (RCP §7.9): one question about how things hang together, put to every engine whose graph can answer it.
+
+Decides who is asked for what, and what each operation's answers are joined into. It refuses to know how members of one
+kind are joined.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from app.federation.forwarded_params import dedups
+from app.federation.hit_fusion import HitFusion
+from app.federation.calls import time_waited
+from app.federation.candidates import UnfitEngine, candidates_for
+from app.federation.clues import join_followups
+from app.federation.communities import join_communities, join_summaries
+from app.federation.engine_interface import Engine
+from app.federation.result_validation import found
+from app.federation.broadcast import BroadcastContext, BroadcastResult, BroadcastRequest, blend_of, gather, told_of
+from app.federation.neighborhood import join_edges, join_nodes
+from app.federation.outcome import MAX_HITS, Hit, Outcome, skipped
+from app.federation.pagination import Pages
+from app.federation.request_options import window_of
+from app.federation.id_routing import seeds_for
+from app.federation.sessions import scoped
+from app.federation.engine_response import given, left_over
+from app.protocol.advertisement import Advertisement
+from app.protocol.errors import InvalidParams
+from app.protocol.graph_params import GraphParams, read_graph
+from app.protocol.retrieve_params import DEFAULT_K, read_gateway
+
+FUSED = frozenset({"local", "drift"})
+"""Operations whose answer is first of all hits."""
+
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "local": ("hits",),
+    "drift": ("hits",),
+    "global": ("summary", "communities"),
+    "communities": ("communities",),
+    "neighbors": ("nodes",),
+}
+"""Operation -> the fields of which an engine's answer must have one."""
+
+_JOINED = ("hits", "followups", "summary", "communities", "nodes", "edges", "nextCursor", "usage", "_meta")
+
+
+async def graph(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
+    """Answer one `graph` for the whole federation, with the report of every engine. Raises RcpError.
+
+    `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
+    """
+    call, members, settings = errand.call, errand.members, errand.settings
+    began = perf_counter() - time_waited(call)
+    wish = read_graph(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    candidates = candidates_for(call, members, "graph", gateway, partial(_fit, wish.op))
+    screen = await pages.screen(settings.screen)
+    blend = HitFusion(gateway, blend_of(errand), min(wish.k or DEFAULT_K, members.max_k), screen)
+    so_far = blend.so_far if wish.op in FUSED else None
+    read = partial(found, NEEDED[wish.op])
+    gathered = await gather(errand, candidates, partial(_letter, wish, errand), read, so_far)
+    if not gathered.legs and not gathered.notes:
+        raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
+    for _ in blend.steps(gathered.legs, gathered.outcomes):
+        await asyncio.sleep(0)
+    fusion = blend.fusion(gathered.legs, gathered.outcomes)
+    if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
+        await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
+    result = _joined(wish, gathered, blend.hits(fusion))
+    if screen is not None:
+        errand.witness.screened(screen)
+    result["usage"] = {
+        "candidates": sum([outcome.candidates for outcome in gathered.outcomes]),
+        "latencyMs": round((perf_counter() - began) * 1000, 2),
+    }
+    return told_of(errand, gathered, result, (*wish.notes, *fusion.notes))
+
+
+def _fit(op: str, _: Engine, said: Advertisement) -> UnfitEngine | None:
+    """An engine that does not list its operations may have any."""
+    offer = said.capabilities.get("graph")
+    ops = offer.get("ops") if type(offer) is dict else None
+    return UnfitEngine(f"graph op {op} is not advertised", option="op") if type(ops) is list and op not in ops else None
+
+
+def _letter(wish: GraphParams, errand: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
+    """What this engine is sent: its own seeds under its own ids, and for hits more than `k`, as in `retrieve`."""
+    members = errand.members
+    params = dict(wish.raw)
+    asked = 0
+    if wish.op in FUSED:
+        window = window_of(min(wish.k or DEFAULT_K, members.max_k), errand.settings.retrieve)
+        asked = params["k"] = min(window, MAX_HITS)
+    elif wish.k is not None:
+        params["k"] = min(wish.k, members.max_k)
+    if wish.hops is not None:
+        params["hops"] = wish.hops
+    if wish.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
+        params["sessionId"] = scoped(members.identity, wish.session_id, errand.call.tenant)
+    if wish.seeds is not None:
+        namespaces = {known.id: known.entry.id_namespace for known in members.engines}
+        seeds = seeds_for(engine.id, wish.seeds, namespaces)
+        if seeds:
+            params["seedIds"] = seeds
+        elif wish.op == "neighbors" or "query" not in params:
+            return skipped(engine.id, "seeds", "owns none of the seedIds")
+    return BroadcastRequest(params, asked)
+
+
+def _joined(wish: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
+    """All that was said: what the operation is about, whatever else of it anybody added, and what nobody knows."""
+    op, voices = wish.op, gathered.voices()
+    result = left_over(voices, _JOINED)
+    if op in FUSED or hits:
+        result["hits"] = hits
+    if op == "drift" or given(voices, "followups"):
+        result["followups"] = join_followups(voices)
+    if op == "global" or given(voices, "summary"):
+        result["summary"] = join_summaries(voices) or ""
+    if op in ("global", "communities") or given(voices, "communities"):
+        result["communities"] = join_communities(voices, wish.k if op == "communities" else None)
+    if op == "neighbors" or given(voices, "nodes"):
+        result["nodes"] = join_nodes(voices)
+    if op == "neighbors" or given(voices, "edges"):
+        result["edges"] = join_edges(voices)
+    return result

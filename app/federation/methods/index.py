@@ -1,0 +1,216 @@
+"""`index/add` and `index/delete`: every document to the engine it belongs to, and the answers in the caller's order.
+
+Nothing is written to another engine in place of the one that is meant.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
+from app.federation.candidates import Candidates, UnfitEngine, candidates_for, check_route
+from app.federation.engine_interface import Engine
+from app.federation.forward import NEXT, ForwardedRequest, Result, ask_one, by_default, plain, reported, share_of
+from app.federation.membership import Members
+from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
+from app.federation.concurrency import side_by_side
+from app.federation.index_routing import IndexRouter, public, shelf_of
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.advertisement import Advertisement
+from app.protocol.documents import (
+    Addition,
+    DocumentId,
+    added_ids,
+    deleted_count,
+    read_addition,
+    read_deletion,
+    read_idempotency_key,
+)
+from app.protocol.errors import DeadlineExceeded, ForeignError, OptionUnsupported, RcpError
+from app.protocol.retrieve_params import GatewayOptions, read_gateway
+from app.protocol.validators import reshaped, whole
+from app.settings.schema import GatewaySettings
+
+AT_ONCE = 32
+"""Engines that are written to at the same time."""
+
+
+class IndexBatch(NamedTuple):
+    """What one engine is sent of a call."""
+
+    engine: Engine
+    places: list[int]
+    """Where in the call its documents stand."""
+    items: list[Any]
+
+
+class Writing(NamedTuple):
+    """One call that writes, with all it needs."""
+
+    call: MethodCall
+    members: Members
+    settings: GatewaySettings
+    witness: RetrieveInstrumentation
+    candidates: Candidates
+
+
+async def add(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+    """Add documents, or replace those whose id is known (RCP §7.10). Raises RcpError.
+
+    What was sent is sent once more only if that does no more than once: every document of it has an id, or the call has
+    an idempotency key.
+    """
+    wish = read_addition(call.params)
+    key = read_idempotency_key(call.passed_on)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    writing = _writing(call, members, settings, witness, gateway)
+    shelf = shelf_of(writing.candidates, members, gateway)
+    loads = _loads_of(wish.documents, shelf)
+    for load in loads:
+        _check_options(wish, load.engine)
+
+    def question(load: IndexBatch) -> ForwardedRequest:
+        def read(result: Result) -> Result:
+            return {**result, "ids": added_ids(result, len(load.items))}
+
+        again = key is not None or all("id" in document for document in load.items)
+        return plain(call.method, {**wish.rest, "documents": load.items}, read, idempotent=again)
+
+    written = await _write(writing, loads, question)
+    ids: list[DocumentId] = [""] * len(wish.documents)
+    for load, result in zip(loads, written.results, strict=True):
+        for place, known_as in zip(load.places, result["ids"], strict=True):
+            ids[place] = public(known_as, load.engine)
+    chosen = shelf.chosen(document.get("id") for document in wish.documents)
+    return _joined(writing, written, "chunks", {"ids": ids}, chosen)
+
+
+async def delete(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+    """Delete documents by id (RCP §7.11) at every engine that may hold them. Raises RcpError."""
+    wish = read_deletion(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    writing = _writing(call, members, settings, witness, gateway)
+    shelf = shelf_of(writing.candidates, members, gateway)
+    loads: dict[str, IndexBatch] = {}
+    for place, document_id in enumerate(wish.ids):
+        engines, known_as = shelf.holders(document_id, f"ids[{place}]")
+        for engine in engines:
+            _put(loads, engine, place, known_as)
+    if not loads:
+        loads[""] = IndexBatch(shelf.writer(), [], [])
+
+    def question(load: IndexBatch) -> ForwardedRequest:
+        def read(result: Result) -> Result:
+            return {**result, "deleted": deleted_count(result)}
+
+        return plain(call.method, {**wish.rest, "ids": load.items}, read)
+
+    written = await _write(writing, list(loads.values()), question, repeatable=True)
+    return _joined(writing, written, "deleted", {})
+
+
+class Written(NamedTuple):
+    """What became of all loads: none has failed."""
+
+    outcomes: Sequence[Outcome]
+    results: Sequence[Result]
+
+
+def _writing(
+    call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation, gateway: GatewayOptions
+) -> Writing:
+    """Raises RcpError if nothing may be forwarded."""
+    check_route(call, members)
+    return Writing(call, members, settings, witness, candidates_for(call, members, "index", gateway, _writable))
+
+
+def _writable(engine: Engine, said: Advertisement) -> UnfitEngine | None:
+    offer = said.capabilities["index"]
+    if type(offer) is dict and offer.get("writable") is False:
+        return UnfitEngine("its index is not writable")
+    return None
+
+
+def _check_options(wish: Addition, engine: Engine) -> None:
+    """Raises OptionUnsupported (-32005) for what the engine that is meant does not advertise."""
+    offer = engine.advertisement.capabilities["index"] if engine.advertisement is not None else None
+    offer = offer if type(offer) is dict else {}
+    for option, wanted, flag in (("chunk", wish.chunk, "chunking"), ("contextual", wish.contextual, "contextual")):
+        if wanted and offer.get(flag) is not True:
+            raise OptionUnsupported(f"engine '{engine.id}' does not advertise index.{flag}", option=option)
+
+
+def _loads_of(documents: Sequence[dict[str, Any]], shelf: IndexRouter) -> list[IndexBatch]:
+    """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
+    loads: dict[str, IndexBatch] = {}
+    for place, document in enumerate(documents):
+        engine, known_as = shelf.keeper(document.get("id"), f"documents[{place}].id")
+        _put(loads, engine, place, document if known_as is None else {**document, "id": known_as})
+    return list(loads.values()) or [IndexBatch(shelf.writer(), [], [])]
+
+
+def _put(loads: dict[str, IndexBatch], engine: Engine, place: int, item: Any) -> None:
+    load = loads.setdefault(engine.id, IndexBatch(engine, [], []))
+    load.places.append(place)
+    load.items.append(item)
+
+
+async def _write(
+    writing: Writing, loads: Sequence[IndexBatch], question: Callable[[IndexBatch], ForwardedRequest], *, repeatable: bool = False
+) -> Written:
+    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did.
+
+    `repeatable`: after a failure in part the caller may send the same call again.
+    """
+    call = writing.call
+    if time_left(call) < LEAST_SECONDS:
+        raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    shares = [share_of(call, load.engine, writing.members, writing.settings) for load in loads]
+    outcomes = await side_by_side(
+        [
+            partial(ask_one, load.engine, share, question(load), writing.witness)
+            for load, share in zip(loads, shares, strict=True)
+        ],
+        AT_ONCE,
+    )
+    results = [dict(outcome.result) for outcome in outcomes if outcome.result is not None]
+    if len(results) < len(loads):
+        raise _failure(outcomes, any(share.cut_by_caller for share in shares), repeatable)
+    return Written(outcomes, results)
+
+
+def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -> RcpError:
+    """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
+    lost = [outcome for outcome in outcomes if outcome.result is None]
+    refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in NEXT), None)
+    error = nobody_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
+    done = {outcome.engine: outcome.result for outcome in outcomes if outcome.result is not None}
+    if not done:
+        return error
+    text = (
+        f"carried out in part: {', '.join(sorted(done))} did, {', '.join(outcome.engine for outcome in lost)} did not"
+    )
+    retryable = repeatable and error.data.get("retryable", False)
+    return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": retryable})
+
+
+def _joined(
+    writing: Writing, written: Written, counted: str, fields: Mapping[str, Any], chosen: str | None = None
+) -> Result:
+    """The results as one, with what was `counted` added up, and the report of every engine.
+
+    `chosen`: the default writer, if anything went to it because nothing said where to.
+    """
+    results, candidates = written.results, writing.candidates
+    result = dict(reshaped(results[0], {counted: whole(0)})) if len(results) == 1 else {}
+    counts = [count for result in results if type(count := result.get(counted)) is int]
+    if counts:
+        result[counted] = sum(counts)
+    asked = {outcome.engine for outcome in written.outcomes}
+    idle = [
+        skipped(engine.id, "not_needed", "nothing of this call is its own")
+        for engine in candidates.engines
+        if engine.id not in asked
+    ]
+    ended = [*candidates.lost, *written.outcomes]
+    return by_default(reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen)

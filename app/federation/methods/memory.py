@@ -1,0 +1,163 @@
+"""`memory/build` and `memory/recall` (RCP §7.17): memories live in engines, and carry their engine in their name.
+
+Decides which engine builds a memory, and who is asked to recall. It refuses to know what a memory holds.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from app.federation.hit_fusion import HitFusion
+from app.federation.calls import MethodCall
+from app.federation.candidates import Candidates, UnfitEngine, candidates_for
+from app.federation.clues import join_clues
+from app.federation.engine_interface import Engine
+from app.federation.result_validation import found
+from app.federation.forward import by_default, forward, plain
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, blend_of, gather, told_of
+from app.federation.membership import Members
+from app.federation.memory_ids import ANYBODY, MAX_NAME, MemoryRef, MemoryOwner, memory_of, name_of
+from app.federation.outcome import skipped
+from app.federation.pagination import Pages
+from app.federation.sessions import scoped
+from app.federation.index_routing import shelf_of
+from app.federation.engine_response import given, left_over
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.advertisement import Advertisement
+from app.protocol.documents import read_idempotency_key
+from app.protocol.errors import (
+    BackendUnavailable,
+    InvalidParams,
+    NotFound,
+    OptionUnsupported,
+    ProtocolViolation,
+    RcpError,
+)
+from app.protocol.memory_params import read_build, read_recall
+from app.protocol.retrieve_params import GatewayOptions, read_gateway
+from app.protocol.validators import reshaped, whole
+from app.settings.schema import GatewaySettings
+
+_JOINED = ("clues", "hits", "usage", "_meta")
+
+
+async def memory_build(
+    call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation
+) -> dict[str, Any]:
+    """Answer one `memory/build`; the `memoryId` it answers names the engine, too. Raises RcpError.
+
+    The engine is asked once, without an idempotency key: what it may have begun to build is not built again.
+    """
+    wish = read_build(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    candidates = candidates_for(call, members, "memory", gateway, partial(_fit, wish.scope))
+    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
+    chosen, default = _builder(candidates, members, gateway, memory)
+    params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
+    again = read_idempotency_key(call.passed_on) is not None
+    question = plain("memory/build", params, partial(named, chosen.engines[0].id, owner_of(call)), idempotent=again)
+    return by_default(await forward(call, chosen, members, settings, witness, question), default)
+
+
+async def memory_recall(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
+    """Answer one `memory/recall`, by the memory's engine or by all that have memories. Raises RcpError.
+
+    `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
+    """
+    call, members = errand.call, errand.members
+    wish = read_recall(call.params)
+    gateway = read_gateway(call.params.get("x-gateway"))
+    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
+    candidates = candidates_for(call, members, "memory", gateway)
+    params = dict(wish.raw)
+    if memory is not None:
+        candidates = _only(candidates, memory.engine, members)
+        params["memoryId"] = memory.own
+    if wish.session_id is not None:
+        params["sessionId"] = scoped(members.identity, wish.session_id, call.tenant)
+    screen = await pages.screen(errand.settings.screen)
+    blend = HitFusion(gateway, blend_of(errand), members.max_k, screen)
+    gathered = await gather(
+        errand,
+        candidates,
+        lambda _: BroadcastRequest(params),
+        partial(found, ("clues",)),
+        blend.so_far,
+        lone=memory is not None,
+    )
+    for _ in blend.steps(gathered.legs, gathered.outcomes):
+        await asyncio.sleep(0)
+    voices, fusion = gathered.voices(), blend.fusion(gathered.legs, gathered.outcomes)
+    if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
+        await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
+    result = {**left_over(voices, _JOINED), "clues": join_clues(voices, wish.n)}
+    if len(fusion) or given(voices, "hits"):
+        result["hits"] = blend.hits(fusion)
+    if screen is not None:
+        errand.witness.screened(screen)
+    return told_of(errand, gathered, result, fusion.notes)
+
+
+def owner_of(call: MethodCall) -> MemoryOwner:
+    """To whom the names of this call belong."""
+    return ANYBODY if call.tenant is None else MemoryOwner(call.tenant.id, call.secret)
+
+
+def _fit(scope: str | None, _: Engine, said: Advertisement) -> UnfitEngine | None:
+    """An engine that does not list its scopes may have any."""
+    offer = said.capabilities.get("memory")
+    scopes = offer.get("scopes") if type(offer) is dict else None
+    if scope is None or type(scopes) is not list or scope in scopes:
+        return None
+    return UnfitEngine(f"memory scope {scope} is not advertised", option="scope")
+
+
+def _builder(
+    candidates: Candidates, members: Members, gateway: GatewayOptions, memory: MemoryRef | None
+) -> tuple[Candidates, str | None]:
+    """(the one engine that builds: the memory's, the one that is named, or the default writer; its id in the last
+    case). Raises RcpError."""
+    if memory is None:
+        shelf = shelf_of(candidates, members, gateway)
+        return _only(candidates, shelf.writer().id, members), shelf.chosen()
+    if gateway.engine not in (None, memory.engine):
+        raise InvalidParams("the memory belongs to another engine than 'x-gateway.engine'", field="x-gateway.engine")
+    return _only(candidates, memory.engine, members), None
+
+
+def _only(candidates: Candidates, engine_id: str, members: Members) -> Candidates:
+    """That one engine of the candidates. Raises RcpError if it is not among them and is not lost either."""
+    chosen = tuple(engine for engine in candidates.engines if engine.id == engine_id)
+    lost = tuple(outcome for outcome in candidates.lost if outcome.engine == engine_id)
+    if not chosen and not lost:
+        raise _absent(candidates, engine_id, members)
+    others = [engine.id for engine in candidates.engines if engine.id != engine_id]
+    idle = [skipped(name, "not_needed", "the memory is another engine's") for name in others]
+    return candidates._replace(engines=chosen, lost=lost, skipped=(*candidates.skipped, *idle))
+
+
+def _absent(candidates: Candidates, engine_id: str, members: Members) -> RcpError:
+    """Why the engine of a memory cannot be asked."""
+    left_out = next((outcome for outcome in candidates.skipped if outcome.engine == engine_id), None)
+    if left_out is None or engine_id not in members.ids() or left_out.kind == "capability":
+        return NotFound("no such memory: its engine is not here, or has no memories any more", field="memoryId")
+    if left_out.kind == "option":
+        return OptionUnsupported(f"the memory's engine cannot do this: {left_out.detail}", option="scope")
+    if left_out.kind == "not_selected":
+        return InvalidParams(
+            "the memory belongs to an engine that the request does not name", field="x-gateway.engines"
+        )
+    return BackendUnavailable(
+        f"the memory's engine '{engine_id}' cannot be asked: {left_out.detail}", retryable=left_out.kind == "unreached"
+    )
+
+
+def named(engine: str, owner: MemoryOwner, result: dict[str, Any]) -> dict[str, Any]:
+    """The result with a `memoryId` that names the engine. Raises ProtocolViolation if it has none."""
+    own = result.get("memoryId")
+    if type(own) is not str or not own:
+        raise ProtocolViolation("the memory/build result has no 'memoryId'")
+    name = name_of(MemoryRef(engine, own), owner)
+    if len(name) > MAX_NAME:
+        raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long to be passed on")
+    return {**reshaped(result, {"tokens": whole(0)}), "memoryId": name}

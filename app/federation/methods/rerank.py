@@ -1,0 +1,60 @@
+"""`rerank`: by the first engine whose methods and models fit and that takes so many passages.
+
+It decides who fits. It refuses to know how passages are judged.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.federation.calls import MethodCall
+from app.federation.candidates import UnfitEngine, candidates_for
+from app.federation.engine_interface import Engine
+from app.federation.forward import Result, forward, plain
+from app.federation.membership import Members
+from app.federation.option_demands import reranked_modalities
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.protocol.advertisement import Advertisement
+from app.protocol.retrieve_params import read_gateway
+from app.protocol.rerank_params import Reranking, completed, read_reranking
+from app.settings.schema import GatewaySettings
+
+
+async def rerank(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+    """Judge passages (RCP §7.6), with `scores`, `order` and `results` in the answer. Raises RcpError."""
+    wish = read_reranking(call.params)
+
+    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
+        return lacks(wish, said.capabilities["rerank"]) or _unread(wish, said)
+
+    candidates = candidates_for(call, members, "rerank", read_gateway(call.params.get("x-gateway")), fit)
+
+    def read(result: Result) -> Result:
+        return completed(result, len(wish.passages), wish.top_n)
+
+    return await forward(call, candidates, members, settings, witness, plain("rerank", wish.sent, read))
+
+
+def lacks(wish: Reranking, offer: Any) -> UnfitEngine | None:
+    """What of the call an engine with this `rerank` capability cannot do."""
+    offer = offer if type(offer) is dict else {}
+    for name, wanted, listed in (("method", wish.method, "methods"), ("model", wish.model, "models")):
+        if wanted is not None and wanted not in _listed(offer, listed):
+            return UnfitEngine(f"rerank {name} {wanted[:40]} is not advertised", option=name)
+    most = offer.get("maxCandidates")
+    if type(most) is int and 1 <= most < len(wish.passages):
+        return UnfitEngine(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name, most=most)
+    return None
+
+
+def _unread(wish: Reranking, said: Advertisement) -> UnfitEngine | None:
+    """What of the query or the passages has a modality that this engine does not advertise."""
+    taken = reranked_modalities(said)
+    for name, modalities in wish.modalities.items():
+        if missing := modalities - taken:
+            return UnfitEngine(f"{name} of modality {', '.join(sorted(missing))} are not advertised", option=name)
+    return None
+
+
+def _listed(offer: Mapping[str, Any], key: str) -> list[Any]:
+    listed = offer.get(key)
+    return listed if type(listed) is list else []

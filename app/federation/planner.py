@@ -1,0 +1,400 @@
+"""Which engines are asked, with which params, weight and deadline; every engine left out has a reason. Pure.
+
+`plan_retrieve` turns a call and the members into a Plan, which is printable: explaining a request is showing its plan.
+It refuses to know what engines answer.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from app.federation.forwarded_params import (
+    ALIKE,
+    OWN_PARAMS,
+    Shared,
+    dedups,
+    forwarded_meta,
+    shared_params,
+    write_funnel,
+    write_inner_fusion,
+)
+from app.federation.calls import RetrieveCall
+from app.federation.depth import SURFACE, Depth
+from app.federation.engine_interface import Engine
+from app.federation.membership import Members
+from app.federation.option_demands import demands_of
+from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
+from app.federation.base_plan import BasePlan, is_lasting, keep
+from app.federation.no_engine_errors import Refusal, nobody_can, only_cycles
+from app.federation.request_options import (
+    asked_engines,
+    check_one_version,
+    check_weights,
+    closes_cycle,
+    engine_weights,
+    fusion_options,
+    loop_reason,
+    method_note,
+    needs_text,
+    pinned_versions,
+    window_of,
+)
+from app.federation.sessions import scoped
+from app.federation.rerank_plan import RerankPlan, union_of, without_rerank
+from app.fusion.ranked_lists import FusionConfig
+from app.protocol.advertisement import Advertisement, RetrieveOffer
+from app.protocol.envelope import SharedParams
+from app.protocol.errors import BackendUnavailable, OptionUnsupported
+from app.protocol.filters import FilterFault, fault_of
+from app.protocol.retrieve_params import NO_OPTIONS
+from app.resilience.deadline import leg_seconds
+from app.settings.schema import FusionSettings, RetrieveSettings
+
+
+class EngineCall(NamedTuple):
+    """One engine's share of a plan; a named tuple, since one is made per engine and request.
+
+    `deadline` is in event-loop seconds, `seconds` the same as a duration.
+    """
+
+    engine: Engine
+    params: Mapping[str, Any]
+    weight: float
+    seconds: float
+    deadline: float
+    asked: int
+    """The `k` it is asked for."""
+    score_floor: float | None = None
+    pinned: str | None = None
+    """The `indexVersion` it must serve."""
+    without: tuple[str, ...] = ()
+    """Options of the request that it is asked without."""
+
+
+class Plan(NamedTuple):
+    """Everything that is decided before anybody is asked."""
+
+    legs: tuple[EngineCall, ...]
+    skipped: tuple[Outcome, ...]
+    k: int
+    fusion: FusionConfig
+    notes: tuple[str, ...] = ()
+    cut_by_caller: bool = False
+    """Whether the caller's deadline, not the engines' own timeouts, bounds the legs."""
+    window: int = 0
+    """Hits that every engine is asked for, but for its own bounds."""
+    varied: bool = False
+    """Whether the gateway itself diversifies the fused list."""
+    lost: tuple[Outcome, ...] = ()
+    """Engines that the request names and that nobody has reached yet: they count as failed."""
+    union: RerankPlan | None = None
+    """Who reranks what the engines give together, if they cannot rerank and somebody else can."""
+
+
+def plan_retrieve(
+    call: RetrieveCall,
+    members: Members,
+    now: float,
+    wishes: RetrieveSettings,
+    blend: FusionSettings,
+    depth: Depth = SURFACE,
+) -> Plan:
+    """The plan for one `retrieve`. `now` is in event-loop seconds.
+
+    Raises the RcpError that one engine would answer when no engine can honour the request: InvalidParams (-32602) for a
+    filter field nobody has, OptionUnsupported (-32005) for an option, CapabilityMissing (-32003) when no engine
+    retrieves, BackendUnavailable (-32010) while none has been reached or a pinned snapshot cannot be served.
+    """
+    stop = loop_reason(call, members)
+    if stop is None and depth is SURFACE and call.params.options is NO_OPTIONS and not call.meta.path:
+        return _plan_plain(call, members, now, wishes, blend)
+    fusion = fusion_options(call.params, wishes, blend)
+    if stop is not None:
+        return nobody_asked(call, members, fusion, *stop)
+    if wishes.rerank_union and call.params.options.rerank is not None:
+        return _plan_reranked(call, members, now, wishes, depth, fusion)
+    return _Planner(call, members, now, wishes, depth).plan(fusion)
+
+
+def _plan_plain(
+    call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, blend: FusionSettings
+) -> Plan:
+    """The plan of a request that says no more than what it looks for: by the outline of one before, if there is one."""
+    weights = (call.tenant.weights or None) if call.tenant is not None else None
+    outline = members.outlines.get(min(call.params.k, members.max_k))
+    if outline is not None and outline.holds(wishes, blend, weights):
+        return _filled(outline, call, members.identity, now, wishes.reserve_ms / 1000)
+    plan = _Planner(call, members, now, wishes, SURFACE).plan(fusion_options(call.params, wishes, blend))
+    if is_lasting(plan.legs, plan.skipped, plan.lost):
+        keep(members.outlines, BasePlan(plan, wishes, blend, weights))
+    return plan
+
+
+def _filled(line: BasePlan, call: RetrieveCall, identity: str, now: float, reserve: float) -> Plan:
+    """The plan of this outline for one question and the time that it has."""
+    meta = forwarded_meta(call, identity)
+    lots: list[tuple[SharedParams, float, float]] = []
+    cut_by_caller = False
+    for timeout_ms, asked in line.lots:
+        own = timeout_ms / 1000
+        seconds = leg_seconds(call.deadline - now, own, reserve)
+        cut_by_caller = cut_by_caller or seconds < own
+        meta = {**meta, "deadlineMs": max(1, int(seconds * 1000))}
+        lots.append((SharedParams(query=call.params.raw["query"], _meta=meta, k=asked), seconds, now + seconds))
+    legs: list[EngineCall] = []
+    for draft in line.drafts:
+        params, seconds, deadline = lots[draft.lot]
+        given = (draft.engine, params, draft.weight, seconds, deadline, draft.asked, draft.score_floor, None, ())
+        legs.append(tuple.__new__(EngineCall, given))  # past its constructor, which costs several times as much
+    return Plan(tuple(legs), line.skipped, line.k, line.fusion, line.notes, cut_by_caller, line.window)
+
+
+def _plan_reranked(
+    call: RetrieveCall,
+    members: Members,
+    now: float,
+    wishes: RetrieveSettings,
+    depth: Depth,
+    fusion: FusionConfig,
+) -> Plan:
+    """The plan of a request with `rerank`: engines that rerank by themselves are asked if there are any, else all are,
+    and their union is reranked."""
+    own: Plan | OptionUnsupported
+    try:
+        own = _Planner(call, members, now, wishes, depth).plan(fusion)
+    except OptionUnsupported as refusal:
+        own = refusal
+    if isinstance(own, Plan) and [leg for leg in own.legs if "rerank" not in leg.without]:
+        return own
+    union = union_of(call, members, window_of(min(call.params.k, members.max_k), wishes))
+    if union is not None:
+        return _Planner(without_rerank(call, now), members, now, wishes, depth, union).plan(fusion)
+    if isinstance(own, OptionUnsupported):
+        raise own
+    return own
+
+
+def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
+    """The plan that asks nobody, for one reason that holds for every engine."""
+    return Plan(
+        legs=(),
+        skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
+        k=min(call.params.k, members.max_k),
+        fusion=fusion,
+        notes=(f"no engine was asked: {detail}",),
+    )
+
+
+class _Planner:
+    """Walks the members once; what is the same for every engine is worked out before."""
+
+    __slots__ = (
+        "_asked_engines",
+        "_by_timeout",
+        "_call",
+        "_cut_by_caller",
+        "_demands",
+        "_depth",
+        "_forwarded",
+        "_fusion",
+        "_k",
+        "_legs",
+        "_lost",
+        "_members",
+        "_meta",
+        "_notes",
+        "_now",
+        "_pinning",
+        "_pins",
+        "_plain",
+        "_refusals",
+        "_session",
+        "_shared",
+        "_skipped",
+        "_union",
+        "_weights",
+        "_window",
+        "_wishes",
+    )
+
+    def __init__(
+        self,
+        call: RetrieveCall,
+        members: Members,
+        now: float,
+        wishes: RetrieveSettings,
+        depth: Depth,
+        union: RerankPlan | None = None,
+    ) -> None:
+        params = call.params
+        self._call = call
+        self._members = members
+        self._now = now
+        self._wishes = wishes
+        self._k = min(params.k, members.max_k)
+        self._depth = depth
+        self._union = union
+        self._window = window_of(self._k, wishes)
+        if union is not None:
+            self._window = max(self._window, union.top_n)
+        if depth is not SURFACE:
+            self._window = max(self._window, min(max(self._window + depth.beyond, depth.least), MAX_HITS))
+        self._pinning = params.options.index_version is not None
+        self._pins = pinned_versions(params, members) if self._pinning else None
+        self._demands = demands_of(params.raw, params.query_modalities)
+        if self._pins is not None:
+            self._demands = [demand for demand in self._demands if demand.option != "indexVersion"]
+        self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
+        if union is not None or needs_text(params, wishes, screened=call.screened):
+            self._forwarded.pop("includeText", None)
+        session_id = params.options.session_id
+        self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
+        self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
+        self._weights = engine_weights(self._fusion, members)
+        self._asked_engines = asked_engines(params.gateway, members)
+        self._plain = params.raw.keys() <= ALIKE and session_id is None
+        self._shared: Shared = {}
+        self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
+        self._meta = forwarded_meta(call, members.identity)
+        self._cut_by_caller = False
+        self._legs: list[EngineCall] = []
+        self._lost: list[Outcome] = []
+        self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
+        self._notes: list[str] = method_note(self._fusion)
+        self._refusals: list[Refusal] = []
+        check_weights(self._weights, members)
+        if call.tenant is not None and call.tenant.weights:
+            self._weights = {**engine_weights({"weights": call.tenant.weights}, members), **self._weights}
+
+    def plan(self, fusion: FusionConfig) -> Plan:
+        for engine in self._members.engines:
+            self._consider(engine)
+        if not self._legs and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
+            raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
+        if self._pinning and self._pins is None:
+            check_one_version([leg.engine.id for leg in self._legs if leg.pinned is not None])
+        return Plan(
+            tuple(self._legs),
+            tuple(self._skipped),
+            self._k,
+            fusion,
+            tuple(self._notes),
+            self._cut_by_caller,
+            self._window,
+            self._varied(),
+            tuple(self._lost),
+            self._union,
+        )
+
+    def _consider(self, engine: Engine) -> None:
+        advertisement = engine.advertisement
+        if self._asked_engines is not None and engine.id not in self._asked_engines:
+            self._skip(engine, "not_selected", "the request names other engines")
+        elif engine.id in self._depth.whole:
+            self._skip(engine, "exhausted", "it has been asked as deep as it goes; its list is kept")
+        elif self._pins is not None and engine.id not in self._pins:
+            self._skip(engine, "snapshot", "it is not part of the pinned snapshot")
+        elif advertisement is None:
+            self._skip_unreached(engine)
+        elif advertisement.retrieve is None:
+            self._skip(engine, "capability", "does not advertise retrieve")
+        elif closes_cycle(advertisement, self._call, self._members):
+            detail = f"its gateway ({advertisement.gateway_id}) is already in the federation path"
+            self._skip(engine, "loop", detail)
+            self._notes.append(f"{engine.id}: not asked: {detail}")
+        else:
+            self._route(engine, advertisement, advertisement.retrieve)
+
+    def _route(self, engine: Engine, advertisement: Advertisement, offer: RetrieveOffer) -> None:
+        fault = self._filter_fault(engine, advertisement)
+        if fault is not None:
+            self._refusals.append((fault, advertisement))
+            self._skip(engine, "filter", fault.message)
+            return
+        left_out: list[str] = []
+        for demand in self._demands:
+            missing = demand.check(demand.value, advertisement, offer)
+            if missing is None:
+                continue
+            if self._call.params.strict or not demand.keys:
+                self._refusals.append((demand, advertisement))
+                self._skip(engine, "option", missing)
+                return
+            left_out.extend(demand.keys)
+            self._notes.append(f"{engine.id}: asked without '{demand.option}': {missing}")
+        self._ask(engine, advertisement, offer, left_out)
+
+    def _filter_fault(self, engine: Engine, advertisement: Advertisement) -> FilterFault | None:
+        tree = self._call.params.filter
+        if tree is None:
+            return None
+        fields = advertisement.filter_fields
+        excluded = self._members.excluded_fields.get(engine.id)
+        if excluded:
+            fields = {name: kind for name, kind in fields.items() if name not in excluded}
+        return fault_of(tree, fields, advertisement.filter_operators)
+
+    def _ask(self, engine: Engine, advertisement: Advertisement, offer: RetrieveOffer, left_out: list[str]) -> None:
+        seconds, deadline, meta = self._budget(engine.entry.timeout_ms)
+        asked = self._window if offer.max_k is None else min(self._window, offer.max_k)
+        weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
+        if self._plain:
+            shared = shared_params(self._shared, (asked, deadline), self._forwarded, meta)
+            self._legs.append(EngineCall(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
+            return
+        params = {**self._forwarded, "_meta": meta}
+        raw = self._call.params.raw
+        if "candidateK" in raw or "rerank" in raw:
+            wanted = {key: value for key, value in raw.items() if key not in left_out} if left_out else raw
+            asked = write_funnel(params, wanted, asked, advertisement)
+        params["k"] = asked
+        if self._fusion:
+            write_inner_fusion(params, self._fusion, offer)
+        for key in left_out:
+            params.pop(key, None)
+        if self._session is not None and not dedups(advertisement):
+            params["sessionId"] = self._session
+        leg = EngineCall(engine, params, weight, seconds, deadline, asked, offer.score_floor)
+        if left_out or self._pinning:
+            leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
+        self._legs.append(leg)
+
+    def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
+        """Pin these params to the version that the engine must serve, if it must."""
+        if "indexVersion" not in params:
+            return None
+        if self._pins is not None:
+            params["indexVersion"] = self._pins[engine_id]
+        version: str = params["indexVersion"]
+        return version
+
+    def _budget(self, timeout_ms: int) -> tuple[float, float, dict[str, Any]]:
+        """(seconds, deadline, `_meta`) for engines with this timeout; shared by all that have the same."""
+        budget = self._by_timeout.get(timeout_ms)
+        if budget is None:
+            own = timeout_ms / 1000
+            seconds = leg_seconds(self._call.deadline - self._now, own, self._wishes.reserve_ms / 1000)
+            self._cut_by_caller = self._cut_by_caller or seconds < own
+            meta = {**self._meta, "deadlineMs": max(1, int(seconds * 1000))}
+            budget = self._by_timeout[timeout_ms] = (seconds, self._now + seconds, meta)
+        return budget
+
+    def _skip(self, engine: Engine, reason: str, detail: str) -> None:
+        self._skipped.append(skipped(engine.id, reason, detail))
+
+    def _skip_unreached(self, engine: Engine) -> None:
+        why = engine.down_reason or "not connected yet"
+        if engine.entry.required:
+            raise BackendUnavailable(
+                f"the required engine '{engine.id}' has not been reached yet: {why}", retryable=True, detail=why
+            )
+        if self._asked_engines is None:
+            self._skip(engine, "unreached", why)
+        else:
+            self._lost.append(never_reached(engine.id, why))
+
+    def _varied(self) -> bool:
+        """Whether variety is ours to make: it was asked of us, or of engines none of which can make it."""
+        params = self._call.params
+        if params.gateway.mmr is not None:
+            return True
+        return "mmr" in params.raw and all("mmr" in leg.without for leg in self._legs)

@@ -1,0 +1,134 @@
+"""What one request wishes of the whole federation, read once before any engine is looked at. Pure.
+
+The blend, the engines it names, the snapshot it pins, and whether it may go on at all. It refuses to know what becomes
+of any single engine.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.federation.forwarded_params import INNER_LISTS
+from app.federation.calls import Call
+from app.federation.membership import Members
+from app.federation.snapshot_tokens import versions_in
+from app.fusion.ranked_lists import FusionConfig
+from app.protocol.advertisement import Advertisement
+from app.protocol.errors import BackendUnavailable, InvalidParams
+from app.protocol.retrieve_params import FUSION_METHODS, GatewayOptions, RetrieveParams
+from app.settings.schema import FusionSettings, RetrieveSettings
+
+
+def loop_reason(call: Call, members: Members) -> tuple[str, str] | None:
+    """Why nothing may be forwarded at all (RCP §16, decision 3), if so."""
+    if members.identity in call.meta.path:
+        return "loop", f"this gateway ({members.identity}) is already in the federation path"
+    # An aggregator takes one level for itself, and nothing is forwarded at depth 0.
+    if call.meta.depth is not None and call.meta.depth <= 1:
+        return "depth", "the federation depth is used up"
+    return None
+
+
+def fusion_options(params: RetrieveParams, wishes: RetrieveSettings, blend: FusionSettings) -> FusionConfig:
+    """The blend of this request: its own `fusion` and `x-gateway` over the settings."""
+    fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
+    gateway = params.gateway
+    method = fusion.get("method")
+    weight = gateway.confidence_weight
+    return FusionConfig(
+        method=method if method in FUSION_METHODS else blend.method,
+        rrf_k=fusion.get("rrfK", blend.rrf_k),
+        confidence_weight=blend.confidence_weight if weight is None else weight,
+        identity=gateway.identity or wishes.identity,
+    )
+
+
+def asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
+    """The engines that the request restricts itself to. Raises InvalidParams for a name that is not configured."""
+    names = gateway.engines
+    if names is None:
+        return None
+    known, groups = members.ids(), members.groups
+    for name in names:
+        if name not in known and name not in groups:
+            raise InvalidParams(
+                f"'x-gateway.engines' names '{name}', which is not configured", field="x-gateway.engines"
+            )
+    return frozenset(names).union(*(groups.get(name, ()) for name in names))
+
+
+def engine_weights(fusion: Mapping[str, Any], members: Members) -> Mapping[str, float]:
+    """The request's own weights; that of a gateway holds for its engines which are asked directly."""
+    weights: Mapping[str, float] = fusion.get("weights") or {}
+    if not weights or not members.groups:
+        return weights
+    spread = {child: weight for name, weight in weights.items() for child in members.groups.get(name, ())}
+    return {**spread, **weights}
+
+
+def check_weights(weights: Mapping[str, float], members: Members) -> None:
+    """Raises InvalidParams for a weight of nobody."""
+    known = members.ids().union(INNER_LISTS, members.groups) if weights else frozenset()
+    for name in weights:
+        if name not in known:
+            raise InvalidParams(
+                f"'fusion.weights' names '{name}', which is neither an engine nor dense or sparse",
+                field=f"fusion.weights.{name}",
+            )
+
+
+def closes_cycle(said: Advertisement, call: Call, members: Members) -> bool:
+    """Whether whoever said this is a gateway that the request has come through, or ourselves (RCP §16)."""
+    return said.gateway_id is not None and (said.gateway_id in call.meta.path or said.gateway_id == members.identity)
+
+
+def method_note(fusion: Mapping[str, Any]) -> list[str]:
+    """What to say about a `fusion.method` that RCP does not know; only a lenient request gets this far with one."""
+    method = fusion.get("method")
+    if method is None or method in FUSION_METHODS:
+        return []
+    return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
+
+
+def needs_text(params: RetrieveParams, wishes: RetrieveSettings, *, screened: bool = False) -> bool:
+    """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
+    varied = params.gateway.mmr is not None or (not params.strict and "mmr" in params.raw)
+    by_content = (params.gateway.identity or wishes.identity) == "content"
+    return screened or by_content or varied or params.options.token_budget is not None
+
+
+def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, str] | None:
+    """Engine id -> the version it must serve, if the request pins a snapshot of this gateway.
+
+    Raises InvalidParams for a malformed one, BackendUnavailable (-32010) if an engine of it cannot be asked for it.
+    """
+    version = params.options.index_version
+    pins = None if version is None else versions_in(version)
+    if pins is None:
+        return None
+    able = {
+        engine.id
+        for engine in members.engines
+        if (said := engine.advertisement) is not None and said.retrieve is not None and said.retrieve.snapshots
+    }
+    for name in sorted(pins.keys() - able):
+        raise BackendUnavailable(
+            f"the snapshot cannot be served: engine '{name[:128]}' is not here, or has no snapshots",
+            retryable=name in members.ids(),
+            field="indexVersion",
+        )
+    return pins
+
+
+def window_of(k: int, wishes: RetrieveSettings) -> int:
+    """How many hits each engine is asked for, but for its own bounds, where `k` are answered and none is left out."""
+    return max(int(k * wishes.overfetch), wishes.window_min)
+
+
+def check_one_version(pinned: Sequence[str]) -> None:
+    """Raises InvalidParams if several engines are pinned to one version: an engine's own means nothing to another."""
+    if len(pinned) > 1:
+        raise InvalidParams(
+            f"'indexVersion' is no snapshot of this gateway, and {len(pinned)} engines have their own; send one "
+            "that was answered, or name one engine in 'x-gateway.engines'",
+            field="indexVersion",
+        )

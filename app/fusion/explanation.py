@@ -1,0 +1,58 @@
+"""Why a document stands where it stands: what each engine's list gave to its sum. Pure.
+
+The blend's own points, taken apart again; nothing is worked out a second time in another way. It refuses to know who
+wants to see it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.fusion.confidence import valid_confidence
+from app.fusion.ranked_lists import FusionConfig, RankedList
+from app.fusion.rrf import FusedOrder, blend
+
+
+class Contribution(NamedTuple):
+    """What one engine gave to one document."""
+
+    engine: str
+    rank: int
+    """From 1, after duplicates inside the list are gone."""
+    confidence: float | None
+    """As the engine stated it; None if it did not, or is not believed."""
+    points: float
+    share: float
+    """Of the document's sum, in [0,1]; 0 where the sum is 0."""
+
+
+class Explanation(NamedTuple):
+    """One document: its sum, and what it is made of, the largest part first."""
+
+    key: str
+    total: float
+    parts: Sequence[Contribution]
+
+
+class Contributions(NamedTuple):
+    """Documents taken apart; `ceiling` is the most that one could have."""
+
+    method: str
+    ceiling: float
+    standings: Sequence[Explanation]
+
+
+def shares_of(lists: Sequence[RankedList], options: FusionConfig, keys: Sequence[str]) -> Contributions:
+    """The documents with these identity keys, in their order."""
+    whole = blend(lists, options)
+    return Contributions(whole.method, whole.ceiling, [_standing(whole, key) for key in keys])
+
+
+def _standing(whole: FusedOrder, key: str) -> Explanation:
+    found: list[tuple[str, int, float | None, float]] = []
+    for turn, place in whole.roll.places(key):
+        source, hits, _ = whole.roll.ballots[turn]
+        believed = None if source.confidence == "ignore" else valid_confidence(hits[place].get("confidence"))
+        found.append((source.engine, place + 1, believed, whole.points[turn][place]))
+    total = sum(part[3] for part in found)
+    parts = [Contribution(*part, share=part[3] / total if total > 0 else 0.0) for part in found]
+    return Explanation(key, total, sorted(parts, key=lambda part: (-part.points, part.engine)))

@@ -1,0 +1,51 @@
+"""The blend's input: one engine's ranked list, and the wishes for fusing several of them.
+
+It decides what fusion may rely on. It refuses to know where a list came from and what is made of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from app.fusion.identity import Identity
+
+Method = Literal["rrf", "weighted", "convex"]
+Reading = Literal["ranked", "independent", "ignore"]
+
+MAX_WEIGHT: Final = 1e6
+"""Largest weight of a list: sums of them stay far from the end of what a double can hold."""
+
+
+class RankedList(NamedTuple):
+    """One engine's answer; a named tuple, since one is made per engine and request.
+
+    `hits` are in the engine's order, each with an `id` (string or number, never a boolean) and a numeric `score`; every
+    other field is untrusted.
+    """
+
+    engine: str
+    hits: Sequence[dict[str, Any]]
+    weight: float = 1.0
+    """Share in the sums, from 0 (adds nothing) to MAX_WEIGHT."""
+    priority: int = 0
+    fetch_k: int = 0
+    """How many hits the engine was asked for."""
+    score_floor: float | None = None
+    """The theoretical minimum of its score, if it states one."""
+    confidence: Reading = "ranked"
+    namespace: str | None = None
+    """Prefix of its ids: `docs` makes 7 `docs:7`."""
+    size: int = 0
+    """Bytes of the answer it came in."""
+    max_trust: str | None = None
+    """The highest `trust.level` its hits may have; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusionConfig:
+    """How to blend. `confidence_weight` in [0,1] tempers rrf alone; 0 is plain RRF."""
+
+    method: Method = "rrf"
+    rrf_k: int = 60
+    confidence_weight: float = 0.8
+    identity: Identity = "id"

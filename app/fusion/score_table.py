@@ -1,0 +1,100 @@
+"""Points summed per document, and the total order of documents (RCP §16.3).
+
+Decides who comes first: the higher sum, then the higher summed weight, then the smaller stringified id. Sums are exact
+and compared in units of 1e-12, so that equal documents stay equal whoever returned them.
+"""
+
+from math import frexp, fsum
+from typing import Final, final
+
+from app.fusion.copies import richest
+from app.fusion.identity import public_id
+from app.fusion.document_index import DocumentIndex
+
+UNIT: Final = 1e12
+"""Units of 1: sums are compared after rounding to 1/UNIT."""
+
+_ROUNDING: Final = 6755399441055744.0
+"""1.5 · 2^52: added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no
+fraction to speak of."""
+
+
+@final
+class ScoreTable:
+    """The outcome of the count. `units` are S in whole units of 1/UNIT by the number of a document, `ceiling` the most
+    S could be.
+
+    Ties are settled only as far down as somebody looks: of a hundred documents ten are asked for.
+    """
+
+    __slots__ = ("_order", "_settled", "ceiling", "roll", "units")
+
+    def __init__(self, roll: DocumentIndex, units: list[float], ceiling: float, order: list[int] | None = None) -> None:
+        """`order`: documents in an order that stands; by default all of them, by their sums."""
+        self.roll = roll
+        self.units = units
+        self.ceiling = ceiling
+        self._settled = 0 if order is None else len(order)
+        self._order: list[int] = _by_sum(units) if order is None else order
+
+    def order(self, stop: int | None = None) -> list[int]:
+        """The documents' numbers, best first; correct up to `stop` (all by default)."""
+        wanted = len(self._order) if stop is None else min(stop, len(self._order))
+        if self._settled < wanted:
+            self._settle(wanted)
+        return self._order
+
+    def picked(self, numbers: list[int]) -> "ScoreTable":
+        """The same sums with only these documents, in this order."""
+        return ScoreTable(self.roll, self.units, self.ceiling, numbers)
+
+    def _settle(self, wanted: int) -> None:
+        """Put each run of equal sums that begins before `wanted` into its order."""
+        order, units = self._order, self.units
+        start, end = self._settled, len(order)
+        while start < wanted:
+            sum_here = units[order[start]]
+            stop = start + 1
+            while stop < end and units[order[stop]] == sum_here:
+                stop += 1
+            if stop - start > 1:
+                order[start:stop] = sorted(order[start:stop], key=self._standing)
+            start = stop
+        self._settled = start
+
+    def _standing(self, number: int) -> tuple[float, str, str]:
+        """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
+        roll = self.roll
+        weight, key = fsum(roll.weights(number)), roll.keys[number]
+        if roll.identity == "id":
+            return -weight, key, key
+        source, _, hit = richest(roll.copies(number))
+        return -weight, str(public_id(hit, source.namespace)), key
+
+    def __repr__(self) -> str:
+        return f"<Tally of {len(self.units)} documents, settled to {self._settled}>"
+
+
+def _by_sum(units: list[float]) -> list[int]:
+    """The numbers of all documents, the highest sum first."""
+    return sorted(range(len(units)), key=units.__getitem__, reverse=True)
+
+
+def grid_for(ceiling: float) -> float:
+    """A number G such that (x + G) − G brings x to a grid on which sums up to `ceiling` are exact in any order.
+
+    Points on it can be added one by one and still give what `math.fsum` gives: no partial sum is ever rounded. The
+    grid is finer than 1e-15 of `ceiling`.
+    """
+    return 3.0 * 2.0 ** frexp(ceiling)[1]
+
+
+def count(roll: DocumentIndex, points: list[list[float]], ceiling: float) -> ScoreTable:
+    """Add up the points and order the documents. `points` are what each ballot adds to its documents, best rank first;
+    there may be more of them than it has. They lie on the grid of `ceiling`, the most one document can have."""
+    sums = [0.0] * len(roll.keys)
+    for (_, _, named), given in zip(roll.ballots, points):
+        for number, point in zip(named, given):
+            sums[number] = sums[number] + point  # compiled, `+=` would go through the objects
+    units = [(value * UNIT + _ROUNDING) - _ROUNDING for value in sums]
+    return ScoreTable(roll, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)

@@ -1,0 +1,59 @@
+"""Lists that were fused once and are to be fused once more with other weights: what a caller may send for that.
+
+It decides what is malformed (-32602 with the field). Lists hold no texts: keys, scores and confidences are all that a
+blend looks at. It refuses to know how lists are blended.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from app.protocol.errors import InvalidParams
+from app.protocol.retrieve_params import MAX_ENGINES, MAX_WEIGHT
+
+MAX_LIST = 1000
+"""Hits of one list, as many as are looked at of an engine's answer."""
+
+
+class _SentFusion(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", alias_generator=to_camel)
+
+
+class SentHit(_SentFusion):
+    """One hit of a list, at its rank."""
+
+    key: Annotated[str, Field(max_length=100_000)]
+    score: float
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class SentList(_SentFusion):
+    """One engine's list, best hit first, each key once."""
+
+    engine: Annotated[str, Field(min_length=1, max_length=512)]
+    hits: Annotated[list[SentHit], Field(max_length=MAX_LIST)]
+    weight: Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)] = 1.0
+    asked: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    score_floor: float | None = None
+    confidence: Literal["ranked", "independent", "ignore"] = "ranked"
+
+
+class Refusion(_SentFusion):
+    """What is to be fused once more."""
+
+    lists: Annotated[list[SentList], Field(max_length=MAX_ENGINES)]
+    k: Annotated[int, Field(ge=0, le=10_000)] = 10
+    method: Literal["rrf", "weighted", "convex"] = "rrf"
+    rrf_k: Annotated[int, Field(ge=1, le=100_000)] = 60
+    confidence_weight: Annotated[float, Field(ge=0, le=1)] = 0.8
+
+
+def read_refusion(body: Any) -> Refusion:
+    """Check what was sent. Raises InvalidParams (-32602)."""
+    try:
+        return Refusion.model_validate(body)
+    except ValidationError as fault:
+        error = fault.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(map(str, error["loc"]))
+        raise InvalidParams(f"'{field[:200]}': {error['msg'].lower()}", field=field[:200]) from None

@@ -1,0 +1,46 @@
+"""Ending one's own task for one known reason, told apart from every other cancellation.
+
+The machine that a deadline, a caller's cancel and an attempt's own time share. It refuses to know the reason.
+"""
+
+import asyncio
+
+
+class CancelScope:
+    """May cancel the task it is made in, once. Whoever catches the CancelledError asks `is_the_cause`.
+
+    If the caller has hung up or the server shuts down in the same moment, their wish wins.
+    """
+
+    __slots__ = ("_cancelling", "_settled", "_task", "come")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "only a task can be called off"
+        self.come = False
+        """Whether the task was called off."""
+        self._settled = False
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    def strike(self) -> None:
+        """Call the task off; a second time changes nothing."""
+        if not self.come:
+            self.come = True
+            self._task.cancel()
+
+    def is_the_cause(self) -> bool:
+        """Whether the CancelledError that was just caught comes from here alone; asked once, then it is settled."""
+        if not self.come or self._settled:
+            return False
+        self._settled = True
+        return self._task.uncancel() <= self._cancelling
+
+    def end(self) -> None:
+        """The work is over, one way or another; must always be called."""
+        if self.come and not self._settled:
+            self._settled = True
+            self._task.uncancel()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'come' if self.come else 'pending'}>"

@@ -1,0 +1,195 @@
+"""The tenants file: who calls, with which keys, which engines it sees, what it may and how much.
+
+Keys stand here as SHA-256 digests alone; nothing in this file lets anybody in. It decides what is well-formed; it
+refuses to know requests.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from app.settings.auth import Role
+from app.settings.file_syntax import read_text, read_yaml
+from app.settings.field_errors import SettingsError, shown
+from app.settings.section import MisplacedKey, Section
+from app.settings.messages import faults_of
+
+ANONYMOUS = "anonymous"
+"""The tenant of callers without credentials, if it is declared."""
+
+
+def _tenant_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise ValueError("a tenant's id must begin with a letter or digit and hold only letters, digits and . _ -")
+    return text
+
+
+def _digest(text: str) -> str:
+    digest = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(
+            "must be the SHA-256 of the key alone, 64 hexadecimal digits: rcp-gateway key new TENANT makes one, and "
+            "rcp-gateway key digest tells that of a key you have"
+        )
+    return digest
+
+
+def _moment(text: str) -> str:
+    moment_of(text)
+    return text
+
+
+def moment_of(text: str) -> float:
+    """Seconds since the epoch of `2027-01-31` (the beginning of that day, UTC) or `2027-01-31T12:00:00Z`.
+
+    Raises ValueError for anything else, also for a time without its offset.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be a date (2027-01-31) or a time with its offset (2027-01-31T12:00:00Z)") from None
+    if moment.tzinfo is None:
+        if len(text) > 10:
+            raise ValueError("a time needs its offset: 2027-01-31T12:00:00Z")
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
+
+
+TenantId = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_tenant_id)]
+Pattern = Annotated[str, Field(min_length=1, max_length=128)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class KeyEntry(Section):
+    """One key of a tenant."""
+
+    id: TenantId
+    """Names the key in the log."""
+    sha256: Annotated[str, AfterValidator(_digest)] = Field(repr=False)
+    """The SHA-256 of the key, 64 hexadecimal digits; `rcp-gateway key` tells it."""
+    expires: Annotated[str, AfterValidator(_moment)] | None = None
+    """From this moment on it opens nothing."""
+
+
+class LimitsEntry(Section):
+    """How much a tenant may; what is absent is not limited."""
+
+    rps: float | None = Field(default=None, gt=0, le=1e6)
+    """Requests a second; members of a batch count each."""
+    burst: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Most requests in any `burst / rps` seconds; by default a second's worth."""
+    concurrent: int | None = Field(default=None, ge=1, le=100_000)
+    """Requests under way in one process."""
+    hits_per_day: int | None = Field(default=None, ge=1)
+    """Most hits answered within 24 hours; they are reserved before a request is answered."""
+
+    @model_validator(mode="after")
+    def _burst_needs_rps(self) -> "LimitsEntry":
+        if self.burst is not None and self.rps is None:
+            raise MisplacedKey("needs 'rps' beside it", "burst")
+        return self
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.rps is None and self.concurrent is None and self.hits_per_day is None
+
+
+class BlendEntry(Section):
+    """A tenant's own default blend; what is absent is as in the section `fusion` of gateway.yaml."""
+
+    method: Literal["rrf", "weighted", "convex"] | None = None
+    """Instead of `fusion.method`."""
+    rrf_k: int | None = Field(default=None, ge=1, le=100_000)
+    """Instead of `fusion.rrf_k`."""
+    confidence_weight: float | None = Field(default=None, ge=0, le=1)
+    """Instead of `fusion.confidence_weight`."""
+
+
+class TenantEntry(Section):
+    """One tenant."""
+
+    keys: list[KeyEntry] = Field(default_factory=list)
+    """Its keys; several, so that one can be changed without a gap."""
+    engines: list[Pattern] = Field(default_factory=list)
+    """Ids of the engines it sees, or patterns with `*`, `?` and `[...]`; by default none."""
+    roles: list[Role] = Field(default=["read"])
+    """What it may: `read`, `write` into indexes, give `feedback`, and `admin`."""
+    weights: dict[Pattern, Weight] = Field(default_factory=dict)
+    """Engine id -> its weight for this tenant."""
+    fusion: BlendEntry = Field(default_factory=BlendEntry)
+    limits: LimitsEntry = Field(default_factory=LimitsEntry)
+
+    @model_validator(mode="after")
+    def _keys_differ(self) -> "TenantEntry":
+        seen: dict[str, int] = {}
+        for index, key in enumerate(self.keys):
+            if key.id in seen:
+                raise MisplacedKey(f"'{key.id}' is already the id of keys[{seen[key.id]}]", "keys", index, "id")
+            seen[key.id] = index
+        return self
+
+
+class TenantsFile(Section):
+    """`config/tenants.yaml`."""
+
+    tenants: dict[TenantId, TenantEntry]
+
+    @model_validator(mode="after")
+    def _a_key_is_one_tenants(self) -> "TenantsFile":
+        owners: dict[str, str] = {}
+        for tenant, index, key in _keys(self.tenants):
+            if tenant == ANONYMOUS:
+                raise MisplacedKey("anonymous callers have no key", "tenants", tenant, "keys")
+            if key.sha256 in owners:
+                raise MisplacedKey(f"is also a key of '{owners[key.sha256]}'", "tenants", tenant, "keys", index, "sha256")
+            owners[key.sha256] = tenant
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """Every declared tenant by its id."""
+
+    by_id: Mapping[str, TenantEntry]
+
+    def strays(self, engines: Iterable[str]) -> list[str]:
+        """What the tenants name and the registry, with these engines, does not have: a slip more often than a wish."""
+        ids = list(engines)
+        found: list[str] = []
+        for tenant, entry in self.by_id.items():
+            for index, pattern in enumerate(entry.engines):
+                if not any(fnmatchcase(engine, pattern) for engine in ids):
+                    found.append(f"tenants.{tenant}.engines[{index}]: no engine is called '{shown(pattern)}'")
+            for name in entry.weights:
+                if name not in ids:
+                    found.append(f"tenants.{tenant}.weights: no engine is called '{shown(name)}'")
+        return found
+
+    def __repr__(self) -> str:
+        return f"Tenants({', '.join(f'{name}: {len(entry.keys)} keys' for name, entry in self.by_id.items())})"
+
+
+def read_tenants(path: Path) -> Tenants:
+    """The tenants of a YAML (or JSON) file. Raises SettingsError."""
+    return tenants_in(str(path), read_yaml(str(path), read_text(path)))
+
+
+def tenants_in(file: str, document: Any) -> Tenants:
+    """The tenants of a document that was read; `file` names it in messages. Raises SettingsError."""
+    try:
+        return Tenants(TenantsFile.model_validate({} if document is None else document).tenants)
+    except ValidationError as error:
+        raise SettingsError(file, faults_of(error, TenantsFile)) from None
+
+
+def _keys(tenants: Mapping[str, TenantEntry]) -> Iterator[tuple[str, int, KeyEntry]]:
+    for tenant, entry in tenants.items():
+        for index, key in enumerate(entry.keys):
+            yield tenant, index, key

@@ -1,0 +1,151 @@
+"""How much a caller may still ask: requests by the second, requests under way, hits by the day.
+
+Decides what is counted together: an owner is a tenant, or an address of the anonymous one. It refuses to know HTTP, and
+who a caller is. Counting is in `rate_limit.py`, or in Redis, so that replicas can count together.
+"""
+
+import time
+from collections.abc import Callable
+from math import ceil
+from typing import Literal, NamedTuple
+
+from app.settings.tenants_file import LimitsEntry
+from app.state.in_memory import ALONE
+from app.state.rate_limit import Limiter, Reservation, Window
+
+Bound = Literal["requests", "concurrent", "hits"]
+"""Which limit was reached."""
+
+TENANT_COUNTERS = 100_000
+"""Keys of tenants kept at once: there are two for each tenant at most, and tenants are declared."""
+
+WAIT_FOR_ANOTHER = 1.0
+"""Seconds after which to try again where too many requests are under way: nobody knows when they end."""
+
+
+class Reached(NamedTuple):
+    """A limit is reached: which, and the seconds until asking again makes sense."""
+
+    bound: Bound
+    seconds: float
+
+
+class Owner(NamedTuple):
+    """Whose requests are counted together."""
+
+    tenant: str
+    address: str = ""
+    """Of an anonymous caller; empty: the whole tenant counts as one."""
+
+
+class Quotas:
+    """Counts what is asked and answered."""
+
+    __slots__ = ("_addresses", "_clock", "_max_addresses", "_open", "_tenants", "_under_way")
+
+    def __init__(
+        self,
+        max_addresses: int,
+        limiter: Callable[[int, Callable[[], float]], Limiter] = ALONE.limiter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`limiter`: opens one for at most so many keys. `clock` in seconds, never going back."""
+        self._max_addresses = max_addresses
+        self._open = limiter
+        self._clock = clock
+        self._tenants: Limiter | None = None
+        self._addresses: Limiter | None = None
+        self._under_way: dict[Owner, int] = {}
+
+    async def take(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
+        """Count `count` requests that begin now, or say which limit forbids it; then nothing is counted.
+
+        Whoever got None must call `give_back` once they have ended.
+        """
+        under_way = self._under_way.get(owner, 0)
+        if limits.concurrent is not None and under_way + count > limits.concurrent:
+            return Reached("concurrent", WAIT_FOR_ANOTHER)
+        if limits.concurrent is not None:
+            self._under_way[owner] = under_way + count  # before anything is waited for
+        try:
+            reached = await self._counted(owner, limits, count)
+        except BaseException:
+            self.give_back(owner, limits, count)
+            raise
+        if reached is not None:
+            self.give_back(owner, limits, count)
+        return reached
+
+    def give_back(self, owner: Owner, limits: LimitsEntry, count: int) -> None:
+        """So many requests are no longer under way."""
+        if limits.concurrent is not None:
+            left = self._under_way.get(owner, 0) - count
+            if left > 0:
+                self._under_way[owner] = left
+            else:
+                self._under_way.pop(owner, None)
+
+    async def reserve_hits(
+        self, owner: Owner, limits: LimitsEntry, hits: int, seconds: float
+    ) -> Reservation | Reached | None:
+        """Set so many of the day's hits aside for a request of at most `seconds`, or say that they are too many.
+
+        None where hits are not limited. Every reservation is settled with `settle_hits`.
+        """
+        if limits.hits_per_day is None:
+            return None
+        reserved = await self._limiter(owner).reserve(_key("hits", owner), limits.hits_per_day, hits, seconds)
+        return Reached("hits", reserved) if isinstance(reserved, float) else reserved
+
+    async def settle_hits(self, owner: Owner, reservation: Reservation, hits: int) -> None:
+        """So many hits were answered of those that were reserved."""
+        await self._limiter(owner).settle(reservation, hits)
+
+    async def _counted(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
+        if limits.hits_per_day is not None:
+            reached = await self.reserve_hits(owner, limits, 0, 0.0)
+            if isinstance(reached, Reached):
+                return reached
+        if limits.rps is not None:
+            window = window_of(limits.rps, limits.burst)
+            seconds = await self._limiter(owner).take(_key("requests", owner), window, count)
+            if seconds:
+                return Reached("requests", max(0.001, seconds))
+        return None
+
+    def _limiter(self, owner: Owner) -> Limiter:
+        if owner.address:
+            if self._addresses is None:
+                self._addresses = self._open(4 * self._max_addresses, self._now)
+            return self._addresses
+        if self._tenants is None:
+            self._tenants = self._open(TENANT_COUNTERS, self._now)
+        return self._tenants
+
+    def _now(self) -> float:
+        return self._clock()
+
+    def __repr__(self) -> str:
+        under_way = sum(self._under_way.values())
+        return f"<Quotas {under_way} limited requests under way of {len(self._under_way)} owners>"
+
+
+def at_once(limits: LimitsEntry) -> int | None:
+    """The largest number of requests that can ever begin together; None if nothing bounds it."""
+    bounds = [] if limits.concurrent is None else [limits.concurrent]
+    if limits.rps is not None:
+        bounds.append(window_of(limits.rps, limits.burst).most)
+    return min(bounds, default=None)
+
+
+def window_of(rps: float, burst: int | None) -> Window:
+    """`burst` at once and `rps` on average: at most `burst` in any `burst / rps` seconds.
+
+    Without `burst` it is a second's worth, so that `rps` is the most in any second.
+    """
+    most = max(1, ceil(rps)) if burst is None else burst
+    return Window(most, most / rps)
+
+
+def _key(use: str, owner: Owner) -> str:
+    return f"{use}:{owner.tenant}:{owner.address}"

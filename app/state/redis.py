@@ -1,0 +1,240 @@
+"""The link to Redis: asks within a bound of time, and knows whether it is at hand.
+
+State room; with `shared_counters` the only place that knows Redis. Once it has been silent for too long, whoever waits
+falls back at once, and so does everybody after, until a probe is answered again: nobody waits twice for one outage. It
+refuses to know what is kept there.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Literal, TypeVar
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LinkCut
+from redis.exceptions import TimeoutError as LinkSlow
+
+from app.protocol.errors import StateUnreachable
+from app.settings.field_errors import FieldError, SettingsError
+from app.state.redis_errors import cause_of, is_refusal, url_fault
+from app.telemetry.logs import logger
+from app.telemetry.state_metrics import StateMetrics
+
+Reason = Literal["timeout", "connection", "refused"]
+Answer = TypeVar("Answer")
+
+CONNECT_SECONDS = 1.0
+"""Left to a probe to connect and greet; asking is then bounded as for everybody."""
+
+MOST_PATIENCES = 5
+"""How many patiences one question is waited for where Redis answers others: it is there, and this process is busy."""
+
+LATE_TURNS = 2
+"""Turns of the loop after the patience, in which an answer that came during a long turn is read."""
+
+SHORTEST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+STEADY_SECONDS = 10.0
+"""A link that is lost sooner than this after it was back is probed later each time, so that it does not flap."""
+
+SWAP = """
+if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+"""Set a value if it still begins as expected; expecting nothing means that there must be no value."""
+
+
+class RedisConnection:
+    """One link of one process, over a few connections. Redis may be silent for `patience` seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        connections: int,
+        patience: float,
+        probe_key: str,
+        metrics: StateMetrics,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds.
+
+        Raises SettingsError for a URL whose parameters are wrong.
+        """
+        # A connection that was cut while it idled is opened anew once. RESP2 spares the greeting.
+        again = Retry(NoBackoff(), 1, (LinkCut,))
+        try:
+            self.pool = BlockingConnectionPool.from_url(
+                url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
+            )
+            # Nothing is opened; parameters that are not known show only here.
+            self.pool.make_connection()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError) as fault:
+            remedy = "leave it out, or see redis-py's documentation of from_url"
+            raise SettingsError("settings", (FieldError("state.url", url_fault(fault), remedy),)) from None
+        self._redis: Redis = Redis(connection_pool=self.pool)
+        self._swap = self._redis.register_script(SWAP)
+        self._patience = patience
+        self._probe_key = probe_key
+        self._metrics = metrics
+        self._clock = clock
+        self._pause = 0.0
+        self._back = float("-inf")
+        self._lost = 0.0
+        self._heard = float("-inf")
+        self._generation = 0
+        self._loss: asyncio.Future[None] | None = None
+        self._recovering: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Future[Any]] = set()
+        self.up = True
+
+    async def start(self) -> None:
+        """Look once whether it is at hand, so that the first caller need not find out."""
+        fault = await self.fault()
+        if fault is not None:
+            self._cut(_reason(fault), cause_of(fault))
+
+    async def close(self) -> None:
+        """Give up all connections."""
+        task, self._recovering = self._recovering, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self.pool.disconnect()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def ask(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        """What Redis answers to `question`, which is handed the client.
+
+        Raises StateUnreachable, within the patience unless Redis answers others meanwhile, and at once when the link is
+        lost by another's question. What was asked may have been done nevertheless.
+        """
+        if not self.up:
+            raise StateUnreachable("the shared state is not at hand")
+        generation = self._generation
+        try:
+            return await self._unless_lost(question(self._redis))
+        except Exception as fault:  # noqa: BLE001 - an edge: whatever goes wrong with the state, no request fails by it
+            reason = _reason(fault)
+            self._metrics.failed(reason)
+            if generation == self._generation:
+                self._cut(reason, cause_of(fault))
+            raise StateUnreachable(f"the shared state: {reason}") from None
+
+    async def swap(self, key: str, beginning: bytes, text: bytes, milliseconds: int) -> bool:
+        """Set `key` to `text` if its value still begins so (empty: if there is none); whether it was set.
+
+        Raises StateUnreachable.
+        """
+        arguments: list[bytes | int] = [beginning, text, milliseconds]
+        return bool(await self.ask(lambda _: self._swap(keys=[key], args=arguments)))
+
+    def script(self, text: str) -> Callable[..., Awaitable[Any]]:
+        """A script that runs in Redis; call it with `keys` and `args` inside a question to `ask`."""
+        return self._redis.register_script(text)
+
+    def _cut(self, reason: Reason, detail: str) -> None:
+        """From now on everybody falls back, until a probe is answered."""
+        now = self._clock()
+        self.up = False
+        self._generation += 1
+        self._lost = now
+        self._pause = _longer(self._pause) if now - self._back < STEADY_SECONDS else 0.0
+        self._metrics.degraded.set(1)
+        if self._loss is not None:
+            self._loss.set_result(None)
+            self._loss = None
+        logger().warning("state_degraded", reason=reason, detail=detail[:300])
+        self._recovering = asyncio.get_running_loop().create_task(self._recover())
+
+    async def _recover(self) -> None:
+        await asyncio.sleep(self._pause)
+        while await self.fault() is not None:
+            self._pause = _longer(self._pause)
+            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._back = self._clock()
+        self.up = True
+        self._metrics.degraded.set(0)
+        logger().info("state_recovered", seconds=round(self._back - self._lost, 3))
+
+    async def fault(self) -> Exception | None:
+        """Why Redis is of no use: it is not there, too slow, or cannot be written to. None if all is well."""
+        try:
+            await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
+            await self._within(CONNECT_SECONDS, self._redis.ping())
+            await self._within(self._patience, self._redis.set(self._probe_key, b"", px=1000))
+            await self._within(self._patience, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
+        except Exception as fault:  # noqa: BLE001 - the same edge: or the link would be lost for ever
+            self._metrics.failed(_reason(fault))
+            return fault
+        return None
+
+    async def _unless_lost(self, answer: Awaitable[Answer]) -> Answer:
+        """`answer`, unless Redis is silent for the patience. Raises TimeoutError, and what it raises.
+
+        Silence is counted, not the time that one answer takes: a process with much to do reads late what came in time,
+        and the questions behind it wait for a connection.
+        """
+        if self._loss is None:
+            self._loss = asyncio.get_running_loop().create_future()
+        loss, asking = self._loss, self._begun(answer)
+        asked, turns = self._clock(), LATE_TURNS
+        try:
+            while not asking.done():
+                end = min(max(asked, self._heard) + self._patience, asked + MOST_PATIENCES * self._patience)
+                if loss.done() or (not turns and end <= self._clock()):
+                    raise TimeoutError
+                if (left := end - self._clock()) > 0:
+                    await asyncio.wait((asking, loss), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    turns -= 1
+                    await asyncio.sleep(0)
+        finally:
+            asking.cancel()
+        return asking.result()
+
+    async def _within(self, seconds: float, answer: Awaitable[Answer]) -> Answer:
+        """`answer`, which is waited for so long and no longer. Raises TimeoutError, and what it raises.
+
+        It is not enough to cancel it: the library bounds its own reading too, and where both bounds meet it may take
+        our cancellation for its own and go on until its default of five seconds.
+        """
+        asking = self._begun(answer)
+        try:
+            done, _ = await asyncio.wait((asking,), timeout=seconds)
+        finally:
+            asking.cancel()
+        if not done:
+            raise TimeoutError
+        return asking.result()
+
+    def _begun(self, answer: Awaitable[Answer]) -> "asyncio.Future[Answer]":
+        asking = asyncio.ensure_future(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(self._ended)
+        return asking
+
+    def _ended(self, asking: asyncio.Future[Any]) -> None:
+        self._asking.discard(asking)
+        # To look at the exception is needed: of what nobody waits for any more it would be logged.
+        if not asking.cancelled() and asking.exception() is None:
+            self._heard = self._clock()
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else f"lost for {self._clock() - self._lost:.1f} s"
+        return f"<Link to Redis {state}, {self._generation} times lost>"
+
+
+def _longer(pause: float) -> float:
+    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, 2 * pause))
+
+
+def _reason(fault: Exception) -> Reason:
+    if isinstance(fault, TimeoutError | LinkSlow):
+        return "timeout"
+    if is_refusal(fault):
+        return "refused"
+    return "connection" if isinstance(fault, LinkCut | OSError) else "refused"

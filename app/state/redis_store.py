@@ -1,0 +1,181 @@
+"""A store that gateways share: values in Redis, and in this process while Redis is not at hand.
+
+It decides what a value looks like there, and what of two copies counts. What this process kept during an outage stays
+its own until it ends; nothing is carried over. It refuses to know what it keeps.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from secrets import token_hex
+from typing import Any
+
+from app.protocol.envelope import dumps, loads
+from app.protocol.errors import ParseError, StateUnreachable
+from app.state.redis import RedisConnection
+from app.state.memory_store import MemoryStore
+from app.telemetry.state_metrics import StateMetrics
+
+FORMAT = b"1:"
+"""What a value begins with; raised by one whenever a value changes its shape. Values of another format are not read."""
+
+_STAMP = 12
+_HEAD = len(FORMAT) + _STAMP + 1
+"""Bytes before the JSON: the format, a stamp that no other write has, and a colon."""
+
+MAX_NAME = 200
+"""Characters of a key that are written as they are; a longer or stranger one is written as its digest."""
+
+MOST_TRIES = 16
+"""How often a change is tried against others that were quicker; then it is written over theirs."""
+
+
+class RedisStore:
+    """Satisfies `state.store.Store`."""
+
+    __slots__ = ("_constant", "_link", "_local", "_max_bytes", "_metrics", "_namespace", "_use")
+
+    def __init__(
+        self,
+        use: str,
+        link: RedisConnection,
+        local: MemoryStore,
+        namespace: Callable[[], str],
+        metrics: StateMetrics,
+        *,
+        constant: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
+        """`use`: what for, in metrics. `namespace`: what every key begins with, at this moment.
+
+        `constant`: the value of a key never changes, so it is kept in this process too, and read there first; what
+        `local` does not admit is not shared either.
+        A value of more than `max_bytes` of JSON is kept in this process alone.
+        """
+        self._use = use
+        self._link = link
+        self._local = local
+        self._namespace = namespace
+        self._metrics = metrics
+        self._constant = constant
+        self._max_bytes = max_bytes
+
+    @property
+    def degraded(self) -> bool:
+        """Whether Redis is not at hand."""
+        return not self._link.up
+
+    async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
+        """The value that the gateways share, else what this process kept of its own."""
+        if self._constant:
+            value = await self._local.get(key, load)
+            if value is not None:
+                return value
+        try:
+            value = _read(await self._text(key), load)
+        except StateUnreachable:
+            value = None
+        return value if value is not None or self._constant else await self._local.get(key, load)
+
+    async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
+        """Keep the value where all find it, else here."""
+        if self._constant:
+            await self._local.put(key, value, seconds, dump, size=size)
+            if await self._local.get(key, _as_it_is) is None:
+                return  # nor does Redis keep what comes in a flood
+        text = dumps(dump(value))
+        if self._max_bytes is None or len(text) <= self._max_bytes:
+            try:
+                name, ms = self._name(key), _milliseconds(seconds)
+                await self._ask(lambda redis: redis.set(name, _stamped(text), px=ms))
+            except StateUnreachable:
+                pass
+            else:
+                await self._forget(key)
+                return
+        if not self._constant:
+            await self._local.put(key, value, seconds, dump, size=size)
+
+    async def change(
+        self,
+        key: str,
+        change: Callable[[Any], Any],
+        seconds: float,
+        load: Callable[[Any], Any],
+        dump: Callable[[Any], Any],
+        *,
+        size: Callable[[Any], int],
+    ) -> Any:
+        """Change the value that the gateways share, whoever else does at the same time."""
+        try:
+            for left in reversed(range(MOST_TRIES)):
+                text = await self._text(key)
+                value = _read(text, load)
+                changed = change(value)
+                if changed is None:
+                    return value
+                written = _stamped(dumps(dump(changed)))
+                if not left:
+                    await self.put(key, changed, seconds, dump, size=size(changed))
+                elif not await self._link.swap(self._name(key), text[:_HEAD], written, _milliseconds(seconds)):
+                    continue
+                await self._forget(key)
+                return changed
+        except StateUnreachable:
+            self._metrics.fell_back(self._use)
+        return await self._local.change(key, change, seconds, load, dump, size=size)
+
+    async def delete(self, key: str) -> None:
+        """Let the value go, here and where all find it."""
+        await self._local.delete(key)
+        name = self._name(key)
+        try:
+            await self._ask(lambda redis: redis.delete(name))
+        except StateUnreachable:
+            return  # it ends by itself
+
+    async def _text(self, key: str) -> bytes:
+        """What Redis has under the key; empty if nothing. Raises StateUnreachable."""
+        name = self._name(key)
+        return await self._ask(lambda redis: redis.get(name)) or b""
+
+    async def _ask(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            return await self._link.ask(question)
+        except StateUnreachable:
+            self._metrics.fell_back(self._use)
+            raise
+
+    async def _forget(self, key: str) -> None:
+        """What was kept here during an outage is older than what all find now."""
+        if not self._constant and len(self._local):
+            await self._local.delete(key)
+
+    def _name(self, key: str) -> str:
+        if len(key) > MAX_NAME or not key.isascii() or not key.isprintable():
+            key = f"#{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
+        return f"{self._namespace()}:{self._use}:{key}"
+
+    def __repr__(self) -> str:
+        return f"<SharedStore of {self._use}, {self._link!r}, here {self._local!r}>"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _stamped(text: bytes) -> bytes:
+    return b"%b%b:%b" % (FORMAT, token_hex(_STAMP // 2).encode(), text)
+
+
+def _read(text: bytes, load: Callable[[Any], Any]) -> Any:
+    """The value of what was written; None for nothing, another format, or what nobody can make sense of."""
+    if not text.startswith(FORMAT):
+        return None
+    try:
+        return load(loads(text[_HEAD:]))
+    except (ParseError, TypeError, ValueError, LookupError, AttributeError):
+        return None
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

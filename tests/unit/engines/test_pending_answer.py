@@ -1,0 +1,90 @@
+"""What waits for an answer: it ends once, tells at once, and can be awaited."""
+
+import asyncio
+
+import pytest
+
+from app.engines.pending_answer import PendingAnswer
+from app.protocol.errors import ConnectFailed
+
+
+def test_who_listens_is_told_at_once() -> None:
+    """In the moment the answer is there, without a loop, and never again."""
+    waiter, heard = PendingAnswer(), []
+    waiter.add_done_callback(heard.append)
+    waiter.set_result(b"body")
+    assert heard == [waiter]
+    assert (waiter.done(), waiter.cancelled(), waiter.exception()) == (True, False, None)
+    assert waiter.result() == b"body"
+
+
+async def test_who_comes_late_is_told_soon() -> None:
+    """Never while it is still adding itself."""
+    waiter, heard = PendingAnswer(), []
+    waiter.set_result(b"")
+    waiter.add_done_callback(heard.append)
+    assert heard == []
+    await asyncio.sleep(0)
+    assert heard == [waiter]
+
+
+def test_a_fault_is_raised() -> None:
+    """There is no answer, and why."""
+    waiter, fault = PendingAnswer(), ConnectFailed("gone")
+    waiter.set_exception(fault)
+    assert waiter.exception() is fault
+    with pytest.raises(ConnectFailed, match="gone"):
+        waiter.result()
+
+
+def test_nobody_is_told_of_what_nobody_wants() -> None:
+    """After a cancellation it is done, tells nobody, and has no answer; what has ended stays as it ended."""
+    waiter, heard = PendingAnswer(), []
+    waiter.add_done_callback(heard.append)
+    waiter.cancel()
+    assert (waiter.done(), waiter.cancelled(), waiter.exception(), heard) == (True, True, None, [])
+    with pytest.raises(asyncio.CancelledError):
+        waiter.result()
+    ended = PendingAnswer()
+    ended.set_result(b"body")
+    ended.cancel()
+    assert not ended.cancelled()
+
+
+async def test_a_task_can_wait_for_it() -> None:
+    """Before it ends and after, for an answer and for a fault."""
+    waiter = PendingAnswer()
+    asyncio.get_running_loop().call_soon(waiter.set_result, b"body")
+    assert await waiter == b"body"
+    assert await waiter == b"body"
+    failed = PendingAnswer()
+    asyncio.get_running_loop().call_soon(failed.set_exception, ConnectFailed("gone"))
+    with pytest.raises(ConnectFailed):
+        await failed
+
+
+async def test_a_task_that_gives_up() -> None:
+    """Its waiter may end after it without anybody being hurt."""
+    waiter = PendingAnswer()
+
+    async def wait() -> None:
+        await waiter
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    waiter.set_result(b"body")
+
+
+def test_a_waiter_can_be_looked_at() -> None:
+    """In an incident: how it stands."""
+    waiter = PendingAnswer()
+    assert repr(waiter) == "<Waiter pending>"
+    waiter.set_result(b"")
+    assert repr(waiter) == "<Waiter done>"
+    cancelled, failed = PendingAnswer(), PendingAnswer()
+    cancelled.cancel()
+    failed.set_exception(ConnectFailed("gone"))
+    assert (repr(cancelled), repr(failed)) == ("<Waiter cancelled>", "<Waiter failed>")

@@ -1,0 +1,65 @@
+"""Which snapshots engines served, and whether they had to serve others."""
+
+from typing import Any
+
+import pytest
+
+from app.federation.outcome import Outcome, answered, failed
+from app.federation.snapshot_pins import not_served, versions_of
+from app.federation.planner import EngineCall
+from app.protocol.errors import LegTimeout, Refused
+from tests.support.fake_engine import FakeEngine, hits
+
+
+def leg(engine: str, pinned: str | None = None, snapshots: bool = True) -> EngineCall:
+    """A leg of an engine with or without snapshots."""
+    made = FakeEngine(engine, capabilities={"retrieve": {"snapshots": snapshots}})
+    return EngineCall(made, {}, 1.0, 1.0, 1.0, 20, None, pinned)
+
+
+def served(engine: str, version: Any) -> Outcome:
+    return answered(engine, {"hits": hits("a"), "indexVersion": version}, 0.01, 1)
+
+
+LATE = failed("b", LegTimeout("no answer"), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("legs", "outcomes", "versions"),
+    [
+        ([leg("a"), leg("b")], [served("a", "1"), served("b", "2")], {"a": "1", "b": "2"}),
+        ([leg("a"), leg("b")], [served("a", "1"), LATE], {"a": "1"}),
+        ([leg("a"), leg("b")], [served("a", "1"), served("b", None)], None),
+        ([leg("a"), leg("b", snapshots=False)], [served("a", "1"), served("b", "2")], None),
+        ([leg("a", "1")], [served("a", None)], {"a": "1"}),
+        ([leg("a")], [served("a", 7)], None),
+    ],
+)
+def test_versions_are_told_if_all_have_them(legs: list[EngineCall], outcomes: list[Outcome], versions: Any) -> None:
+    """Every engine asked must have snapshots, and every answer name one, unless it was pinned to it."""
+    assert versions_of(legs, outcomes) == versions
+
+
+def test_what_was_served_as_pinned_is_no_error() -> None:
+    """The pinned version, or silence about it, is as it should be; engines without a pin may serve what they like."""
+    legs = [leg("a", "1"), leg("b")]
+    assert not_served(legs, [served("a", "1"), served("b", "9")]) is None
+    assert not_served(legs, [served("a", None), LATE]) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retryable", "detail"),
+    [
+        (failed("a", LegTimeout("no answer"), 0.1), True, "timeout"),
+        (failed("a", Refused("-32010 gone", code=-32010), 0.1), False, "gone"),
+        (served("a", "2"), False, "another"),
+    ],
+)
+def test_what_was_not_served_is_unavailable(outcome: Outcome, retryable: bool, detail: str) -> None:
+    """-32010 names the engine and says why, and whether it is worth another try."""
+    error = not_served([leg("a", "1")], [outcome])
+    assert error is not None
+    assert error.code == -32010
+    assert "'a'" in error.message
+    assert error.data["retryable"] is retryable
+    assert detail in error.data["detail"]

@@ -1,0 +1,52 @@
+"""What opens stores and limiters: alone, or over one link."""
+
+from time import monotonic
+
+from app.settings.state import StateSettings
+from app.state.in_memory import ALONE
+from app.state.memory_store import MemoryStore
+from app.state.rate_limit import Window
+from app.state.redis_state import RedisState
+from app.state.store import StateBackend
+from tests.support.redis_server import Relay
+from tests.support.running_gateway import until
+from tests.support.shared_state import Watched, unique
+
+
+async def test_alone_a_store_is_the_one_in_memory() -> None:
+    """Nothing is wrapped, nothing is reached, nothing is degraded."""
+    sharing: StateBackend = ALONE
+    local = MemoryStore(1, 1)
+    await sharing.start()
+    assert sharing.store("pages", local, constant=True, max_bytes=1) is local
+    assert not sharing.degraded
+    assert repr(sharing.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
+    assert repr(sharing) == "<Alone>"
+    await sharing.close()
+
+
+async def test_shared_all_are_over_one_link(relay: Relay) -> None:
+    """Stores and limiters are degraded together, and tell where they keep what they keep."""
+    prefix, identity = unique(), ["gateway-1"]
+    wishes = StateSettings(url=relay.url, prefix=prefix, timeout_ms=10_000, connections=3)
+    sharing = RedisState(wishes, "gateway", lambda: identity[0], Watched().metrics)
+    store = sharing.store("pages", MemoryStore(10, 10))
+    limiter = sharing.limiter(7, monotonic)
+    await sharing.start()
+    try:
+        assert repr(sharing) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
+        await store.put("k", 1, 60, int)
+        await limiter.take("n", Window(2, 60), 1)
+        written = sorted(await sharing._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))
+        counted = [f"{prefix}:gateway:limits:n:{each}".encode() for each in ("times", "total")]
+        assert written == [f"{prefix}:gateway-1:pages:k".encode(), *counted]
+        identity[0] = "gateway-2"
+        assert await store.get("k", int) is None
+        await relay.cut()
+        assert await limiter.take("n", Window(2, 60), 2) == 0
+        assert (sharing.degraded, store.degraded) == (True, True)
+        await relay.start()
+        await until(lambda: not sharing.degraded)
+        assert await limiter.take("n", Window(2, 60), 2) > 0
+    finally:
+        await sharing.close()
