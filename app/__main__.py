@@ -14,8 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from app import compiled
-from app.server.early_signals import end_on_signals
 from app.cli.failures import Commands
+from app.server.early_signals import end_on_signals
 
 COMMANDS = (
     *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),

@@ -14,17 +14,36 @@ from pathlib import Path
 from typing import Any, Final
 
 MODULES: Final = (
-    *("fusion.collision", "fusion.confidence", "fusion.copies", "fusion.identity", "fusion.merge", "fusion.ranked"),
-    *("fusion.roll", "fusion.strategies", "fusion.tally", "fusion.trust"),
-    *("federation.answer", "federation.fanout", "federation.outcome", "federation.pinned", "federation.plan"),
-    *("federation.portion", "federation.stock", "federation.witness"),
-    *("federation.adjustment", "federation.outline", "federation.tail"),
-    *("engines.asked", "engines.connection", "engines.engine", "engines.http", "engines.pool"),
-    *("engines.replica", "engines.transport", "engines.waiter"),
-    *("protocol.envelope", "resilience.limits", "telemetry.metrics", "telemetry.tallies"),
-    *("federation.journey", "federation.retrieve", "federation.blemishes", "federation.pages"),
-    *("resilience.pace", "telemetry.windows", "telemetry.answers", "state.memory"),
-    *("telemetry.counts", "telemetry.overlap", "telemetry.scale", "resilience.deadline"),
+    *(
+        "fusion.id_collisions",
+        "fusion.confidence",
+        "fusion.copies",
+        "fusion.identity",
+        "fusion.merge",
+        "fusion.ranked_lists",
+    ),
+    *("fusion.document_index", "fusion.rrf", "fusion.score_table", "fusion.trust"),
+    *(
+        "federation.response",
+        "federation.fanout",
+        "federation.outcome",
+        "federation.snapshot_pins",
+        "federation.planner",
+    ),
+    *("federation.page", "federation.result_set", "federation.instrumentation"),
+    *("federation.forwarded_params", "federation.base_plan", "federation.quorum"),
+    *(
+        "engines.in_flight_call",
+        "engines.http.connection",
+        "engines.engine",
+        "engines.http.client",
+        "engines.http.pool",
+    ),
+    *("engines.replicas", "engines.transport", "engines.pending_answer"),
+    *("protocol.envelope", "resilience.semaphore", "telemetry.metrics", "telemetry.labelled_metrics"),
+    *("federation.execution", "federation.retrieve", "federation.hit_validation", "federation.pagination"),
+    *("resilience.admission_queue", "telemetry.rolling", "telemetry.answer_metrics", "state.memory_store"),
+    *("telemetry.plain_metrics", "telemetry.overlap", "telemetry.buckets", "resilience.deadline"),
 )
 """Where a federated retrieve spends its time, by module of this package."""
 
@@ -32,7 +51,7 @@ INTERPRETED_VARIABLE: Final = "RCP_GATEWAY_INTERPRETED"
 """Environment variable; not empty: the sources are run even where compiled modules lie ready."""
 
 MANIFEST: Final = "manifest.json"
-_WITNESS: Final = MODULES[0]
+_INSTRUMENTATION: Final = MODULES[0]
 
 
 def place() -> Path:
@@ -88,7 +107,7 @@ def choose() -> None:
 
 def in_use() -> bool:
     """Whether this process runs the compiled modules."""
-    spec = getattr(sys.modules.get(f"app.{_WITNESS}"), "__spec__", None)
+    spec = getattr(sys.modules.get(f"app.{_INSTRUMENTATION}"), "__spec__", None)
     return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
 
 

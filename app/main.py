@@ -26,42 +26,42 @@ from fastapi import FastAPI
 from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
-from app.api.methods import ANSWERED
-from app.server.early_signals import end_on_signals
-from app.api.cors import CorsPolicy
-from app.api.console import console
-from app.api.dispatch import Dispatcher
-from app.api.optional_features import bearers, installed, missing_extras, tracing
-from app.api.auth.authentication import Authenticator
 from app.api.allowed_hosts import AllowedHosts
-from app.server.listeners import listen, listen_for_metrics
-from app.mcp.lazy_mount import LazyMount
+from app.api.auth.authentication import Authenticator
+from app.api.console import console
+from app.api.cors import CorsPolicy
+from app.api.dispatch import Dispatcher
+from app.api.gateway_state import GatewayState, Readiness, identity_of
+from app.api.methods import ANSWERED
+from app.api.metrics import MetricsPort
+from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, tell_of_twins
-from app.api.rpc import RpcEndpoint
-from app.api.metrics import MetricsPort
 from app.api.responses import Asgi, not_found
-from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
-from app.api.gateway_state import GatewayState, Readiness, identity_of
+from app.api.rpc import RpcEndpoint
 from app.api.stdio import StdioEndpoint
-from app.server.tls import door_context
-from app.server.workers import Workers, beating, end_with_parent
+from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet, Warmed
-from app.engines.call_instrumentation import EngineInstrumentation
 from app.federation.idempotency import Idempotency
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
-from app.federation.instrumentation import RetrieveInstrumentation
+from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
-from app.protocol.errors import LEG_KINDS, RCP_CODES, LegError
+from app.protocol.errors import CALL_KINDS, RCP_CODES, LegError
 from app.resilience.byte_budget import ByteBudget
+from app.server.early_signals import end_on_signals
 from app.server.http_protocol import HttpProtocol
 from app.server.lifecycle import GatewayServer
+from app.server.listeners import listen, listen_for_metrics
 from app.server.preflight import start_faults
+from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
+from app.server.tls import door_context
+from app.server.workers import Workers, beating, end_with_parent
 from app.settings.field_errors import SettingsError
 from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
@@ -71,11 +71,10 @@ from app.state.in_memory import ALONE
 from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
 from app.state.store import StateBackend
-from app.telemetry import logs
-from app.telemetry import worker_metrics
+from app.telemetry import logs, worker_metrics
+from app.telemetry.log_rate_limit import LogAllowance
 from app.telemetry.metrics import Metrics
 from app.telemetry.state_metrics import StateMetrics
-from app.telemetry.log_rate_limit import LogAllowance
 
 if TYPE_CHECKING:
     pass
@@ -96,7 +95,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
-    metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
+    metrics.declare_engines((engine.id for engine in engines.engines), CALL_KINDS)
     for engine in engines.engines:
         metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
     metrics.watch_engines(engines.states)
@@ -108,30 +107,32 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         writing=settings.index.enabled,
         rerank_union=settings.retrieve.rerank_union,
     )
-    sharing = _sharing(settings, lambda: membership.identity, metrics.state)
+    backend = _backend(settings, lambda: membership.identity, metrics.state)
     return GatewayState(
         version=VERSION,
         settings=settings,
         engines=engines,
         membership=membership,
-        witness=RetrieveInstrumentation(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
+        instrumentation=RetrieveInstrumentation(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
-        readiness=Readiness(engines, sharing),
+        readiness=Readiness(engines, backend),
         admission=Admission(settings.server, metrics.door),
         answer_bytes=ByteBudget(
             settings.engines.max_held_bytes,
             watch=metrics.held_bytes.set,
             pausing=metrics.paused_answers.inc,
         ),
-        guard=None if tenants is None else Authenticator(settings, tenants, metrics.callers, bearers(settings), sharing),
-        pages=Pages.kept(settings.state, screen=settings.screen, sharing=sharing),
-        idempotency=Idempotency.kept(settings.state, sharing),
-        recent=RecentHits.kept(settings.mcp, sharing),
+        guard=None
+        if tenants is None
+        else Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend),
+        pages=Pages.kept(settings.state, screen=settings.screen, backend=backend),
+        idempotency=Idempotency.kept(settings.state, backend),
+        recent=RecentHits.kept(settings.mcp, backend),
         secret=DeploymentSecret(
-            sharing.store("secret", MemoryStore(1, 1), lasting=True) if settings.state.shared else None,
+            backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
             os.environ.get(worker_metrics.FOLDER),
         ),
-        sharing=sharing,
+        backend=backend,
     )
 
 
@@ -150,7 +151,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
 
     def engine_moved(move: Move) -> None:
         if move.kind == "joined":
-            metrics.declare_engines([move.engine], LEG_KINDS)
+            metrics.declare_engines([move.engine], CALL_KINDS)
             log.info("engine_joined", engine=move.engine, gateway=move.gateway)
         elif move.kind == "left":
             metrics.forget_engines([move.engine])
@@ -177,7 +178,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
     )
 
 
-def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
+def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
     """With whom the state is worker_metrics. Only those who share it pay for loading what that takes."""
     if not settings.state.shared:
         return ALONE
@@ -190,9 +191,9 @@ def _sharing(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 async def _close(state: GatewayState) -> None:
     """Let go of the engines and of the state, and send the last spans."""
     await state.engines.close()
-    await state.sharing.close()
-    if state.witness.tracing is not None:
-        await asyncio.to_thread(state.witness.tracing.close)
+    await state.backend.close()
+    if state.instrumentation.tracing is not None:
+        await asyncio.to_thread(state.instrumentation.tracing.close)
 
 
 def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:
@@ -212,7 +213,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         calm_the_collector()
-        await state.sharing.start()
+        await state.backend.start()
         state.engines.start()
         if state.guard is not None:
             state.guard.start()
@@ -240,13 +241,13 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     app.include_router(console())
     app.router.default = not_found
     dispatcher = Dispatcher(state)
-    mcp = _mcp_porch(app, dispatcher, state)
+    mcp = _mcp_lazy_mount(app, dispatcher, state)
     door = _closed(RpcEndpoint(app if mcp is None else mcp, dispatcher, state), state.settings.server)
     port = state.settings.metrics.port
     return MetricsPort(door, state.metrics, port) if port else door
 
 
-def _mcp_porch(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
+def _mcp_lazy_mount(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
     """What stands before the door for MCP clients, unless there is none."""
     if state.settings.mcp.enabled is False or not installed("mcp"):
         return None
@@ -287,8 +288,8 @@ def calm_the_collector() -> None:
 def start_log(wishes: LogSettings) -> None:
     """Set up the log of this process."""
     most = wishes.max_per_kind
-    allowance = LogAllowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
-    logs.configure(wishes.format, wishes.level, envelope.dumps, allowance=allowance)
+    budget = LogAllowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
+    logs.configure(wishes.format, wishes.level, envelope.dumps, budget=budget)
 
 
 def _refuse(faults: Sequence[SettingsError]) -> None:
@@ -408,7 +409,7 @@ async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
     door = StdioEndpoint(state, Pipe(questions).read, Pipe(answers).write, settled)
     for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
-    await state.sharing.start()
+    await state.backend.start()
     state.engines.start()
     reload.start()
     _tell_started(state)

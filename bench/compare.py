@@ -170,10 +170,10 @@ async def one_round(targets: list[rig.Child], crews: dict[str, Crew], requests: 
     """`requests` for every target, in slices so short that a change of the machine's mood meets all of them alike."""
     cpu_ns = dict.fromkeys(crews, 0)
     tallies = {name: Tally() for name in crews}
-    for number, portion in enumerate(turns(requests)):
+    for number, page in enumerate(turns(requests)):
         for target in targets if number % 2 == 0 else targets[::-1]:
             before = target.cpu_ns()
-            tallies[target.name].add(await crews[target.name].run(portion))
+            tallies[target.name].add(await crews[target.name].run(page))
             cpu_ns[target.name] += target.cpu_ns() - before
     return {name: Reading(cpu_ns[name] / requests / 1000, tallies[name]) for name in crews}
 

@@ -86,15 +86,15 @@ class Pool:
         """Send one question; `rest` is all that follows `Content-Length: `."""
         answer: asyncio.Future[bytes] = self.loop.create_future()
         if self.idle:
-            leg = self.idle.pop()
-            leg.answer = answer
-            leg.transport.write(self.head + rest)
+            engine_call = self.idle.pop()
+            engine_call.answer = answer
+            engine_call.transport.write(self.head + rest)
         else:
             self._connect(Leg(self, self.head + rest, answer))
         return answer
 
-    def _connect(self, leg: Leg) -> None:
-        task = self.loop.create_task(self.loop.create_connection(lambda: leg, self.host, self.port))
+    def _connect(self, engine_call: Leg) -> None:
+        task = self.loop.create_task(self.loop.create_connection(lambda: engine_call, self.host, self.port))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -147,8 +147,8 @@ class Floor:
         asked = {**params, "k": OVERFETCH * k}
         question = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": asked})
         rest = b"%d\r\n\r\n%b" % (len(question), question)
-        legs = [pool.ask(rest) for pool in self.pools]
-        answers = [orjson.loads(await leg) for leg in legs]
+        engine_calls = [pool.ask(rest) for pool in self.pools]
+        answers = [orjson.loads(await engine_call) for engine_call in engine_calls]
         answer = orjson.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {"hits": fuse(answers, k)}})
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

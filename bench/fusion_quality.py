@@ -74,7 +74,7 @@ Voice = Callable[[str, str, Hit, int], float | None]
 """(qid, engine, hit, 1-based rank) -> what the engine claims."""
 
 
-def voices(profile: str, engines: Sequence[str], federation: Federation) -> dict[str, Voice]:
+def responses(profile: str, engines: Sequence[str], federation: Federation) -> dict[str, Voice]:
     """How each engine of a federation speaks under `profile`."""
     spoken: dict[str, Voice] = dict.fromkeys(engines, cal)
     best, bad = federation.best, federation.bad
@@ -104,13 +104,13 @@ PROFILES = ("cal", "mix", "none", "half", "over", "overbest", "swap", "inv", "no
 
 def lists_of(qid: str, engines: Lists, profile: str, federation: Federation) -> list[RankedList]:
     """The ranked lists of one query with the confidences of `profile`."""
-    speaking = voices(profile, list(engines), federation)
+    speaking = responses(profile, list(engines), federation)
     lists = []
     for engine, hits in engines.items():
-        voice = speaking[engine]
+        response = speaking[engine]
         spoken = []
         for rank, hit in enumerate(hits, 1):
-            said = voice(qid, engine, hit, rank)
+            said = response(qid, engine, hit, rank)
             told = {"id": hit["id"], "score": hit["score"]}
             spoken.append(told if said is None else {**told, "confidence": said})
         lists.append(RankedList(engine, spoken, fetch_k=federation.fetch_k))

@@ -83,11 +83,11 @@ async def watch(
     try:
         await crew.connect()
         while samples[-1].requests < requests:
-            portion = min(step, requests - samples[-1].requests)
-            tally = await crew.run(portion)
+            page = min(step, requests - samples[-1].requests)
+            tally = await crew.run(page)
             if tally.faults:
                 raise target.fault(f"failed: {dict(tally.faults)}")
-            samples.append(Sample(samples[-1].requests + portion, target.rss_bytes()))
+            samples.append(Sample(samples[-1].requests + page, target.rss_bytes()))
             show(samples[-1])
     except OSError as fault:
         raise target.fault(f"could not be asked ({fault})") from None

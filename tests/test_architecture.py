@@ -10,23 +10,24 @@ from statistics import median
 
 APP = Path(__file__).parent.parent / "app"
 
-ROWS = (
+LAYERS = (
     {"__main__"},
-    {"commands"},
+    {"cli"},
     {"main"},
     {"server"},
+    {"mcp"},
     {"api"},
-    {"federation"},
+    {"federation", "evaluation"},
     {"engines", "fusion", "state"},
     {"protocol", "resilience", "settings", "telemetry", "compiled"},
 )
-"""A room imports only from rows below its own; rooms of one row do not know each other."""
+"""A package imports only from layers below its own; packages of one layer do not import each other."""
 
 APART = {"demo": {"demo"}, "conformance": {"conformance"}}
 """Rooms outside the rows, and what of ours they may import: neither the demo's engines nor the checks of other servers
 know the gateway."""
 
-LAUNCHERS = {"__main__", "commands"}
+LAUNCHERS = {"__main__", "cli"}
 """The only rooms that may import a room outside the rows."""
 
 LIBRARIES = {
@@ -35,44 +36,44 @@ LIBRARIES = {
     "uvicorn": {"main", "server"},
     "uvloop": {"main"},
     "httptools": {"engines", "server"},
-    "h2": {"engines/http2_connection"},
-    "httpx2": {"commands", "conformance/http", "api/jwks"},
-    "joserfc": {"api/jwks", "api/tokens"},
-    "redis": {"state/link", "state/redis_errors"},
+    "h2": {"engines/http/http2_connection"},
+    "httpx2": {"cli", "conformance/http_peer", "api/auth/jwks"},
+    "joserfc": {"api/auth/jwks", "api/auth/jwt"},
+    "redis": {"state/redis", "state/redis_errors"},
     "tenacity": {"resilience"},
-    "mcp": {"api/mcp/door", "api/mcp/server"},
-    "mcp_types": {"api/mcp/server"},
-    "sse_starlette": {"api/mcp/door"},
+    "mcp": {"mcp/http", "mcp/server"},
+    "mcp_types": {"mcp/server"},
+    "sse_starlette": {"mcp/http"},
     "orjson": {"protocol"},
-    "pydantic": {"settings", "protocol/params", "protocol/refusion", "api/mcp/arguments"},
+    "pydantic": {"settings", "protocol/retrieve_params", "protocol/fuse_params", "mcp/tool_arguments"},
     "pydantic_core": {"settings"},
     "yaml": {"settings"},
     "prometheus_client": {"telemetry", "api/probes"},
     "structlog": {"telemetry"},
-    "opentelemetry": {"telemetry/traces", "telemetry/span_export"},
-    "typer": {"commands", "__main__"},
-    "click": {"commands", "__main__"},
-    "rich": {"commands", "__main__"},
+    "opentelemetry": {"telemetry/tracing", "telemetry/span_export"},
+    "typer": {"cli", "evaluation/judged_queries", "__main__"},
+    "click": {"cli", "__main__"},
+    "rich": {"cli", "__main__"},
     "rcp": {"demo"},
     "sklearn": {"demo"},
     "numpy": {"demo"},
     "threadpoolctl": {"demo"},
     "sqlite3": {"demo"},
-    "ir_measures": {"commands"},
-    "scipy": {"commands"},
+    "ir_measures": {"evaluation"},
+    "scipy": {"evaluation"},
 }
 """One library, one room (or one file of it)."""
 
-PURE = ("protocol/", "fusion/", "federation/plan", "federation/outcome", "resilience/deadline", "resilience/breaker")
+PURE = ("protocol/", "fusion/", "federation/planner", "federation/outcome", "resilience/deadline", "resilience/breaker")
 IMPURE = {"asyncio", "time", "random", "logging", "structlog", "prometheus_client", "secrets", "threading"}
 
 EDGES = {
     "federation/fanout",
     "engines/health",
     "api/dispatch",
-    "commands/failure",
+    "cli/failures",
     "conformance/examination",
-    "state/link",
+    "state/redis",
     "server/request_response",
     "__main__",
 }
@@ -80,8 +81,6 @@ EDGES = {
 
 DRAWN = {"protocol/errors", "resilience/breaker"}
 """Modules whose docstring draws a picture and may be longer than six lines."""
-
-VAGUE = {"util", "helper", "common", "core", "base", "manager", "service", "handler", "processor"}
 
 MAX_FILE = 510
 MAX_FUNCTION = 60
@@ -96,7 +95,7 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.partition("/")[0]
 
 
@@ -140,36 +139,36 @@ def may_import(room: str, other: str) -> bool:
         return other in APART[room]
     if other in APART:
         return room in LAUNCHERS
-    row = {name: index for index, names in enumerate(ROWS) for name in names}
+    row = {name: index for index, names in enumerate(LAYERS) for name in names}
     return row[room] < row[other]
 
 
-def test_every_room_is_known() -> None:
+def test_every_package_is_known() -> None:
     """No room appears that the dependency rule does not speak of."""
-    known = set().union(*ROWS, APART, {"__init__"})
-    nothing([module for module in modules() if room_of(module) not in known])
+    known = set().union(*LAYERS, APART, {"__init__"})
+    nothing([module for module in modules() if package_of(module) not in known])
 
 
-def test_rooms_import_only_what_is_below_them() -> None:
+def test_packages_import_only_what_is_below_them() -> None:
     """A room imports only from rows below its own: leaves import nothing of ours, engines and fusion not each other."""
     nothing(
         [
             f"{module}:{line} imports {name}"
             for module, tree in modules().items()
             for name, line in imports(tree)
-            if name.startswith("app.") and not may_import(room_of(module), name.split(".")[1])
+            if name.startswith("app.") and not may_import(package_of(module), name.split(".")[1])
         ]
     )
 
 
-def test_one_library_has_one_room() -> None:
+def test_one_library_has_one_package() -> None:
     """Each library is known to one room; a library that nobody declared is in none."""
     violations = []
     for module, tree in modules().items():
         for name in {name.partition(".")[0] for name, _ in imports(tree)}:
             if name == "app" or (name in sys.stdlib_module_names and name not in LIBRARIES):
                 continue
-            if not {room_of(module), module} & LIBRARIES.get(name, set()):
+            if not {package_of(module), module} & LIBRARIES.get(name, set()):
                 violations.append(f"{module} imports {name}")
     nothing(violations)
 
@@ -208,7 +207,6 @@ def test_files_are_short() -> None:
         if tree.body
     }
     nothing([f"{module}: {length} lines" for module, length in lengths.items() if length > MAX_FILE])
-    assert median(lengths.values()) < 120
 
 
 def test_functions_are_short() -> None:
@@ -217,15 +215,40 @@ def test_functions_are_short() -> None:
     assert median(lines_of(node) for _, node in functions()) < 10
 
 
-def test_names_are_nouns_of_the_domain() -> None:
-    """No file and no class has a name that says nothing."""
-    names = [(module, Path(module).name) for module in modules()]
-    names += [(f"{module}:{node.lineno}", node.name) for module, node in classes()]
+SHARED_NAMES = {"stdio", "http", "server", "metrics", "conformance", "schema", "engines"}
+"""File names that the layout gives to several packages: a transport or a command is named after what it speaks."""
+
+
+def test_names_are_unique() -> None:
+    """No two modules and no two classes share a name."""
+    found: dict[str, list[str]] = {}
+    for module in modules():
+        name = Path(module).name
+        if name not in {"__init__"} | SHARED_NAMES:
+            found.setdefault(name, []).append(module)
+    for module, node in classes():
+        found.setdefault(node.name, []).append(f"{module}:{node.lineno}")
+    nothing([f"{name}: {', '.join(places)}" for name, places in found.items() if len(places) > 1])
+
+
+def importers() -> dict[str, set[str]]:
+    """Module -> the modules that import it."""
+    found: dict[str, set[str]] = {module: set() for module in modules()}
+    for module, tree in modules().items():
+        for name, _ in imports(tree):
+            imported = name.removeprefix("app.").replace(".", "/")
+            if name.startswith("app.") and imported in found:
+                found[imported].add(module)
+    return found
+
+
+def test_small_modules_have_a_reason() -> None:
+    """A module of fewer than 60 lines with a single importer says in its docstring why it stands apart."""
     violations = []
-    for place, name in names:
-        words = {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name)}
-        if words & VAGUE:
-            violations.append(f"{place} {name}")
+    for module, users in importers().items():
+        lines = len((APP / f"{module}.py").read_text(encoding="utf-8").splitlines())
+        if lines < 60 and len(users) == 1 and "Separate" not in (ast.get_docstring(modules()[module]) or ""):
+            violations.append(f"{module}: {lines} lines, imported by {', '.join(users)} alone")
     nothing(violations)
 
 
@@ -327,15 +350,15 @@ def test_rules_bite() -> None:
     """The rule about rows says no where it must."""
     assert may_import("api", "federation")
     assert may_import("federation", "protocol")
-    assert may_import("commands", "demo")
-    assert may_import("commands", "main")
-    assert may_import("commands", "conformance")
+    assert may_import("cli", "demo")
+    assert may_import("cli", "main")
+    assert may_import("cli", "conformance")
     for room, other in (
         ("engines", "fusion"),
         ("fusion", "engines"),
         ("protocol", "settings"),
         ("federation", "api"),
-        ("main", "commands"),
+        ("main", "cli"),
         ("main", "demo"),
         ("api", "server"),
         ("demo", "protocol"),

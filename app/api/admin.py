@@ -11,20 +11,20 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.admin_actions import AdminActions
-from app.api.methods import RpcMethods
-from app.api.caller import Caller
-from app.api.operator_access import LOOKING, OperatorRefused, Operator, body_of, kept_out, let_in
-from app.api.reload import Reload
-from app.api.gateway_state import GatewayState
-from app.api.admin_views import engines_view, guards_view, overlap_view, settings_view
+from app.api.admin_views import engines_view, overlap_view, policies_view, settings_view
 from app.api.auth.principal import AuthError
+from app.api.caller import Caller
+from app.api.gateway_state import GatewayState
+from app.api.methods import RpcMethods
+from app.api.operator_access import LOOKING, Operator, OperatorRefused, body_of, kept_out, let_in
+from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
-from app.federation.explain import fused_told, plan_told
 from app.federation.execution import blend_of
+from app.federation.explain import fused_told, plan_told
 from app.federation.planner import plan_retrieve
 from app.federation.tenants import ADMIN
-from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.explanation import shares_of
+from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from app.protocol import envelope
 from app.protocol.content import simplest_params
@@ -77,7 +77,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     looks: dict[str, Look] = {
         "/admin/session": lambda who: _session(state, who),
         "/admin/engines": lambda who: engines_view(state, actions.drills),
-        "/admin/overlap": lambda who: overlap_view(state.witness.overlap.told()),
+        "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.told()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
     deeds: dict[str, Deed] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}
@@ -165,7 +165,7 @@ def _engine(engine: RemoteEngine) -> Json:
         "capabilities": sorted(advertisement.capabilities) if advertisement else [],
         "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
         "reason": engine.down_reason,
-        **guards_view(engine),
+        **policies_view(engine),
     }
     del told["limit"]
     if not told["replicas"]:

@@ -7,10 +7,10 @@ and until it ends. It refuses to know who may do it.
 import asyncio
 from typing import Any
 
-from app.api.operator_access import Operator
 from app.api.gateway_state import GatewayState
-from app.engines.fault_injection import KINDS, FaultInjection
+from app.api.operator_access import Operator
 from app.engines.engine import RemoteEngine
+from app.engines.fault_injection import KINDS, FaultInjection
 from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, NotFound, RcpError, Unauthorized
 from app.protocol.param_errors import refuse_value
 from app.telemetry.logs import logger
@@ -60,8 +60,8 @@ class AdminActions:
             changed = self._state.engines.switch(engine.id, action == "on")
             return f"switched {action}" if changed else f"it was {action} already"
         if action == "end_drill":
-            return self._end_drill(engine)
-        return self._drill(engine, body)
+            return self._end_fault_injection(engine)
+        return self._fault_injection(engine, body)
 
     async def _handshake(self, engine: RemoteEngine) -> str:
         deadline = asyncio.get_running_loop().time() + engine.entry.timeout_ms / 1000
@@ -72,7 +72,7 @@ class AdminActions:
             raise BackendUnavailable(message, retryable=True) from None
         return f"it is {advertisement.server['name']} {advertisement.server['version']}"[:200]
 
-    def _drill(self, engine: RemoteEngine, body: dict[str, Any]) -> str:
+    def _fault_injection(self, engine: RemoteEngine, body: dict[str, Any]) -> str:
         if not self._state.settings.admin.drills:
             raise Unauthorized("drills are switched off; set admin.drills to true")
         kind = body.get("kind")
@@ -80,15 +80,15 @@ class AdminActions:
             refuse_value("kind", f"one of {', '.join(KINDS)}", kind)
         seconds = _number(body, "seconds", MOST_SECONDS, 30)
         delay = _number(body, "delayMs", MOST_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
-        self._end_drill(engine)
+        self._end_fault_injection(engine)
         self.drills[engine.id] = FaultInjection(engine, kind, delay, seconds)
         return f"a drill has begun: {kind}, for {seconds:g} s"
 
-    def _end_drill(self, engine: RemoteEngine) -> str:
-        drill = self.drills.pop(engine.id, None)
-        if drill is None or not drill.on:
+    def _end_fault_injection(self, engine: RemoteEngine) -> str:
+        fault_injection = self.drills.pop(engine.id, None)
+        if fault_injection is None or not fault_injection.on:
             return "no drill was on"
-        drill.end()
+        fault_injection.end()
         return "the drill is over"
 
     def _engine(self, engine_id: Any) -> RemoteEngine:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api.auth.authentication import Authenticator
-from app.api.reload import Reload
 from app.api.gateway_state import GatewayState
-from app.engines.fault_injection import FaultInjection
+from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
+from app.engines.fault_injection import FaultInjection
 from app.federation.tenants import tenant_of
 from app.settings.provenance import effective
 from app.telemetry.overlap import Agreement
-from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingSummary, RollingStatistics
+from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, RollingSummary
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
     """Every engine, the merged advertisement, and how long a window is."""
     engines = state.engines
-    windows = state.witness.windows
+    windows = state.instrumentation.windows
     windows.forget([engine.id for engine in engines.engines])
     return {
         "engines": [
@@ -37,7 +37,9 @@ def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> J
     }
 
 
-def engine_view(engine: RemoteEngine, windows: RollingStatistics, off: bool, drill: FaultInjection | None) -> Json:
+def engine_view(
+    engine: RemoteEngine, windows: RollingStatistics, off: bool, fault_injection: FaultInjection | None
+) -> Json:
     """One engine as this process knows it."""
     entry, advertisement = engine.entry, engine.advertisement
     return {
@@ -53,15 +55,17 @@ def engine_view(engine: RemoteEngine, windows: RollingStatistics, off: bool, dri
         "required": entry.required,
         "timeoutMs": entry.timeout_ms,
         "latencyMs": None if engine.last_latency_ms is None else round(engine.last_latency_ms, 2),
-        **guards_view(engine),
+        **policies_view(engine),
         "window": window_view(engine.id, windows),
         "lastFault": _last_fault(engine.id, windows),
         "stderr": engine.stderr_tail,
-        "drill": _drill(drill) if drill is not None and drill.on and drill.engine is engine else None,
+        "drill": _fault_injection(fault_injection)
+        if fault_injection is not None and fault_injection.on and fault_injection.engine is engine
+        else None,
     }
 
 
-def guards_view(engine: RemoteEngine) -> Json:
+def policies_view(engine: RemoteEngine) -> Json:
     """What keeps calls from the engine, or from one of its replicas."""
     standing, retry_in = engine.state(), engine.retry_in()
     return {
@@ -147,6 +151,6 @@ def _last_fault(engine_id: str, windows: RollingStatistics) -> Json | None:
     return {"kind": fault.kind, "detail": fault.detail, "agoMs": round((windows.clock() - fault.at) * 1000)}
 
 
-def _drill(drill: FaultInjection) -> Json:
-    left = max(0.0, drill.ends - asyncio.get_running_loop().time())
-    return {"kind": drill.kind, "delayMs": round(drill.delay * 1000), "leftMs": round(left * 1000)}
+def _fault_injection(fault_injection: FaultInjection) -> Json:
+    left = max(0.0, fault_injection.ends - asyncio.get_running_loop().time())
+    return {"kind": fault_injection.kind, "delayMs": round(fault_injection.delay * 1000), "leftMs": round(left * 1000)}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 
-from app.mcp.protected_resource import METADATA, PATH
-from app.api.rpc_path import BASE, ENGINES
 from app.api.responses import Asgi, Receive, Scope
+from app.api.rpc_path import BASE, ENGINES
 from app.api.streaming import Send
+from app.mcp.protected_resource import METADATA, PATH
 
 ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
 """Headers that scripts may send beside those that every script may."""

@@ -9,15 +9,15 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from app.api.single_engine import SingleEngineMethods
-from app.api.methods import RpcMethods, deadline_seconds
 from app.api.audit_log import AuditLog, known
-from app.api.caller import Caller
-from app.api.running_requests import RunningRequests
-from app.api.rpc_sessions import HandshakePolicy, http_handshake
-from app.api.gateway_state import GatewayState
-from app.api.streaming import StreamProgressListener
 from app.api.auth.principal import AuthError
+from app.api.caller import Caller
+from app.api.gateway_state import GatewayState
+from app.api.methods import RpcMethods, deadline_seconds
+from app.api.rpc_sessions import HandshakePolicy, http_handshake
+from app.api.running_requests import RunningRequests
+from app.api.single_engine import SingleEngineMethods
+from app.api.streaming import StreamProgressListener
 from app.federation.progress import ProgressListener
 from app.federation.tenants import Tenant
 from app.protocol import envelope
@@ -57,7 +57,7 @@ class Dispatcher:
     def __init__(self, state: GatewayState, handshake: HandshakePolicy | None = None) -> None:
         """`handshake`: what the door in front demands, by default what the settings demand over HTTP."""
         self._state = state
-        self._handshake = handshake or http_handshake(state.settings, state.offers, state.sharing)
+        self._handshake = handshake or http_handshake(state.settings, state.offers, state.backend)
         self._log = logger()
         self._in_flight = RunningRequests()
         self._pace = AdmissionQueue()
@@ -162,7 +162,7 @@ class Dispatcher:
                 self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._witness(request, caller, audit, perf_counter() - started, len(body))
+            self._instrumentation(request, caller, audit, perf_counter() - started, len(body))
             await self._settle_hits(reservation, audit.hits, caller)
         return body
 
@@ -244,14 +244,14 @@ class Dispatcher:
                 self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._witness(request, caller, audit, perf_counter() - started, None)
+            self._instrumentation(request, caller, audit, perf_counter() - started, None)
             await self._settle_hits(reservation, audit.hits, caller)
         return result
 
     def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
         """The span of a request where traces are wished for; else engines are told what the caller said."""
         REQUEST_ID.set(caller.sent_id)
-        tracing = self._state.witness.tracing
+        tracing = self._state.instrumentation.tracing
         if tracing is None:
             OUTGOING.set(caller.trace)  # also if there is none: the task may have served another request before
             return None, caller
@@ -261,7 +261,9 @@ class Dispatcher:
         enter(span)
         return span, caller._replace(trace=span.trace)
 
-    def _witness(self, request: Request, caller: Caller, audit: AuditLog, took: float, size: int | None) -> None:
+    def _instrumentation(
+        self, request: Request, caller: Caller, audit: AuditLog, took: float, size: int | None
+    ) -> None:
         """Count and log a request that has ended; `took` in seconds."""
         metrics = self._state.metrics
         metrics.requests_in_flight.dec()
@@ -287,7 +289,7 @@ class Dispatcher:
         fault = away.fault
         self._state.metrics.error(fault.code)
         if not away.quiet:
-            who = {} if away.visit is None else {"tenant": away.visit.tenant.id, "key": away.visit.key_id}
+            who = {} if away.principal is None else {"tenant": away.principal.tenant.id, "key": away.principal.key_id}
             line = {"request_id": request_id, **who, "status": away.status, "code": fault.code}
             self._log.info("refused", **line, detail=fault.message)
         return envelope.failure(message_id, fault)

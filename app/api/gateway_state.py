@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.api.admission import Admission
-from app.api.caller import Caller
 from app.api.auth.authentication import Authenticator
+from app.api.caller import Caller
 from app.engines.registry import EngineSet
 from app.federation.capabilities import EngineOffer
 from app.federation.idempotency import Idempotency
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
@@ -33,11 +33,11 @@ class Readiness:
     It never follows engine health afterwards.
     """
 
-    __slots__ = ("_engines", "_reached", "_sharing", "draining")
+    __slots__ = ("_backend", "_engines", "_reached", "draining")
 
-    def __init__(self, engines: EngineSet, sharing: StateBackend = ALONE) -> None:
+    def __init__(self, engines: EngineSet, backend: StateBackend = ALONE) -> None:
         self._engines = engines
-        self._sharing = sharing
+        self._backend = backend
         self._reached = False
         self.draining = False
 
@@ -52,7 +52,7 @@ class Readiness:
     @property
     def degraded(self) -> bool:
         """Whether an engine is down or what gateways share not at hand; said, but no reason not to be ready."""
-        return self._sharing.degraded or not all(engine.up for engine in self._engines.engines)
+        return self._backend.degraded or not all(engine.up for engine in self._engines.engines)
 
     def __repr__(self) -> str:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
@@ -66,7 +66,7 @@ class GatewayState:
     settings: GatewaySettings
     engines: EngineSet
     membership: Membership
-    witness: RetrieveInstrumentation
+    instrumentation: RetrieveInstrumentation
     metrics: Metrics
     readiness: Readiness
     admission: Admission
@@ -79,7 +79,7 @@ class GatewayState:
     recent: RecentHits = field(default_factory=lambda: RecentHits.kept(McpSettings()))
     secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
     """Key of the names that tenants are given."""
-    sharing: StateBackend = ALONE
+    backend: StateBackend = ALONE
     """With whom it shares what outlives a request."""
 
     def offers(self, caller: Caller) -> Sequence[EngineOffer]:

@@ -12,25 +12,25 @@ from typing import Any, Protocol
 
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
-from app.federation.methods import index as indexing
-from app.federation.direct import MEMORIES
+from app.federation.broadcast import BroadcastContext
 from app.federation.calls import MethodCall, RetrieveCall
 from app.federation.capabilities import EVERY_EXTENSION, catalog_entries, info
+from app.federation.direct import MEMORIES
+from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.membership import WRITING, Members
+from app.federation.methods import index as indexing
 from app.federation.methods.embed import embed
 from app.federation.methods.extension import extend
 from app.federation.methods.feedback import feedback
-from app.federation.broadcast import BroadcastContext
 from app.federation.methods.graph import graph
-from app.federation.membership import WRITING, Members
 from app.federation.methods.memory import memory_build, memory_recall
+from app.federation.methods.rerank import rerank
+from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
 from app.federation.request_options import asked_engines
-from app.federation.methods.rerank import rerank
 from app.federation.retrieve import retrieve
 from app.federation.sessions import scoped, scoped_key
-from app.federation.methods.transform import transform
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.envelope import check_params
 from app.protocol.errors import (
     BackendUnavailable,
@@ -84,7 +84,7 @@ GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
 )
 """The methods that several engines answer together, and how; `retrieve` is a story of its own."""
 
-TELLING = frozenset({"graph", "memory/recall"})
+REPORTER = frozenset({"graph", "memory/recall"})
 """Of these, which tell how they come along."""
 
 Accepted = tuple[CallMeta, float, float, str, int, Params]
@@ -123,7 +123,7 @@ class RpcMethods:
         self._plain |= gathering
         self.streamed: Mapping[str, StreamedAnswer] = {
             "retrieve": self._retrieve,
-            **{method: gathering[method] for method in TELLING},
+            **{method: gathering[method] for method in REPORTER},
         }
         """The methods that can tell how they come along."""
 
@@ -157,7 +157,7 @@ class RpcMethods:
             call = await self.call(method, params, caller)
 
             async def asked() -> Params:
-                return await self._holding(call.deadline, answer(call, members, state.settings, state.witness))
+                return await self._holding(call.deadline, answer(call, members, state.settings, state.instrumentation))
 
             return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
 
@@ -172,8 +172,8 @@ class RpcMethods:
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
-            errand = BroadcastContext(call, members, state.settings, state.witness, stream)
-            return await self._holding(call.deadline, answer(errand, pages))
+            context = BroadcastContext(call, members, state.settings, state.instrumentation, stream)
+            return await self._holding(call.deadline, answer(context, pages))
 
         return gathered
 
@@ -264,7 +264,7 @@ class RpcMethods:
             _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
-        answer = retrieve(call, members, state.settings, state.witness, stream, state.pages)
+        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages)
         return await self._holding(call.deadline, answer)
 
     async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from fastapi import Request
 
-from app.api.gateway_state import GatewayState
 from app.api.auth.principal import AuthError
+from app.api.gateway_state import GatewayState
 from app.federation.tenants import Tenant
 from app.protocol import envelope
 from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError, Unauthorized
@@ -51,12 +51,14 @@ async def let_in(request: Request, state: GatewayState) -> Operator:
         raise OperatorRefused(403, Unauthorized("another site's page may not use the operator's doors"))
     if state.guard is not None:
         try:
-            visit = await state.guard.admin(request.scope)
+            principal = await state.guard.admin(request.scope)
         except AuthError as away:
             raise kept_out(away) from None
-        return Operator(visit.tenant, visit.key_id, address)
+        return Operator(principal.tenant, principal.key_id, address)
     if not (_is_loopback(address) and _names_loopback(request.headers.get("host", ""))):
-        raise OperatorRefused(403, Unauthorized(f"without credentials the operator's doors open to this machine only; {REMEDY}"))
+        raise OperatorRefused(
+            403, Unauthorized(f"without credentials the operator's doors open to this machine only; {REMEDY}")
+        )
     # nginx without any setting adds no header; it asks with HTTP/1.0, which no browser and no tool of an operator does.
     if request.scope.get("http_version") == "1.0" or any(name.startswith(PASSED_ON) for name in request.headers):
         raise OperatorRefused(403, Unauthorized(f"through a proxy the operator's doors need credentials; {REMEDY}"))

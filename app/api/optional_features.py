@@ -48,7 +48,7 @@ def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]
     return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version, lost)
 
 
-def bearers(settings: GatewaySettings) -> TokenVerifier | None:
+def token_verifier(settings: GatewaySettings) -> TokenVerifier | None:
     """What verifies tokens, if any are accepted."""
     if "jwt" not in settings.auth.mode:
         return None

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from app.api.admin import refusal
-from app.api.operator_access import LOOKING
-from app.api.gateway_state import GatewayState, Readiness
 from app.api.auth.principal import AuthError
+from app.api.gateway_state import GatewayState, Readiness
+from app.api.operator_access import LOOKING
 from app.protocol import envelope
 from app.telemetry.metrics import Metrics
 

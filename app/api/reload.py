@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
-from app.protocol.errors import LEG_KINDS
+from app.protocol.errors import CALL_KINDS
 from app.settings.field_errors import SettingsError
+from app.settings.file_watch import Watch
 from app.settings.schema import EngineEntry, GatewaySettings, twins
 from app.settings.sources import LoadedSettings
-from app.settings.file_watch import Watch
 from app.telemetry.logs import logger
 
 SETTLE_SECONDS = 0.2
@@ -114,7 +114,7 @@ class Reload:
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
         state.metrics.forget_engines(change.left)
-        state.metrics.declare_engines(change.joined, LEG_KINDS)
+        state.metrics.declare_engines(change.joined, CALL_KINDS)
         for engine in state.engines.engines:
             if engine.id in change.joined or engine.id in change.changed:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])

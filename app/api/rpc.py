@@ -12,17 +12,17 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from app.api.caller import Caller, arrival_of
-from app.api.running_requests import RunningRequest
-from app.api.dispatch import Dispatcher
 from app.api.auth.authentication import Authenticator
-from app.api.disconnects import DisconnectWatcher, ClientDisconnected, part, unless_hung_up
 from app.api.auth.client_address import ClientAddress
-from app.api.rpc_path import BASE, RpcPath, place_of
-from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
-from app.api.gateway_state import GatewayState
-from app.api.streaming import EventStream, Send
 from app.api.auth.principal import AuthError, Principal
+from app.api.caller import Caller, arrival_of
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
+from app.api.dispatch import Dispatcher
+from app.api.gateway_state import GatewayState
+from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
+from app.api.rpc_path import BASE, RpcPath, place_of
+from app.api.running_requests import RunningRequest
+from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
 from app.protocol.errors import (
     BackendUnavailable,
@@ -75,7 +75,7 @@ class AdmittedRequest(NamedTuple):
     """A caller that was let in, at work."""
 
     guard: Authenticator
-    visit: Principal
+    principal: Principal
     running: RunningRequest
 
 
@@ -171,24 +171,24 @@ class RpcEndpoint:
         place, head, send = request.place, request.head, request.send
         request_id = head.request_id
         try:
-            visit = await guard.identify(scope)
+            principal = await guard.identify(scope)
         except AuthError as away:
             request.message = None if away.quiet else await self._peek(request.receive)
             await self._turn_away(away, request)
             return
-        if place.engine is not None and not self._dispatcher.knows(place.engine, visit.tenant):
+        if place.engine is not None and not self._dispatcher.knows(place.engine, principal.tenant):
             await self._refuse_engine(send, place.engine, request_id)
             return
-        running = guard.enter(visit)
-        address = visit.owner.address
-        request.admitted = AdmittedRequest(guard, visit, running)
+        running = guard.enter(principal)
+        address = principal.owner.address
+        request.admitted = AdmittedRequest(guard, principal, running)
         request.caller = Caller(
             request_id,
             head.session,
             place.engine,
             address,
-            visit.tenant,
-            visit.key_id,
+            principal.tenant,
+            principal.key_id,
             request.arrived,
             head.trace,
             sent_id=head.sent_id,
@@ -201,7 +201,7 @@ class RpcEndpoint:
             with suppress(RuntimeError):  # part of an answer may be on its way
                 await self._turn_away(AuthError(401, REVOKED, CHALLENGE), request)
         finally:
-            guard.leave(visit, running)
+            guard.leave(principal, running)
 
     async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
@@ -240,7 +240,7 @@ class RpcEndpoint:
         try:
             message = request.message = envelope.read_body(body)
             if request.admitted is not None:
-                await request.admitted.guard.spend(request.admitted.visit, message)
+                await request.admitted.guard.spend(request.admitted.principal, message)
             if type(message) is dict and "method" in message:
                 watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):

@@ -238,23 +238,23 @@ def log_level_of(params: Mapping[str, Any]) -> str | None:
     return None if wanted is None or wanted is False else DEFAULT_LOG_LEVEL
 
 
-def http_handshake(settings: GatewaySettings, offers: Offers, sharing: StateBackend = ALONE) -> HandshakePolicy | None:
+def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBackend = ALONE) -> HandshakePolicy | None:
     """What the settings demand over HTTP; None where every request counts as initialized."""
     if settings.server.handshake == "optional":
         return None
     most = 2 * settings.state.max_sessions  # each is found by its token and by its address
     seconds = settings.state.session_ttl_seconds
     # A session outlives a change of the registry: that is when it matters what it began with.
-    store = sharing.store("handshakes", MemoryStore(most, most), lasting=True)
-    sets = session_sets(settings, sharing)
+    store = backend.store("handshakes", MemoryStore(most, most), permanent=True)
+    sets = session_sets(settings, backend)
     return HandshakePolicy(CallerSessions(store, sets, seconds), sets, offers)
 
 
-def session_sets(settings: GatewaySettings, sharing: StateBackend = ALONE) -> SessionSets:
+def session_sets(settings: GatewaySettings, backend: StateBackend = ALONE) -> SessionSets:
     """Where the engines of sessions are kept: no more sets than sessions."""
     most = settings.state.max_sessions
     kept = MemoryStore(most, most * SET_ENGINES)
-    store = sharing.store("session-engines", kept, constant=True, lasting=True)
+    store = backend.store("session-engines", kept, constant=True, permanent=True)
     return SessionSets(store, settings.state.session_ttl_seconds)
 
 

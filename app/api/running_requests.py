@@ -52,7 +52,7 @@ class RunningRequests:
         """Call off the session's request with this id, and say how many there were; unknown ids are ignored."""
         found = self._running.get((session, message_id), ())
         for running in found:
-            running.strike()
+            running.expire()
         return len(found)
 
     def cancel_only(self, scope: str, message_id: MessageId) -> int:

@@ -69,26 +69,26 @@ class SendQueue:
 class LineReader:
     """How the caller of a pipe hears of its request while that is under way (RCP §9, §17). Satisfies `Told`."""
 
-    __slots__ = ("_outbox",)
+    __slots__ = ("_send_queue",)
 
     logs_alone = True
 
-    def __init__(self, outbox: SendQueue) -> None:
-        self._outbox = outbox
+    def __init__(self, send_queue: SendQueue) -> None:
+        self._send_queue = send_queue
 
     @property
     def ready(self) -> bool:
         """Whether the caller has read everything so far."""
-        return not self._outbox.unsent
+        return not self._send_queue.unsent
 
     def open(self) -> None:
         """A pipe is always open."""
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """A progress, unless it was not asked for, or the caller does not even read what it has."""
-        if progress["progressToken"] is not None and not self._outbox.full:
-            self._outbox.put(progress_message(progress))
+        if progress["progressToken"] is not None and not self._send_queue.full:
+            self._send_queue.put(progress_message(progress))
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line for the caller's log."""
-        self._outbox.put(envelope.encode_notification(LOG, line))
+        self._send_queue.put(envelope.encode_notification(LOG, line))

@@ -7,13 +7,13 @@ framing, and how an engine is asked.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.api.methods import WRITTEN, Params, negotiated
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
+from app.api.methods import WRITTEN, Params, negotiated
 from app.api.streaming import StreamProgressListener
 from app.engines.engine import RemoteEngine
-from app.federation.direct import ask_alone
 from app.federation.calls import MethodCall
+from app.federation.direct import ask_alone
 from app.federation.membership import WRITING
 from app.federation.tenants import Tenant
 from app.protocol.advertisement import Advertisement
@@ -43,7 +43,9 @@ class SingleEngineMethods:
                     return engine
         raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
 
-    async def answer(self, method: str, params: Params, caller: Caller, stream: StreamProgressListener | None = None) -> Params:
+    async def answer(
+        self, method: str, params: Params, caller: Caller, stream: StreamProgressListener | None = None
+    ) -> Params:
         """The result of `method` at the engine that the caller speaks to. Raises RcpError."""
         engine = self.engine(caller.engine or "", caller.tenant)
         if engine.id in self._state.engines.switched_off:
@@ -64,7 +66,7 @@ class SingleEngineMethods:
         members = state.membership.current(caller.tenant)
 
         async def asked() -> Params:
-            return await ask_alone(call, engine, members, state.settings, state.witness)
+            return await ask_alone(call, engine, members, state.settings, state.instrumentation)
 
         return await state.idempotency.once(call, asked, engine.id) if method in WRITTEN else await asked()
 

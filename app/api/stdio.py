@@ -13,9 +13,9 @@ from typing import Any
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
+from app.api.gateway_state import GatewayState
 from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
 from app.api.send_queue import LineReader, SendQueue, Write
-from app.api.gateway_state import GatewayState
 from app.engines.line_splitter import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, PayloadTooLarge, RcpError
@@ -44,8 +44,8 @@ class StdioEndpoint:
         self._read = read
         self._settle = settled
         self._room = asyncio.Event()
-        self._outbox = SendQueue(write, self._room.set)
-        self._ear = LineReader(self._outbox)
+        self._send_queue = SendQueue(write, self._room.set)
+        self._ear = LineReader(self._send_queue)
         self._under_way: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
         self._settled: asyncio.Task[None] | None = None
@@ -57,14 +57,14 @@ class StdioEndpoint:
         loop = asyncio.get_running_loop()
         self._settled = loop.create_task(self._until_settled())
         self._reading = loop.create_task(self._take_lines())
-        writing = loop.create_task(self._outbox.run())
+        writing = loop.create_task(self._send_queue.run())
         writing.add_done_callback(self._written)
         parts = (self._settled, self._reading, writing)
         try:
             await asyncio.wait([self._reading])
             while self._under_way:
                 await asyncio.wait(self._under_way)
-            self._outbox.close()
+            self._send_queue.close()
             await asyncio.wait([writing], timeout=LAST_WORDS if self._stopping else None)
         finally:
             for part in parts:
@@ -102,18 +102,18 @@ class StdioEndpoint:
 
     async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
         """Begin to answer one line, as soon as there is room for it; it was read at `arrived` (event-loop seconds)."""
-        while len(self._under_way) >= MAX_UNDER_WAY or self._outbox.full:
+        while len(self._under_way) >= MAX_UNDER_WAY or self._send_queue.full:
             self._room.clear()
             await self._room.wait()
         request_id = next(self._request_ids)
         if isinstance(line, OversizedLine):
             fault = PayloadTooLarge(f"a line may be at most {self._limit} bytes long", field="body")
-            self._outbox.put(self._dispatcher.refused(fault, request_id, None, line.id))
+            self._send_queue.put(self._dispatcher.refused(fault, request_id, None, line.id))
         elif line.strip():
             try:
                 message = envelope.read_body(bytes(line))
             except RcpError as fault:
-                self._outbox.put(self._dispatcher.refused(fault, request_id, None))
+                self._send_queue.put(self._dispatcher.refused(fault, request_id, None))
             else:
                 caller = Caller(request_id, SESSION, since=arrived)
                 task = asyncio.get_running_loop().create_task(self._answer(message, caller))
@@ -132,7 +132,7 @@ class StdioEndpoint:
         except asyncio.CancelledError:
             answer = _last_words(message)
         if answer is not None:
-            self._outbox.put(answer)
+            self._send_queue.put(answer)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -145,7 +145,7 @@ class StdioEndpoint:
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping else "reading" if self._reading else "not begun"
-        return f"<StdioDoor {state}, {len(self._under_way)} under way, {self._outbox!r}, {self._splitter!r}>"
+        return f"<StdioDoor {state}, {len(self._under_way)} under way, {self._send_queue!r}, {self._splitter!r}>"
 
 
 def _needs_engines(message: Any) -> bool:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.failures import explain
 from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.cli.failures import explain
 from app.cli.gateway_client import trust, unreachable
-from app.evaluation.runs import counted
 from app.cli.terminal import answers, harmless, one_line
+from app.evaluation.runs import counted
 
 if TYPE_CHECKING:
     from app.settings.schema import EngineEntry, EnginesSettings, GatewaySettings

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import gateway_client
-from app.evaluation.fusion_search import FusionParameters
 from app.cli.failures import Failure
+from app.evaluation.fusion_search import FusionParameters
 from app.fusion.ranked_lists import FusionConfig, Reading
 
 DEFAULTS = FusionConfig()

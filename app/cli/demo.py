@@ -175,7 +175,9 @@ def _await_the_new(url: str, console: "Console") -> None:
 
     One that was up and has ended since is not waited for.
     """
-    new = {entry["id"] for entry in gateway_client.engines(url, 5.0) if not entry.get("up") and not entry.get("version")}
+    new = {
+        entry["id"] for entry in gateway_client.engines(url, 5.0) if not entry.get("up") and not entry.get("version")
+    }
     new &= set(ENGINES)
     if new:
         console.print(f"waiting for {', '.join(sorted(new))}, which it is still starting")

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.evaluation import measures
-from app.cli.run_collection import RunQuery, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
-from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
 from app.cli.gateway_client import DEFAULT_URL, CaFileOption, UrlOption
-from app.evaluation.runs import Run
+from app.cli.run_collection import ConcurrencyOption, EnginesOption, RunQuery, TimeoutOption, engines_of, fetch_runs
 from app.cli.score_tables import Difference, Row, differences_table, systems_table
 from app.cli.terminal import answers, asides, harmless_json, one_line
+from app.evaluation import measures
+from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.evaluation.runs import Run
 
 
 @dataclass(frozen=True, slots=True)

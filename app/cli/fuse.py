@@ -52,7 +52,7 @@ def fuse_lines() -> None:
 
     if sys.stdin.isatty():
         typer.echo("reading JSON lines from the terminal; Ctrl-D ends", err=True)
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    source, log_writer = sys.stdin.buffer, sys.stdout.buffer
     faulty = False
     for number, line in enumerate(source, 1):
         if number == 1:
@@ -66,8 +66,8 @@ def fuse_lines() -> None:
             answer = _failed(answer, "the hits' meta is nested too deeply; flatten it", number, "engines")
             written = dumps(answer)
         faulty = faulty or "error" in answer
-        sink.write(written + b"\n")
-        sink.flush()
+        log_writer.write(written + b"\n")
+        log_writer.flush()
     if faulty:
         raise typer.Exit(1)
 

@@ -38,7 +38,7 @@ def query(
 ) -> None:
     """Ask a running gateway and print the fused hits."""
     text = " ".join(words)
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
+    if any("\ud800" <= engine_request <= "\udfff" for engine_request in text):
         raise typer.BadParameter("is not UTF-8", param_hint="TEXT")
     params: dict[str, Any] = {"query": text, "k": k, "_meta": {"deadlineMs": max(1, int(timeout * 1000))}}
     if mode is not None:

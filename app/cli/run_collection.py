@@ -14,10 +14,10 @@ import typer
 
 from app.cli import gateway_client
 from app.cli.failures import Failure
-from app.evaluation.judged_queries import Query
-from app.evaluation.runs import Run, degraded_of, read_hits
 from app.cli.score_tables import progress_bar
 from app.cli.terminal import one_line
+from app.evaluation.judged_queries import Query
+from app.evaluation.runs import Run, degraded_of, read_hits
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.failures import Failure
 from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.cli.failures import Failure
 
 
 def register(app: typer.Typer) -> None:

@@ -11,17 +11,17 @@ from typing import Annotated
 
 import typer
 
-from app.evaluation import measures
-from app.cli.tuning_report import report_of, show_tuning
-from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
-from app.cli.failures import Failure
-from app.cli.run_collection import RunQuery, ConcurrencyOption, EnginesOption, TimeoutOption, engines_of, fetch_runs
-from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
 from app.cli.current_fusion import CurrentFusion, ask_gateway, read_files
+from app.cli.failures import Failure
 from app.cli.gateway_client import DEFAULT_URL, CaFileOption, UrlOption
-from app.evaluation.runs import Run, counted
+from app.cli.run_collection import ConcurrencyOption, EnginesOption, RunQuery, TimeoutOption, engines_of, fetch_runs
 from app.cli.score_tables import progress_bar
 from app.cli.terminal import answers, asides, harmless_json, one_line
+from app.cli.tuning_report import report_of, show_tuning
+from app.evaluation import measures
+from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
+from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.evaluation.runs import Run, counted
 from app.evaluation.tuning import LEAST_QUERIES, Tuning, tune_pool
 
 DEPTH = 50

@@ -6,9 +6,9 @@ It decides how the outcome is told, to people and to programs. It refuses to kno
 import json
 from typing import TYPE_CHECKING, Any
 
+from app.cli.score_tables import change_table, number, p_told
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters
-from app.cli.score_tables import change_table, number, p_told
 from app.evaluation.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from app.conformance.reply import Json, ServerReply, brief, is_number, same
 from app.conformance.subject import Subject, ids_of
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 NOT_FOUND = -32015
 INVALID_PARAMS = -32602
@@ -35,7 +35,7 @@ async def no_repeats(subject: Subject) -> None:
             raise Departure("a cursor came back after it had been used")
         cursors.append(cursor)
     if len(cursors) == 1:
-        raise Moot(f"the question '{subject.wishes.query}' has one page only; give one that has more with --query")
+        raise Skipped(f"the question '{subject.wishes.query}' has one page only; give one that has more with --query")
 
 
 @_check("pages.no-gaps", "L2", "10", "retrieve", "pagination", rule="SHOULD")
@@ -45,7 +45,7 @@ async def no_gaps(subject: Subject) -> None:
     first = await subject.retrieve(k=SIZE)
     cursor = first.get("nextCursor")
     if len(whole) <= SIZE:
-        raise Moot(f"the question '{subject.wishes.query}' has one page only; give one that has more with --query")
+        raise Skipped(f"the question '{subject.wishes.query}' has one page only; give one that has more with --query")
     if not isinstance(cursor, str):
         raise Departure(f"there are more than {SIZE} hits, and the first page of {SIZE} has no nextCursor")
     found = ids_of(first) + ids_of(await subject.retrieve(k=SIZE, cursor=cursor))
@@ -81,7 +81,7 @@ async def progress(subject: Subject) -> None:
             if not is_number(params.get("progress")) or not 0 <= params["progress"] <= 1:
                 raise Departure(f"progress lies in [0,1], and is {brief(params.get('progress'))}")
     if not told:
-        raise Moot("the server told no progress, as it may; nothing is proved of its streaming")
+        raise Skipped("the server told no progress, as it may; nothing is proved of its streaming")
 
 
 @_check("stream.same-answer", "L2", "9", "retrieve", "streaming", rule="SHOULD")

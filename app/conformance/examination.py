@@ -7,23 +7,36 @@ becomes its failure, since the server has sent it.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from app.conformance import proof
-from app.conformance import delivery_checks
-from app.conformance import filter_checks
-from app.conformance import framing_checks
-from app.conformance import gating_checks
-from app.conformance import handshake_checks
-from app.conformance import hit_checks
-from app.conformance import lifetime_checks
-from app.conformance import method_checks
-from app.conformance import option_checks
-from app.conformance import vector_checks
+from app.conformance import (
+    delivery_checks,
+    filter_checks,
+    framing_checks,
+    gating_checks,
+    handshake_checks,
+    hit_checks,
+    lifetime_checks,
+    method_checks,
+    option_checks,
+    proof,
+    vector_checks,
+)
 from app.conformance.peer import Peer, PeerGone
-from app.conformance.subject import Subject, QueryOptions
-from app.conformance.verdict import Check, Departure, Finding, Moot, Report, Tolerated, Verdict
+from app.conformance.subject import QueryOptions, Subject
+from app.conformance.verdict import Check, Departure, Finding, Report, Skipped, Tolerated, Verdict
 
-ROOMS = (handshake_checks, framing_checks, gating_checks, hit_checks, option_checks, filter_checks, delivery_checks, vector_checks, method_checks, lifetime_checks)
-CHECKS: tuple[Check, ...] = tuple(check for room in ROOMS for check in room.suite.checks)
+PACKAGES = (
+    handshake_checks,
+    framing_checks,
+    gating_checks,
+    hit_checks,
+    option_checks,
+    filter_checks,
+    delivery_checks,
+    vector_checks,
+    method_checks,
+    lifetime_checks,
+)
+CHECKS: tuple[Check, ...] = tuple(check for room in PACKAGES for check in room.suite.checks)
 """All of them, in the order in which they are run."""
 
 PATIENCE = 3
@@ -104,7 +117,7 @@ class Examination:
         try:
             async with asyncio.timeout(self._timeout):
                 await check.run(self.subject)
-        except Moot as moot:
+        except Skipped as moot:
             finding = Finding(check, Verdict.SKIP, str(moot))
         except Tolerated as departure:
             finding = Finding(check, Verdict.WARN, str(departure))

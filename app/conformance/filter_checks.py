@@ -10,7 +10,7 @@ from app.conformance.gating_checks import data_of
 from app.conformance.reply import Json, brief
 from app.conformance.subject import Subject, ids_of
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 INVALID_PARAMS = -32602
 OPTION_UNSUPPORTED = -32005
@@ -38,7 +38,7 @@ async def every_field(subject: Subject) -> None:
             await _filtered(subject, {"field": name, "op": "eq", "value": SAMPLES[kind]})
             asked += 1
     if not asked:
-        raise Moot("no field is advertised that can be compared")
+        raise Skipped("no field is advertised that can be compared")
 
 
 @_check("filter.operators", "L1", "8", "retrieve", "filter")
@@ -80,7 +80,7 @@ async def contained(subject: Subject) -> None:
 @_check("filter.not", "L1", "8", "retrieve", "filter")
 async def negated(subject: Subject) -> None:
     """`not` lets through nothing that its inner filter would."""
-    hit, name, value = await _witness(subject)
+    hit, name, value = await _instrumentation(subject)
     tree = {"not": {"field": name, "op": "eq", "value": value}}
     if hit["id"] in ids_of(await _filtered(subject, tree)):
         raise Departure(f"the filter {brief(tree)} let through a hit whose '{name}' is {brief(value)}")
@@ -89,7 +89,7 @@ async def negated(subject: Subject) -> None:
 @_check("filter.and", "L1", "8", "retrieve", "filter")
 async def both(subject: Subject) -> None:
     """`and` wants all of its filters."""
-    _, name, value = await _witness(subject)
+    _, name, value = await _instrumentation(subject)
     leaf = {"field": name, "op": "eq", "value": value}
     if (await _filtered(subject, {"and": [leaf, {"not": leaf}]}))["hits"]:
         raise Departure(f"a filter and its own opposite, joined by 'and', let a hit through: {brief(leaf)}")
@@ -98,7 +98,7 @@ async def both(subject: Subject) -> None:
 @_check("filter.or", "L1", "8", "retrieve", "filter")
 async def either(subject: Subject) -> None:
     """`or` wants one of its filters."""
-    hit, name, value = await _witness(subject)
+    hit, name, value = await _instrumentation(subject)
     leaf = {"field": name, "op": "eq", "value": value}
     if hit["id"] not in ids_of(await _filtered(subject, {"or": [leaf, {"not": leaf}]})):
         raise Departure(f"a filter and its own opposite, joined by 'or', kept a hit back: {brief(leaf)}")
@@ -135,7 +135,7 @@ async def unoffered_operator(subject: Subject) -> None:
                 *(() if fits else (INVALID_PARAMS,)),
             )
             return
-    raise Moot("every operator is advertised")
+    raise Skipped("every operator is advertised")
 
 
 @_check("filter.unknown-operator", "L1", "8", "retrieve", "filter")
@@ -166,7 +166,7 @@ async def value_shape(subject: Subject) -> None:
 async def not_offered(subject: Subject) -> None:
     """A server without filters refuses one: an answer without it would be a wrong one."""
     if subject.offers("filter"):
-        raise Moot("filters are advertised")
+        raise Skipped("filters are advertised")
     await _refused(subject, {"field": "a", "op": "eq", "value": "b"}, OPTION_UNSUPPORTED, INVALID_PARAMS)
 
 
@@ -184,17 +184,17 @@ def _allowed(subject: Subject, operator: str) -> bool:
     return operator in listed if isinstance(listed, list) else True
 
 
-async def _witness(subject: Subject) -> tuple[Json, str, Any]:
+async def _instrumentation(subject: Subject) -> tuple[Json, str, Any]:
     """A hit of the sample question, a field by which it can be told, and its value there. Raises Moot."""
     known = [name for name, kind in fields(subject).items() if kind not in ("geo", "text", "date")]
     if not _allowed(subject, "eq"):
-        raise Moot("the operator eq is not advertised")
+        raise Skipped("the operator eq is not advertised")
     for hit in await subject.hits():
         meta = hit.get("meta") or {}
         for name in known:
             if isinstance(meta.get(name), str | int | float):
                 return hit, name, meta[name]
-    raise Moot("no hit of the sample question carries a field in its meta that can be filtered on")
+    raise Skipped("no hit of the sample question carries a field in its meta that can be filtered on")
 
 
 async def _means(
@@ -202,8 +202,8 @@ async def _means(
 ) -> None:
     """See what a filter lets through. `keeps`: whether the hit that lent its value must be among it."""
     if not _allowed(subject, operator):
-        raise Moot(f"the operator {operator} is not advertised")
-    hit, name, value = await _witness(subject)
+        raise Skipped(f"the operator {operator} is not advertised")
+    hit, name, value = await _instrumentation(subject)
     tree = {"field": name, "op": operator, "value": given(value)}
     result = await _filtered(subject, tree)
     for found in result["hits"]:

@@ -10,7 +10,7 @@ from typing import Any
 from app.conformance.reply import Json, brief, parsed, same, told
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -115,12 +115,12 @@ async def compact(subject: Subject) -> None:
     """A message without `jsonrpc` and `id` may be accepted, and is then answered with the id null."""
     reply = await subject.send({"method": "ping", "params": {"nonce": "n"}})
     if not reply.body.strip() or reply.status != 200:
-        raise Moot("the compact envelope is not accepted, as a server may choose")
+        raise Skipped("the compact envelope is not accepted, as a server may choose")
     response = reply.response()
     if response["id"] is not None:
         raise Departure(f"the compact envelope has no id, and the response has {brief(response['id'])}")
     if "error" in response:
-        raise Moot("the compact envelope is refused, as a server may choose")
+        raise Skipped("the compact envelope is refused, as a server may choose")
 
 
 @_check("framing.notification", "L0", "4.5")

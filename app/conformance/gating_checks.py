@@ -8,7 +8,7 @@ from types import MappingProxyType
 from app.conformance.reply import Json, brief, told
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 UNKNOWN_METHOD = -32004
 CAPABILITY_MISSING = -32003
@@ -50,7 +50,7 @@ async def missing(subject: Subject) -> None:
     """A method whose capability is not advertised is -32003, even if its params are bad as well."""
     lacking = [method for method, capability in GATES.items() if not subject.offers(capability)]
     if not lacking:
-        raise Moot("every capability is advertised")
+        raise Skipped("every capability is advertised")
     for method in lacking:
         await subject.refusal(method, {"k": "three", "ids": [], "documents": []}, CAPABILITY_MISSING)
 
@@ -78,7 +78,7 @@ async def funnel(subject: Subject) -> None:
 async def funnel_rerank(subject: Subject) -> None:
     """A `rerank.topN` below `k` is -32602, whatever else may be said of it."""
     if not subject.offer("retrieve").get("rerankBuiltin"):
-        raise Moot("retrieve.rerankBuiltin is not advertised")
+        raise Skipped("retrieve.rerankBuiltin is not advertised")
     method = (subject.offered("rerank", "methods") or ["cross-encoder"])[0]
     params = {"query": subject.wishes.query, "k": 5, "rerank": {"method": method, "topN": 2}}
     await subject.refusal("retrieve", params, INVALID_PARAMS)
@@ -110,7 +110,7 @@ async def not_strict(subject: Subject) -> None:
     if "error" in response:
         if response["error"].get("code") != OPTION_UNSUPPORTED:
             raise Departure(f"{brief(asked)} was refused: {told(response['error'])}")
-        raise Moot("options that are not advertised are refused with strict: false as well, as a server may choose")
+        raise Skipped("options that are not advertised are refused with strict: false as well, as a server may choose")
     usage = response["result"].get("usage")
     if not (isinstance(usage, dict) and usage.get("notes")):
         raise Departure(f"'{option}' was left out, and usage.notes does not say so")
@@ -142,4 +142,4 @@ def unoffered(subject: Subject) -> tuple[Json, str]:
     for unit in ("community", "triplet", "page"):
         if units and unit not in units:
             return {"unit": unit}, "unit"
-    raise Moot("every option that could be asked for is advertised")
+    raise Skipped("every option that could be asked for is advertised")

@@ -10,7 +10,7 @@ from typing import Any
 from app.conformance.reply import Json, brief, is_integer, same, told
 from app.conformance.subject import ABSENT, HELLO, Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import LEVELS, Departure, Moot, Tolerated
+from app.conformance.verdict import LEVELS, Departure, Skipped, Tolerated
 
 NOT_INITIALIZED = -32001
 VERSION_MISMATCH = -32002
@@ -53,7 +53,7 @@ async def version(subject: Subject) -> None:
     if "result" in response:
         raise Departure("initialize with protocolVersion 0 was answered with a result instead of -32002")
     if response["error"].get("code") == INVALID_REQUEST:
-        raise Moot("somebody else has initialized this server before; restart it to have this checked")
+        raise Skipped("somebody else has initialized this server before; restart it to have this checked")
     await subject.refusal("initialize", {**HELLO, "protocolVersion": 0}, VERSION_MISMATCH)
     if not subject.stateless:
         await subject.refusal("retrieve", {"query": subject.wishes.query, "k": 1}, NOT_INITIALIZED)
@@ -85,7 +85,7 @@ async def version_min(subject: Subject) -> None:
     """A client of a later version is given the server's own."""
     response = (await subject.ask("initialize", {**HELLO, "protocolVersion": 99})).response()
     if "error" in response:
-        raise Moot("this session is initialized already, and version 1 was agreed on")
+        raise Skipped("this session is initialized already, and version 1 was agreed on")
     given = response["result"].get("protocolVersion")
     if not is_integer(given) or not 1 <= given < 99:
         raise Departure(f"a client of version 99 was given {brief(given)}")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from app.conformance.reply import Json, brief, is_integer, is_number, same, told
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 UNITS = (
     ("chunk", "passage", "document", "node", "triplet", "path", "subgraph", "community", "tree-node", "page")
@@ -76,7 +76,7 @@ async def k_clamped(subject: Subject) -> None:
     """A `k` over `maxK` is brought down to it, and not refused."""
     most = subject.offer("retrieve").get("maxK")
     if not is_integer(most):
-        raise Moot("retrieve.maxK is not advertised")
+        raise Skipped("retrieve.maxK is not advertised")
     found = len((await subject.retrieve(k=int(most) + 1))["hits"])
     if found > most:
         raise Departure(f"maxK is {most}, and {found} hits came")
@@ -142,7 +142,7 @@ async def score_floor(subject: Subject) -> None:
     """No score is below `scoreFloor`."""
     floor = subject.offer("retrieve").get("scoreFloor")
     if not is_number(floor):
-        raise Moot("retrieve.scoreFloor is not advertised")
+        raise Skipped("retrieve.scoreFloor is not advertised")
     low = [hit["score"] for hit in await subject.hits() if hit["score"] < floor]
     if low:
         raise Departure(f"scoreFloor is {floor}, and a hit has the score {low[0]}")
@@ -153,7 +153,7 @@ async def trust(subject: Subject) -> None:
     """Where a hit says how far it is to be trusted, it says so in RCP's words."""
     found = [hit["trust"] for hit in await subject.hits() if hit.get("trust") is not None]
     if not found:
-        raise Moot("no hit says anything about trust")
+        raise Skipped("no hit says anything about trust")
     for said in found:
         if not isinstance(said, dict) or said.get("level") not in TRUST:
             raise Departure(f"trust needs a 'level' out of {', '.join(TRUST)}: {brief(said)}")
@@ -180,7 +180,7 @@ async def include_vectors(subject: Subject) -> None:
     response = (await subject.ask("retrieve", asked)).response()
     result = response.get("result")
     if not isinstance(result, dict):
-        raise Moot("vectors are not given out")
+        raise Skipped("vectors are not given out")
     vectors = [hit["vector"] for hit in result.get("hits", []) if hit.get("vector") is not None]
     if result.get("hits") and not vectors:
         # An option that is not advertised may be ignored, and no capability speaks of vectors.
@@ -197,7 +197,7 @@ async def include_vectors(subject: Subject) -> None:
 async def deterministic(subject: Subject) -> None:
     """Who advertises `deterministic` gives the same hits and scores for the same question."""
     if subject.offer("retrieve").get("deterministic") is not True:
-        raise Moot("retrieve.deterministic is not advertised")
+        raise Skipped("retrieve.deterministic is not advertised")
     one, other = [(await subject.retrieve(k=10))["hits"] for _ in range(2)]
     if not same(one, other):
         raise Departure("the same question twice gave different hits")

@@ -9,7 +9,7 @@ from app.conformance.reply import Json, brief, same
 from app.conformance.stdio_peer import GRACE, StdioPeer
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 suite = Suite()
 _check = suite.check
@@ -101,5 +101,5 @@ def _ended_well(status: int | None, after: str) -> None:
 
 def _process(subject: Subject) -> StdioPeer:
     if not isinstance(subject.peer, StdioPeer):
-        raise Moot("the server is no child process")
+        raise Skipped("the server is no child process")
     return subject.peer

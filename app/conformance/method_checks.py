@@ -8,7 +8,7 @@ from uuid import uuid4
 from app.conformance.reply import Json, brief, is_integer, is_number
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 INVALID_PARAMS = -32602
 OPTION_UNSUPPORTED = -32005
@@ -39,7 +39,7 @@ async def transform_methods(subject: Subject) -> None:
     """A method that is not advertised is -32005."""
     other = next((name for name in TRANSFORMS if name not in subject.offered("transform", "methods")), None)
     if other is None:
-        raise Moot("every method is advertised")
+        raise Skipped("every method is advertised")
     await subject.refusal("query/transform", {"query": subject.wishes.query, "method": other}, OPTION_UNSUPPORTED)
 
 
@@ -65,7 +65,7 @@ async def graph_ops(subject: Subject) -> None:
     """An op that is not advertised is -32005."""
     other = next((op for op in OPS if op not in subject.offered("graph", "ops")), None)
     if other is None:
-        raise Moot("every op is advertised")
+        raise Skipped("every op is advertised")
     await subject.refusal("graph", {"op": other, "query": subject.wishes.query, "seedIds": ["a"]}, OPTION_UNSUPPORTED)
 
 
@@ -129,7 +129,7 @@ async def index(subject: Subject) -> None:
     """Documents are added under their ids and in their order, added again, deleted, and deleted again."""
     _need_write(subject)
     if subject.offer("index").get("writable") is False:
-        raise Moot("index.writable is false")
+        raise Skipped("index.writable is false")
     ids = [f"conformance-{uuid4()}" for _ in range(2)]
     documents = [{"id": document_id, "text": f"conformance probe {document_id}"} for document_id in ids]
     for _ in range(2):
@@ -178,4 +178,4 @@ def _clues(result: Json) -> None:
 
 def _need_write(subject: Subject) -> None:
     if not subject.wishes.write:
-        raise Moot("nothing may be written here; allow it with --write, best on a server made for it")
+        raise Skipped("nothing may be written here; allow it with --write, best on a server made for it")

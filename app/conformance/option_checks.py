@@ -6,7 +6,7 @@ Only what is advertised is asked for; what is refused when it is not, the gating
 from app.conformance.reply import brief, is_integer, told
 from app.conformance.subject import Subject, ids_of
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 BACKEND_UNAVAILABLE = -32010
 OPTION_UNSUPPORTED = -32005
@@ -22,7 +22,7 @@ async def modes(subject: Subject) -> None:
     """Every mode that is advertised is answered."""
     offered = subject.offered("retrieve", "modes")
     if not offered:
-        raise Moot("retrieve.modes is not advertised")
+        raise Skipped("retrieve.modes is not advertised")
     for mode in offered:
         await subject.retrieve(k=3, mode=mode)
 
@@ -32,7 +32,7 @@ async def units(subject: Subject) -> None:
     """Every unit that is advertised is answered, and by hits of no other unit."""
     offered = subject.offered("retrieve", "units")
     if not offered:
-        raise Moot("retrieve.units is not advertised")
+        raise Skipped("retrieve.units is not advertised")
     for unit in offered:
         for hit in (await subject.retrieve(k=5, unit=unit))["hits"]:
             if hit.get("unit") not in (None, unit):
@@ -57,7 +57,7 @@ async def fusion(subject: Subject) -> None:
     """Every fusion method that is advertised is answered."""
     offered = subject.offered("retrieve", "fusion")
     if not offered:
-        raise Moot("retrieve.fusion is not advertised")
+        raise Skipped("retrieve.fusion is not advertised")
     for method in offered:
         await subject.retrieve(k=3, fusion={"method": method})
 
@@ -66,7 +66,7 @@ async def fusion(subject: Subject) -> None:
 async def mmr(subject: Subject) -> None:
     """Who advertises `mmr` makes it."""
     if subject.offer("retrieve").get("mmr") is not True:
-        raise Moot("retrieve.mmr is not advertised")
+        raise Skipped("retrieve.mmr is not advertised")
     await subject.retrieve(k=3, mmr={"lambda": 0.5})
 
 
@@ -74,7 +74,7 @@ async def mmr(subject: Subject) -> None:
 async def token_budget(subject: Subject) -> None:
     """Who advertises `tokenBudget` keeps within it, serves the top hits that fit, and tells `usage.tokens`."""
     if subject.offer("retrieve").get("tokenBudget") is not True:
-        raise Moot("retrieve.tokenBudget is not advertised")
+        raise Skipped("retrieve.tokenBudget is not advertised")
     whole = ids_of(await subject.retrieve(k=5))
     for budget in (20, 200):
         result = await subject.retrieve(k=5, tokenBudget=budget)
@@ -100,7 +100,7 @@ async def seed(subject: Subject) -> None:
 async def snapshots(subject: Subject) -> None:
     """Who advertises `snapshots` tells its version, and serves that version when asked for it."""
     if subject.offer("retrieve").get("snapshots") is not True:
-        raise Moot("retrieve.snapshots is not advertised")
+        raise Skipped("retrieve.snapshots is not advertised")
     version = (await subject.retrieve(k=3)).get("indexVersion")
     if not isinstance(version, str):
         raise Departure(f"snapshots are advertised, and indexVersion is {brief(version)}")

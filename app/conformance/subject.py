@@ -11,7 +11,7 @@ from typing import Any
 
 from app.conformance.peer import Peer
 from app.conformance.reply import Json, ServerReply, brief, is_number, same, told
-from app.conformance.verdict import Departure, Moot
+from app.conformance.verdict import Departure, Skipped
 
 ABSENT: Any = object()
 """In place of params: leave the key out."""
@@ -124,7 +124,7 @@ class Subject:
         if self._sample is None:
             self._sample = (await self.retrieve(k=10))["hits"]
         if len(self._sample) < least:
-            raise Moot(
+            raise Skipped(
                 f"the question '{self.wishes.query}' has {len(self._sample)} hits and this needs {least}; "
                 "give one that has more with --query"
             )
@@ -134,7 +134,7 @@ class Subject:
         """The ids of the sample question's first `k` hits, in order. Raises Moot if they differ from time to time."""
         one, other = [ids_of(await self.retrieve(k=k)) for _ in range(2)]
         if one != other:
-            raise Moot("the same question gives other hits each time, so that two answers cannot be compared")
+            raise Skipped("the same question gives other hits each time, so that two answers cannot be compared")
         return one
 
 

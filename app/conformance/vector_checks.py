@@ -12,7 +12,7 @@ from typing import Any
 from app.conformance.reply import Json, brief, is_integer, is_number
 from app.conformance.subject import Subject
 from app.conformance.suite import Suite
-from app.conformance.verdict import Departure, Moot, Tolerated
+from app.conformance.verdict import Departure, Skipped, Tolerated
 
 INVALID_PARAMS = -32602
 OPTION_UNSUPPORTED = -32005
@@ -42,7 +42,7 @@ async def embed(subject: Subject) -> None:
 async def normalized(subject: Subject) -> None:
     """Who advertises `normalized` gives vectors of length 1."""
     if subject.offer("embed").get("normalized") is not True:
-        raise Moot("embed.normalized is not advertised")
+        raise Skipped("embed.normalized is not advertised")
     for vector in await _vectors(subject, {"inputs": TEXTS}):
         length = math.sqrt(sum(value * value for value in vector))
         if abs(length - 1) > 0.01:
@@ -67,7 +67,7 @@ async def batch_limit(subject: Subject) -> None:
     """As many texts as `batchLimit` are taken."""
     most = subject.offer("embed").get("batchLimit")
     if not is_integer(most) or most > MOST_INPUTS:
-        raise Moot(f"embed.batchLimit is not advertised, or larger than {MOST_INPUTS}")
+        raise Skipped(f"embed.batchLimit is not advertised, or larger than {MOST_INPUTS}")
     found = len(await _vectors(subject, {"inputs": ["a"] * int(most)}))
     if found != most:
         raise Departure(f"batchLimit is {most}, and as many texts gave {found} vectors")
@@ -169,7 +169,7 @@ async def order(subject: Subject) -> None:
     result = await _reranked(subject, PASSAGES)
     found, scores = result.get("order"), result.get("scores")
     if found is None:
-        raise Moot("no order is given, as a server may choose")
+        raise Skipped("no order is given, as a server may choose")
     if not isinstance(found, list) or not all(is_integer(index) and 0 <= index < len(PASSAGES) for index in found):
         raise Departure(f"'order' is a list of places in 'passages', and not {brief(found)}")
     if len(set(found)) != len(found):
@@ -203,7 +203,7 @@ async def too_many(subject: Subject) -> None:
     """More passages than `maxCandidates` are refused, and not silently cut."""
     most = subject.offer("rerank").get("maxCandidates")
     if not is_integer(most) or most > MOST_INPUTS:
-        raise Moot(f"rerank.maxCandidates is not advertised, or larger than {MOST_INPUTS}")
+        raise Skipped(f"rerank.maxCandidates is not advertised, or larger than {MOST_INPUTS}")
     passages = ["a"] * (int(most) + 1)
     params = {"query": "test", "passages": passages, "documents": passages}
     if await subject.accepts("rerank", params):

@@ -34,7 +34,7 @@ class Tolerated(Exception):
     """A departure that breaks no MUST, or one that servers on the published SDKs share: it is a warning."""
 
 
-class Moot(Exception):
+class Skipped(Exception):
     """There is nothing to check here; the text says what would have to be there."""
 
 

@@ -17,10 +17,10 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from app.demo.demo_document import DemoDocument, Found, Search
-from app.demo.library import read_library
-from app.demo.rcp_server import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
-from app.demo.query_params import DemoQuery
 from app.demo.document_store import DocumentStore
+from app.demo.library import read_library
+from app.demo.query_params import DemoQuery
+from app.demo.rcp_server import FILTER_OFFER, build_server, retrieve_offer, say, serve_http
 
 NAME = "concepts"
 CAPABILITIES = {"retrieve": retrieve_offer("dense", "cosine", max_k=200), "filter": FILTER_OFFER, "citations": {}}
@@ -35,7 +35,7 @@ class Concepts:
     """A vector per document. Scores are cosines; a document at a right angle or beyond is no answer."""
 
     def __init__(self, documents: Sequence[DemoDocument]) -> None:
-        self.shelf = DocumentStore(documents)
+        self.router = DocumentStore(documents)
         self._tfidf = TfidfVectorizer(
             sublinear_tf=True, min_df=2, max_df=0.5, max_features=MAX_FEATURES, stop_words="english"
         )
@@ -65,7 +65,7 @@ class Concepts:
         eligible = (cosines > 0) & (cosines >= (question.min_score or 0.0))
         if question.where is not None:
             allowed = np.zeros(len(cosines), dtype=bool)
-            allowed[self.shelf.places(question.where)] = True
+            allowed[self.router.places(question.where)] = True
             eligible &= allowed
         places = np.flatnonzero(eligible)
         best = places[np.argsort(-cosines[places], kind="stable")[: question.k]]
@@ -84,14 +84,14 @@ class Concepts:
 
     def _found(self, place: int, cosine: float, expressed: float) -> Found:
         confidence = max(0.0, (cosine - self.noise) / (1.0 - self.noise)) * expressed
-        return Found(self.shelf.documents[place], cosine, round(confidence, 6))
+        return Found(self.router.documents[place], cosine, round(confidence, 6))
 
     def close(self) -> None:
         """Let go of the shelf."""
-        self.shelf.close()
+        self.router.close()
 
     def __repr__(self) -> str:
-        return f"Concepts({len(self.shelf.documents)} documents, {self._vectors.shape[1]} dimensions)"
+        return f"Concepts({len(self.router.documents)} documents, {self._vectors.shape[1]} dimensions)"
 
 
 def build() -> rcp.Server:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 
 from app.demo.demo_document import DemoDocument, Found, Search
-from app.demo.query_params import DemoQuery
 from app.demo.document_store import DocumentStore
+from app.demo.query_params import DemoQuery
 
 NAME_WEIGHT = 2.0
 """How often a word of a name counts, as if the text had repeated it."""
@@ -28,8 +28,8 @@ class FullText:
     """A BM25 index. Scores are FTS5's with the sign turned: 0 is the floor and more is better."""
 
     def __init__(self, documents: Sequence[DemoDocument]) -> None:
-        self.shelf = DocumentStore(documents)
-        self._sql = self.shelf.database
+        self.router = DocumentStore(documents)
+        self._sql = self.router.database
         self._sql.execute("CREATE VIRTUAL TABLE words USING fts5(names, text, tokenize = 'porter unicode61')")
         rows = ((place, document.names, document.text) for place, document in enumerate(documents))
         self._sql.executemany("INSERT INTO words (rowid, names, text) VALUES (?, ?, ?)", rows)
@@ -52,21 +52,21 @@ class FullText:
         ).fetchall()
         most = SATURATION * sum(map(self._idf, words))
         found = [
-            Found(self.shelf.documents[place], score, min(score / most, 1.0)) for place, score in rows[: question.k]
+            Found(self.router.documents[place], score, min(score / most, 1.0)) for place, score in rows[: question.k]
         ]
         return Search(found, len(rows))
 
     def _idf(self, word: str) -> float:
         """The word's weight, as FTS5 reckons it."""
         ((holders,),) = self._sql.execute("SELECT COUNT(*) FROM words WHERE words MATCH ?", (quoted(word),))
-        return max(math.log((len(self.shelf.documents) - holders + 0.5) / (holders + 0.5)), 1e-6)
+        return max(math.log((len(self.router.documents) - holders + 0.5) / (holders + 0.5)), 1e-6)
 
     def close(self) -> None:
         """Let go of the index."""
-        self.shelf.close()
+        self.router.close()
 
     def __repr__(self) -> str:
-        return f"FullText({len(self.shelf.documents)} documents)"
+        return f"FullText({len(self.router.documents)} documents)"
 
 
 def words_of(question: str) -> list[str]:

@@ -85,7 +85,7 @@ def plain(markup: str) -> str:
 def build() -> rcp.Server:
     """Index what is installed and make the server."""
     index = FullText(read_packages(distributions()))
-    say(NAME, f"{len(index.shelf.documents)} installed distributions indexed")
+    say(NAME, f"{len(index.router.documents)} installed distributions indexed")
     return build_server(NAME, CAPABILITIES, index.search)
 
 

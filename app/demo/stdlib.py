@@ -18,7 +18,7 @@ CAPABILITIES = {"retrieve": retrieve_offer("sparse", "bm25", max_k=200), "filter
 def build() -> rcp.Server:
     """Read the library, index it and make the server."""
     index = FullText(read_library(NAME))
-    say(NAME, f"{len(index.shelf.documents)} entries indexed")
+    say(NAME, f"{len(index.router.documents)} entries indexed")
     return build_server(NAME, CAPABILITIES, index.search)
 
 

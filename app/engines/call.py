@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from app.engines.error_classification import is_suspect, worth_repeating
-from app.engines.policies import CallPolicies
 from app.engines.hedging import race
+from app.engines.policies import CallPolicies
 from app.engines.replicas import Replica
-from app.engines.transport import Reply, ConnectionLost, check_shape
+from app.engines.transport import ConnectionLost, Reply, check_shape
 from app.protocol.errors import BreakerOpen, LegError, LegTimeout, NotInitialized, Refused
-from app.resilience.retry import ask_again
 from app.resilience.byte_budget import HELD
+from app.resilience.retry import ask_again
 from app.resilience.timeout import Timeout
 
 HASTE = 0.5
@@ -36,13 +36,13 @@ class CallAttempts:
         "_fault",
         "_free",
         "_generation",
-        "_guards",
         "_idempotent",
         "_kind",
         "_known",
         "_last",
         "_method",
         "_params",
+        "_policies",
         "_repeats",
         "_since",
         "_stale",
@@ -52,12 +52,12 @@ class CallAttempts:
     )
 
     def __init__(
-        self, guards: CallPolicies, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool
+        self, policies: CallPolicies, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool
     ) -> None:
         self.sent = 0
         """Requests so far."""
         self.hedged = False
-        self._guards = guards
+        self._policies = policies
         self._method = method
         self._params = params
         self._deadline = deadline
@@ -75,20 +75,20 @@ class CallAttempts:
 
     async def answer(self, after: LegError | None) -> Reply:
         """The answer; `after` is the fault of an attempt made before. Raises LegError, GateFull."""
-        guards = self._guards
+        policies = self._policies
         if after is not None:
             self.sent, self._free, self._fault = after.attempts, after.free, after
             if not is_due(after):  # who asks for a handshake is shaken hands with, and is well
-                self._last = guards.ledger.replicas.named(after.replica)
-        refusal = guards.ledger.refusal()
+                self._last = policies.tracker.replicas.named(after.replica)
+        refusal = policies.tracker.refusal()
         if refusal is not None and (after is None or isinstance(refusal, BreakerOpen)):
             raise after or refusal
-        if not guards.gate.try_enter():
+        if not policies.gate.try_enter():
             await self._wait(after)
         try:
             return await self._attempts(after)
         finally:
-            guards.gate.leave()
+            policies.gate.leave()
 
     def late(self) -> LegTimeout:
         """The deadline has come: the fault of this call, held against the engine unless the caller was in haste."""
@@ -96,34 +96,34 @@ class CallAttempts:
         fault.attempts = self.sent
         generation, self._generation = self._generation, None
         if generation is not None:
-            if is_hasty(self._guards, self._deadline - self._since):
-                self._guards.ledger.said_nothing(generation)
+            if is_hasty(self._policies, self._deadline - self._since):
+                self._policies.tracker.said_nothing(generation)
             else:
                 for replica in self._under_way:
-                    self._guards.ledger.failed(fault, replica, generation, self._method, self._params)
+                    self._policies.tracker.failed(fault, replica, generation, self._method, self._params)
         return fault
 
     def end(self) -> None:
         """It is over, one way or another: a call that ended in between says nothing about the engine."""
         if self._generation is not None:
-            self._guards.ledger.said_nothing(self._generation)
+            self._policies.tracker.said_nothing(self._generation)
             self._generation = None
 
     # ── the gate ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _wait(self, after: LegError | None) -> None:
         """Wait for a place; meanwhile the engine may have turned out to be sick: `after` says more than that."""
-        guards, began = self._guards, _now()
+        policies, began = self._policies, _now()
         self._stale = True
         try:
-            await guards.gate.enter()
+            await policies.gate.enter()
         except asyncio.CancelledError:
-            guards.witness.waited(_now() - began)
+            policies.instrumentation.waited(_now() - began)
             raise
-        guards.witness.waited(_now() - began)
-        refusal = guards.ledger.refusal()
+        policies.instrumentation.waited(_now() - began)
+        refusal = policies.tracker.refusal()
         if refusal is not None:
-            guards.gate.leave()
+            policies.gate.leave()
             raise after or refusal
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,24 +144,24 @@ class CallAttempts:
 
     def _pause(self, fault: BaseException) -> float | None:
         """Seconds before another attempt, None if there shall be none."""
-        guards = self._guards
-        if not isinstance(fault, LegError) or self.sent - 1 - self._free >= guards.entry.retries:
+        policies = self._policies
+        if not isinstance(fault, LegError) or self.sent - 1 - self._free >= policies.entry.retries:
             return None
         if not self._worth_it(fault):
             return None
         now = _now()
-        if guards.ledger.breaker.retry_in(now) is not None:
+        if policies.tracker.breaker.retry_in(now) is not None:
             return None
-        replicas = guards.ledger.replicas
+        replicas = policies.tracker.replicas
         elsewhere = replicas.lone is None and replicas.held_for(now) is None
         asked = 0.0 if elsewhere or fault.retry_after_ms is None else fault.retry_after_ms / 1000 + MARGIN
-        if asked > guards.pace.longest + MARGIN:
+        if asked > policies.pace.longest + MARGIN:
             return None
-        pause = guards.pace.pause(self._repeats, asked)
+        pause = policies.pace.pause(self._repeats, asked)
         if now + pause + LEAST_SECONDS > self._deadline:
             self._forgo(fault, "time", "no time is left for another attempt")
             return None
-        if not guards.allowance.spend():
+        if not policies.budget.spend():
             self._forgo(fault, "budget", "the retry budget is used up")
             return None
         self._repeats += 1
@@ -171,25 +171,25 @@ class CallAttempts:
     def _worth_it(self, fault: LegError) -> bool:
         if self._known and is_suspect(fault):
             return False  # it failed so before this question
-        return worth_repeating(fault, self._idempotent, self._repeats, self._guards.ledger.replicas.lone is None)
+        return worth_repeating(fault, self._idempotent, self._repeats, self._policies.tracker.replicas.lone is None)
 
     def _forgo(self, fault: LegError, reason: str, text: str) -> None:
-        self._guards.witness.forgone(reason)
-        fault.reword(f"{fault.message} (attempt {self.sent} of {self._guards.entry.retries + 1}: {text})")
+        self._policies.instrumentation.forgone(reason)
+        fault.reword(f"{fault.message} (attempt {self.sent} of {self._policies.entry.retries + 1}: {text})")
 
     async def _attempt(self) -> Reply:
         """One attempt, or two if it is hedged. Raises LegError."""
-        guards = self._guards
+        policies = self._policies
         try:
-            generation = guards.ledger.admit()
+            generation = policies.tracker.admit()
         except BreakerOpen as refusal:
             # It opened while this call paused between two attempts: what the call failed with says more.
             raise self._fault or refusal from None
-        replica = guards.ledger.replicas.choose(_now(), self._last)
+        replica = policies.tracker.replicas.choose(_now(), self._last)
         assert replica is not None, "who is admitted has a replica to ask"
         self._generation, self._since = generation, _now()
         self._count()
-        delay = guards.hedge.delay if guards.hedge is not None and self._idempotent else None
+        delay = policies.hedge.delay if policies.hedge is not None and self._idempotent else None
         if delay is None:
             reply = await self._ask(replica, generation)
         else:
@@ -199,39 +199,39 @@ class CallAttempts:
         return reply._replace(attempts=self.sent, hedged=self.hedged) if self.sent > 1 else reply
 
     def _count(self) -> None:
-        guards = self._guards
+        policies = self._policies
         if self._kind == "first":
-            guards.witness.first()
-            guards.allowance.earn()
-            if guards.hedge is not None:
-                guards.hedge.allowance.earn()
+            policies.instrumentation.first()
+            policies.budget.earn()
+            if policies.hedge is not None:
+                policies.hedge.budget.earn()
         else:
-            guards.witness.attempted(self._kind)
+            policies.instrumentation.attempted(self._kind)
 
     def _second(self, slow: Replica, generation: int) -> Awaitable[Reply] | None:
         """The hedge: another replica is asked as well, if the gate has room and the budget allows."""
-        guards = self._guards
-        assert guards.hedge is not None
-        other = guards.ledger.replicas.choose(_now(), slow)
-        if other is None or other is slow or not guards.ledger.breaker.closed or not guards.gate.try_enter():
+        policies = self._policies
+        assert policies.hedge is not None
+        other = policies.tracker.replicas.choose(_now(), slow)
+        if other is None or other is slow or not policies.tracker.breaker.closed or not policies.gate.try_enter():
             return None
-        if not guards.hedge.allowance.spend():
-            guards.gate.leave()
+        if not policies.hedge.budget.spend():
+            policies.gate.leave()
             return None
         self.hedged = True
         self._free += 1
-        guards.witness.attempted("hedge")
+        policies.instrumentation.attempted("hedge")
         return self._hedge(other, generation)
 
     async def _hedge(self, replica: Replica, generation: int) -> Reply:
         try:
             return await self._ask(replica, generation)
         finally:
-            self._guards.gate.leave()
+            self._policies.gate.leave()
 
     async def _ask(self, replica: Replica, generation: int) -> Reply:
         """Put the question to one replica and write down how that ended. Raises LegError."""
-        guards, ledger = self._guards, self._guards.ledger
+        policies, tracker = self._policies, self._policies.tracker
         params = self._told_of_time()
         self._last = replica
         self.sent += 1
@@ -245,9 +245,9 @@ class CallAttempts:
             self._under_way.remove(replica)
             self._more(fault.attempts, fault.free)
             self._generation = None
-            self._known = ledger.suspicion.knows(self._params, _now())
-            ledger.failed(fault, replica, generation, self._method, self._params)
-            fault.replica = None if ledger.replicas.lone is not None else replica.label
+            self._known = tracker.suspicion.knows(self._params, _now())
+            tracker.failed(fault, replica, generation, self._method, self._params)
+            fault.replica = None if tracker.replicas.lone is not None else replica.label
             self._fault = fault
             raise
         finally:
@@ -255,15 +255,15 @@ class CallAttempts:
             replica.look()
         self._under_way.remove(replica)
         self._more(reply.attempts, reply.free)
-        ledger.standing.answered = True
-        ledger.succeeded(replica, generation)
-        if guards.hedge is not None:
-            guards.hedge.took(_now() - began)
-        return reply if ledger.replicas.lone is not None else reply._replace(replica=replica.label)
+        tracker.availability.answered = True
+        tracker.succeeded(replica, generation)
+        if policies.hedge is not None:
+            policies.hedge.took(_now() - began)
+        return reply if tracker.replicas.lone is not None else reply._replace(replica=replica.label)
 
     async def _in_its_time(self, replica: Replica, params: Mapping[str, Any]) -> Reply:
         """The answer within what one attempt may take. Raises LegError."""
-        most = self._guards.entry.attempt_timeout_ms
+        most = self._policies.entry.attempt_timeout_ms
         if most is None:
             return await replica.handshake.ask(self._method, params, self._idempotent)
         expiry = Timeout(_now() + most / 1000)
@@ -281,7 +281,7 @@ class CallAttempts:
         self.sent += attempts - 1
         self._free += free
         if attempts > 1:
-            self._guards.witness.attempted("again", attempts - 1)
+            self._policies.instrumentation.attempted("again", attempts - 1)
 
     def _told_of_time(self) -> Mapping[str, Any]:
         """The params, with a `_meta.deadlineMs` that still holds (RCP §16: strictly less than what remains)."""
@@ -293,15 +293,15 @@ class CallAttempts:
         return {**self._params, "_meta": {**meta, "deadlineMs": left}}  # type: ignore[dict-item]
 
     def __repr__(self) -> str:
-        return f"<Inquiry {self._guards.entry.id}, {self.sent} requests, {self._repeats} retries>"
+        return f"<Inquiry {self._policies.entry.id}, {self.sent} requests, {self._repeats} retries>"
 
 
-def is_hasty(guards: CallPolicies, given: float) -> bool:
+def is_hasty(policies: CallPolicies, given: float) -> bool:
     """Whether `given` seconds are too few to blame the engine for not answering, or its answer had to wait for us."""
     held = HELD.get()
     if held is not None and held.waited:
         return True
-    entry = guards.entry
+    entry = policies.entry
     usual = entry.timeout_ms if entry.attempt_timeout_ms is None else min(entry.timeout_ms, entry.attempt_timeout_ms)
     return given * 1000 < usual * HASTE
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from app.engines.output_limit import OutputLimit
 from app.engines.line_splitter import LineSplitter, OversizedLine, StderrTail
+from app.engines.output_limit import OutputLimit
 from app.engines.reaper import REAPER
 from app.protocol.errors import Overloaded, clip
 
@@ -181,9 +181,9 @@ class ChildProcess:
         self._drop_note = None
         self.stderr.say_dropped()
 
-    def _dam(self, flood: OutputLimit, pipe: asyncio.ReadTransport) -> None:
+    def _dam(self, output_limit: OutputLimit, pipe: asyncio.ReadTransport) -> None:
         """Read no more than it is worth: a child that writes without end must not keep the event loop from others."""
-        pause = flood.pause(asyncio.get_running_loop().time())
+        pause = output_limit.pause(asyncio.get_running_loop().time())
         if pause and not self.gone and pipe not in self._dammed:
             self._dammed.add(pipe)
             pipe.pause_reading()

@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.engines.in_flight_call import InFlightCall
+from app.engines.availability import Told
+from app.engines.call import CallAttempts, is_due, is_hasty
+from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
+from app.engines.control_calls import CONTROL_CALLS
 from app.engines.error_classification import Secrets, is_suspect, worth_repeating
 from app.engines.health_check import HealthCheck, Places
-from app.engines.policies import CallPolicies, guards_of
-from app.engines.call import CallAttempts, is_due, is_hasty
+from app.engines.in_flight_call import InFlightCall
+from app.engines.policies import CallPolicies, policies_of
 from app.engines.replicas import Replica
-from app.engines.availability import Told
-from app.engines.control_calls import CONTROL_CALLS
-from app.engines.transport import Reply, ConnectionLost, Transport, check_shape
-from app.engines.call_instrumentation import NoInstrumentation, CallInstrumentation
+from app.engines.transport import ConnectionLost, Reply, Transport, check_shape
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError, LegTimeout, Overloaded
-from app.resilience.timeout import Timeout
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
+from app.resilience.timeout import Timeout
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState, ReplicaState
 
@@ -37,23 +37,23 @@ class RemoteEngine:
     """
 
     __slots__ = (
-        "_allowance",
+        "_availability",
         "_breaker",
+        "_budget",
         "_checkup",
         "_count_first",
         "_heard_at",
-        "_ledger",
         "_lone",
         "_on_change",
         "_roundabout",
         "_secrets",
-        "_standing",
         "_suspicion",
+        "_tracker",
         "advertisement",
         "entry",
         "gate",
-        "guards",
         "id",
+        "policies",
     )
 
     def __init__(
@@ -64,7 +64,7 @@ class RemoteEngine:
         *,
         further: Sequence[Transport | Replica] = (),
         settings: EnginesSettings | None = None,
-        witness: CallInstrumentation | None = None,
+        instrumentation: CallInstrumentation | None = None,
         told: Told = lambda fault: None,
         before: "RemoteEngine | None" = None,
         places: Places | None = None,
@@ -73,28 +73,28 @@ class RemoteEngine:
         self.entry = entry
         self.advertisement: Advertisement | None = None
         transports = (transport, *further)
-        self.guards: CallPolicies = guards_of(
+        self.policies: CallPolicies = policies_of(
             entry,
             settings or EnginesSettings(),
             transports,
-            witness or NoInstrumentation(),
+            instrumentation or NoInstrumentation(),
             told,
             self._remember,
-            before=before.guards if before is not None else None,
+            before=before.policies if before is not None else None,
         )
-        self.gate: BoundedSemaphore = self.guards.gate
-        self._allowance = self.guards.allowance
-        self._count_first = self.guards.witness.first
-        self._ledger = self.guards.ledger
-        self._breaker = self._ledger.breaker
-        self._standing = self._ledger.standing
-        self._suspicion = self._ledger.suspicion
-        self._ledger.verify = self._verify
-        self._lone: Replica | None = self._ledger.replicas.lone
-        self._checkup = HealthCheck(self.guards, lambda: self.advertisement, places or Places())
+        self.gate: BoundedSemaphore = self.policies.gate
+        self._budget = self.policies.budget
+        self._count_first = self.policies.instrumentation.first
+        self._tracker = self.policies.tracker
+        self._breaker = self._tracker.breaker
+        self._availability = self._tracker.availability
+        self._suspicion = self._tracker.suspicion
+        self._tracker.verify = self._verify
+        self._lone: Replica | None = self._tracker.replicas.lone
+        self._checkup = HealthCheck(self.policies, lambda: self.advertisement, places or Places())
         self._secrets = Secrets(entry)
-        self._ledger.mask = self._secrets.masked
-        for replica in self._ledger.replicas.all:
+        self._tracker.mask = self._secrets.masked
+        for replica in self._tracker.replicas.all:
             replica.handshake.purge = self._secrets.purged
         self._on_change = on_change
         self._heard_at = 0.0
@@ -107,22 +107,22 @@ class RemoteEngine:
     @property
     def up(self) -> bool:
         """Whether the last thing it did, in traffic or when checked, was right."""
-        return self._standing.fault is None
+        return self._availability.fault is None
 
     @property
     def replicas(self) -> Sequence[Replica]:
         """All its replicas, in the order of the registry entry."""
-        return self._ledger.replicas.all
+        return self._tracker.replicas.all
 
     @property
     def greeted(self) -> bool:
         """Whether a handshake with each of its replicas has succeeded."""
-        return all(replica.greeted for replica in self._ledger.replicas.all)
+        return all(replica.greeted for replica in self._tracker.replicas.all)
 
     @property
     def down_reason(self) -> str | None:
         """Class and text of the failure that made it count as down; None while it is up."""
-        fault = self._standing.fault
+        fault = self._availability.fault
         return f"{fault.kind}: {fault.message}" if fault is not None else None
 
     @property
@@ -144,23 +144,23 @@ class RemoteEngine:
         An engine that restarted and answers -32001 is shaken hands with and asked once more; what else is asked again
         is the guards' decision. `after` is the `fault` of an Asked that wants to be asked again. Raises LegError.
         """
-        inquiry = CallAttempts(self.guards, method, params, deadline, idempotent=idempotent)
+        call_attempts = CallAttempts(self.policies, method, params, deadline, idempotent=idempotent)
         expiry = Timeout(deadline)
         try:
-            reply = await inquiry.answer(after)
+            reply = await call_attempts.answer(after)
             return self._clean(reply)
         except asyncio.CancelledError:
             if not expiry.is_the_cause():
                 raise
-            fault: LegError = inquiry.late()
+            fault: LegError = call_attempts.late()
         except SemaphoreQueueFull:
             fault = Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting")
         except LegError as failed:
             fault = failed
         finally:
             expiry.end()
-            inquiry.end()
-        fault.attempts, fault.hedged = inquiry.sent, inquiry.hedged
+            call_attempts.end()
+        fault.attempts, fault.hedged = call_attempts.sent, call_attempts.hedged
         raise self._secrets.masked(fault) from None
 
     def begin(self, method: str, params: Mapping[str, Any]) -> InFlightCall | None:
@@ -170,7 +170,7 @@ class RemoteEngine:
         """
         if self._roundabout or not self._breaker.closed:
             return None
-        replica = self._lone or self._ledger.replicas.choose(asyncio.get_running_loop().time())
+        replica = self._lone or self._tracker.replicas.choose(asyncio.get_running_loop().time())
         if replica is None or not replica.at_hand or not self.gate.try_enter():
             return None
         exchange = replica.transport.begin(method, params)
@@ -179,9 +179,9 @@ class RemoteEngine:
             return None
         replica.in_flight += 1
         self._count_first()
-        allowance = self._allowance
-        if allowance.level < allowance.reserve:
-            allowance.earn()
+        budget = self._budget
+        if budget.level < budget.reserve:
+            budget.earn()
         return InFlightCall(self, method, params, replica, exchange, self._breaker.generation)
 
     def finish(self, asked: InFlightCall) -> Reply | None:
@@ -199,10 +199,10 @@ class RemoteEngine:
                 asked.fault = fault
                 return None
             raise self._secrets.masked(fault) from None
-        standing = self._standing
-        standing.answered = True
-        if self._breaker.marked or replica.failures or standing.fault is not None or self._suspicion.withheld:
-            self._ledger.succeeded(replica, asked.generation)
+        availability = self._availability
+        availability.answered = True
+        if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
+            self._tracker.succeeded(replica, asked.generation)
         reply = self._clean(reply)
         return reply if self._lone is not None else reply._replace(replica=replica.label)
 
@@ -216,8 +216,8 @@ class RemoteEngine:
         fault = LegTimeout("no answer within the time it was given")
         if self._lone is None:
             fault.replica = asked.replica.label
-        if not is_hasty(self.guards, given):
-            self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        if not is_hasty(self.policies, given):
+            self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
         return fault
 
     async def check(self, deadline: float) -> None:
@@ -229,21 +229,21 @@ class RemoteEngine:
 
     def settle(self) -> None:
         """A round of checks is over: tell whether it is up, if that has changed since it was last told."""
-        self._standing.settle()
+        self._availability.settle()
 
     async def handshake(self, deadline: float) -> Advertisement:
         """Shake hands with all its replicas, whatever is known; one that succeeds will do. Raises LegError."""
         try:
             await self._checkup.handshake(deadline)
         except LegError as fault:
-            self._standing.bad(self._secrets.masked(fault))
+            self._availability.bad(self._secrets.masked(fault))
             raise
         assert self.advertisement is not None
         return self.advertisement
 
     def state(self) -> EngineState:
         """How it stands at this moment."""
-        replicas = () if self._lone is not None else self._ledger.replicas.all
+        replicas = () if self._lone is not None else self._tracker.replicas.all
         return EngineState(
             id=self.id,
             up=self.up,
@@ -257,22 +257,22 @@ class RemoteEngine:
 
     def retry_in(self) -> float | None:
         """Seconds until it may be asked again; None if it may be now."""
-        refusal = self._ledger.refusal()
+        refusal = self._tracker.refusal()
         return None if refusal is None or refusal.retry_after_ms is None else refusal.retry_after_ms / 1000
 
     @property
     def stderr_tail(self) -> str | None:
         """The last that a stdio engine wrote to stderr; None for all others."""
-        tail = self._ledger.replicas.all[0].transport.stderr_tail
+        tail = self._tracker.replicas.all[0].transport.stderr_tail
         return None if tail is None else self._secrets.without(tail)
 
     def reset(self) -> None:
         """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
-        self._ledger.reset()
+        self._tracker.reset()
 
     async def close(self) -> None:
         """Release its connections or its process."""
-        await asyncio.gather(*(replica.close() for replica in self._ledger.replicas.all))
+        await asyncio.gather(*(replica.close() for replica in self._tracker.replicas.all))
 
     def _may_ask_again(self, fault: LegError, asked: InFlightCall) -> bool:
         """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
@@ -282,12 +282,12 @@ class RemoteEngine:
             asked.replica.handshake.forgotten = True
             asked.replica.look()
             return True
-        suspicion = self._ledger.suspicion
+        suspicion = self._tracker.suspicion
         known = is_suspect(fault) and suspicion.knows(asked.params, asyncio.get_running_loop().time())
-        self._ledger.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
         if known:
             return False  # RCP §12 allows one repeat, and this question has had it
-        return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._ledger.replicas.lone is None)
+        return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._tracker.replicas.lone is None)
 
     def succeed(self, before: "RemoteEngine") -> None:
         """Take the place of the engine that was reached under the earlier entry. A handshake may still be to come:
@@ -295,7 +295,7 @@ class RemoteEngine:
         if self.advertisement is None:
             self.advertisement = before.advertisement
         elif before.advertisement is not None and _differ(before.advertisement, self.advertisement):
-            self.guards.witness.advertised(before.advertisement, self.advertisement)
+            self.policies.instrumentation.advertised(before.advertisement, self.advertisement)
 
     def _clean(self, reply: Reply) -> Reply:
         """The reply, with no secret of ours quoted in its notes."""
@@ -314,19 +314,19 @@ class RemoteEngine:
             self._checkup.control(asked, replica, generation), name=f"control:{self.id}/{replica.label}"
         )
         replica.control.add_done_callback(
-            lambda control: self._ledger.unverified(generation) if control.cancelled() else None
+            lambda control: self._tracker.unverified(generation) if control.cancelled() else None
         )
         return True
 
     def _remember(self, advertisement: Advertisement) -> None:
-        self._ledger.checked()
+        self._tracker.checked()
         self._heard_at = time.time()
         before = self.advertisement
         if before is not None and not _differ(before, advertisement):
             return
         self.advertisement = advertisement
         if before is not None:
-            self.guards.witness.advertised(before, advertisement)
+            self.policies.instrumentation.advertised(before, advertisement)
         self._on_change(self)
 
     def __repr__(self) -> str:

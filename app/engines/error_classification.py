@@ -41,7 +41,7 @@ _SUSPECT_STATUS = 500
 _FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
 """Codes with which an engine says that it, and not the request, is at fault. -32603 is a ProtocolViolation here."""
 
-_LASTING_STATUSES = frozenset({401, 403, 404})
+_PERMANENT_STATUSES = frozenset({401, 403, 404})
 """They tell of one request as little as of the engine's health, but of a wrong entry in the registry."""
 
 _STRAYED_CODES = frozenset({NotInitialized.code, CapabilityMissing.code, UnknownMethod.code})
@@ -78,7 +78,7 @@ def counts(fault: LegError) -> bool:
 def marks_down(fault: LegError) -> bool:
     """Whether the engine counts as down until it does something right."""
     if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
-        return fault.status < 400 or fault.status in _LASTING_STATUSES
+        return fault.status < 400 or fault.status in _PERMANENT_STATUSES
     return counts(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.engines.engine import RemoteEngine
 from app.engines.replicas import Replica
-from app.engines.transport import TransportExchange, Reply, Transport
+from app.engines.transport import Reply, Transport, TransportExchange
 from app.protocol.errors import ConnectFailed
 
 KINDS = ("delay", "error", "hang")
@@ -71,7 +71,7 @@ class FaultInjection:
         self.ends = loop.time() + seconds
         """Event-loop seconds."""
         self._drilled: list[tuple[Replica, FaultInjectingTransport]] = []
-        for replica in engine.guards.ledger.replicas.all:
+        for replica in engine.policies.tracker.replicas.all:
             drilled = FaultInjectingTransport(replica.transport, kind, delay)
             replica.reach(drilled)
             self._drilled.append((replica, drilled))

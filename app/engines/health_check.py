@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 
+from app.engines.control_calls import CONTROL_CALLS
 from app.engines.error_classification import counts, is_suspect, marks_down
 from app.engines.policies import CallPolicies
 from app.engines.replicas import Replica
-from app.engines.control_calls import CONTROL_CALLS
 from app.engines.transport import check_shape
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import BadStatus, ConnectFailed, LegError, LegTimeout, ProtocolViolation
@@ -52,12 +52,12 @@ class Places:
 class HealthCheck:
     """The checks of one engine. `known` gives its last known advertisement."""
 
-    __slots__ = ("_guards", "_known", "_pings", "_places", "_rounds", "latency_ms")
+    __slots__ = ("_known", "_pings", "_places", "_policies", "_rounds", "latency_ms")
 
-    def __init__(self, guards: CallPolicies, known: Callable[[], Advertisement | None], places: Places) -> None:
+    def __init__(self, policies: CallPolicies, known: Callable[[], Advertisement | None], places: Places) -> None:
         self.latency_ms: float | None = None
         """Of the last check that went well."""
-        self._guards = guards
+        self._policies = policies
         self._known = known
         self._places = places
         self._pings = 0
@@ -70,12 +70,12 @@ class HealthCheck:
         available. An engine that is up is pinged at one of its replicas, each time at another; those that have not
         shaken hands yet are greeted beside that.
         """
-        standing = self._guards.ledger.standing
-        standing.answered = False
-        replicas = self._guards.ledger.replicas.all
+        availability = self._policies.tracker.availability
+        availability.answered = False
+        replicas = self._policies.tracker.replicas.all
         first = self._rounds
         self._rounds += 1
-        if standing.fault is not None or self._known() is None:
+        if availability.fault is not None or self._known() is None:
             unreached = await self._greet_all(replicas, deadline)
             if unreached is not None:
                 self._judge(unreached)
@@ -84,7 +84,7 @@ class HealthCheck:
             if not replica.greeted:
                 self._greet(replica, deadline - _now())
         replicas = [replica for replica in replicas if replica.greeted] or replicas
-        if not self._guards.entry.health_check:
+        if not self._policies.entry.health_check:
             return
         first %= len(replicas)
         fault: LegError | None = None
@@ -101,19 +101,19 @@ class HealthCheck:
 
     def _judge(self, fault: LegError) -> None:
         """No replica was well. Raises LegError, unless calls were answered meanwhile."""
-        standing = self._guards.ledger.standing
-        if standing.answered:
+        availability = self._policies.tracker.availability
+        if availability.answered:
             return  # it serves what it is there for
-        if marks_down(fault) or is_suspect(fault) or standing.fault is not None:
-            standing.bad(fault)
+        if marks_down(fault) or is_suspect(fault) or availability.fault is not None:
+            availability.bad(fault)
         raise fault
 
     def _failed(self, replica: Replica, fault: LegError) -> None:
-        self._guards.ledger.mask(fault)
+        self._policies.tracker.mask(fault)
         if isinstance(fault, LegTimeout):
             replica.transport.overdue()
         if counts(fault):  # -32603 as well: what a check asks is our own
-            self._guards.ledger.replicas.failed(replica, fault, _now())
+            self._policies.tracker.replicas.failed(replica, fault, _now())
 
     async def _greet_all(self, replicas: Sequence[Replica], deadline: float) -> LegError | None:
         """Shake hands with all at once. Done with the first that succeeds; the fault of one if none does."""
@@ -134,7 +134,7 @@ class HealthCheck:
                     continue
                 failed = greeting.exception()
                 if failed is None:
-                    self._guards.ledger.checked()
+                    self._policies.tracker.checked()
                     self.latency_ms = (perf_counter() - started) * 1000
                     return None
                 if not isinstance(failed, LegError):
@@ -146,7 +146,7 @@ class HealthCheck:
         """A handshake with one replica in the background, unless one is under way; `seconds` once it has a place."""
         if replica.greeting is None or replica.greeting.done():
             made = asyncio.get_running_loop().create_task(
-                self._greeting(replica, seconds), name=f"greet:{self._guards.entry.id}/{replica.label}"
+                self._greeting(replica, seconds), name=f"greet:{self._policies.entry.id}/{replica.label}"
             )
             made.add_done_callback(_seen)
             replica.greeting = made
@@ -162,7 +162,7 @@ class HealthCheck:
 
     async def handshake(self, deadline: float) -> None:
         """Shake hands with all replicas at once; one that succeeds will do. Raises LegError."""
-        fault = await self._greet_all(self._guards.ledger.replicas.all, deadline)
+        fault = await self._greet_all(self._policies.tracker.replicas.all, deadline)
         if fault is not None:
             raise fault
 
@@ -173,21 +173,21 @@ class HealthCheck:
     async def control(self, method: str, replica: Replica, generation: int) -> None:
         """Make a plain call and tell the ledger what came of it. Not through the gate: a saturated engine is not a
         broken one."""
-        ledger = self._guards.ledger
+        tracker = self._policies.tracker
         fault: LegError | None = None
         try:
-            async with asyncio.timeout(self._guards.entry.timeout_ms / 1000):
+            async with asyncio.timeout(self._policies.entry.timeout_ms / 1000):
                 reply = await replica.transport.call(method, CONTROL_CALLS[method])
             check_shape(method, reply.result)
         except TimeoutError:
             fault = LegTimeout("no answer to a control call")
             replica.transport.overdue()
         except LegError as failed:
-            fault = ledger.mask(failed)
-        ledger.verified(replica, generation, fault)
+            fault = tracker.mask(failed)
+        tracker.verified(replica, generation, fault)
 
     async def _look(self, replica: Replica, deadline: float) -> None:
-        ledger = self._guards.ledger
+        tracker = self._policies.tracker
         started = perf_counter()  # the loop's own clock may be no finer than a millisecond
         advertisement = self._known()
         assert advertisement is not None
@@ -195,7 +195,7 @@ class HealthCheck:
         await self._ping(replica, deadline)
         if advertisement.gateway_id is not None or self._pings % REFRESH == 0:
             await self._refresh(replica, deadline)
-        ledger.checked()
+        tracker.checked()
         self.latency_ms = (perf_counter() - started) * 1000
 
     async def _ping(self, replica: Replica, deadline: float) -> None:

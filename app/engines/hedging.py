@@ -25,10 +25,10 @@ RESERVE = 1.0
 class HedgePolicy:
     """When to hedge one engine's calls. `share`: hedges as a share of its calls."""
 
-    __slots__ = ("_delay", "_since", "_times", "allowance")
+    __slots__ = ("_delay", "_since", "_times", "budget")
 
     def __init__(self, share: float) -> None:
-        self.allowance = RetryBudget(share, RESERVE)
+        self.budget = RetryBudget(share, RESERVE)
         self._times: deque[float] = deque(maxlen=REMEMBERED)
         self._since = 0
         self._delay: float | None = None
@@ -48,7 +48,7 @@ class HedgePolicy:
 
     def __repr__(self) -> str:
         delay = "unknown" if self._delay is None else f"{self._delay * 1000:.0f} ms"
-        return f"<Hedge after {delay}, {self.allowance!r}>"
+        return f"<Hedge after {delay}, {self.budget!r}>"
 
 
 async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] | None], delay: float) -> Answer:

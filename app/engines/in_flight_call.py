@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from app.engines.replicas import Replica
-from app.engines.transport import TransportExchange, Reply
+from app.engines.transport import Reply, TransportExchange
 from app.protocol.errors import LegError, LegTimeout
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class InFlightCall:
     """A call under way without a task of its own. Exactly one of `take`, `late` and `drop` must end it."""
 
-    __slots__ = ("engine", "exchange", "fault", "generation", "method", "params", "replica", "waiter")
+    __slots__ = ("engine", "exchange", "fault", "generation", "method", "params", "pending", "replica")
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class InFlightCall:
         exchange: TransportExchange,
         generation: int,
     ) -> None:
-        self.waiter = exchange.waiter
+        self.pending = exchange.pending
         self.engine = engine
         self.method = method
         self.params = params

@@ -7,18 +7,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from app.engines.availability import Availability
+from app.engines.call_instrumentation import CallInstrumentation
+from app.engines.control_calls import Suspicion
 from app.engines.error_classification import counts, is_suspect, marks_down, strays
 from app.engines.replicas import Replica, Replicas
-from app.engines.availability import Availability
-from app.engines.control_calls import Suspicion
-from app.engines.call_instrumentation import CallInstrumentation
 from app.protocol.errors import BreakerOpen, LegError, LegRateLimited, LegTimeout
 from app.resilience.breaker import CLOSED, HALF_OPEN, Breaker, BreakerRules
 from app.settings.engine_parts import EngineBreaker
 from app.settings.schema import EngineEntry, EnginesSettings
 
 Verify = Callable[[str, Replica, int], bool]
-"""(method, replica, generation): begin a control call, and say whether there is one. `OutcomeTracker.verified` hears of it."""
+"""(method, replica, generation): begin a control call, and say whether there is one. The result goes to
+`OutcomeTracker.verified`."""
 
 
 EJECTING = 5
@@ -28,17 +29,19 @@ EJECTING = 5
 class OutcomeTracker:
     """The outcomes of one engine's calls. Times are event-loop seconds."""
 
-    __slots__ = ("_witness", "breaker", "mask", "replicas", "standing", "suspicion", "verify")
+    __slots__ = ("_instrumentation", "availability", "breaker", "mask", "replicas", "suspicion", "verify")
 
-    def __init__(self, breaker: Breaker, replicas: Replicas, standing: Availability, witness: CallInstrumentation) -> None:
+    def __init__(
+        self, breaker: Breaker, replicas: Replicas, availability: Availability, instrumentation: CallInstrumentation
+    ) -> None:
         self.breaker = breaker
         self.replicas = replicas
-        self.standing = standing
+        self.availability = availability
         self.suspicion = Suspicion(_enough(breaker.rules))
         self.verify: Verify | None = None
         self.mask: Callable[[LegError], LegError] = lambda fault: fault
         """Takes secrets out of a fault before anybody is told of it."""
-        self._witness = witness
+        self._instrumentation = instrumentation
 
     def renew(self, rules: BreakerRules) -> None:
         """Go by other rules from now on; what is held against the engine stays."""
@@ -64,7 +67,7 @@ class OutcomeTracker:
         generation = self.breaker.admit(_now())
         assert generation is not None, "who is not refused is admitted"
         if self.breaker.state == HALF_OPEN:
-            self._witness.breaker(HALF_OPEN)
+            self._instrumentation.breaker(HALF_OPEN)
         return generation
 
     def succeeded(self, replica: Replica, generation: int) -> None:
@@ -74,9 +77,9 @@ class OutcomeTracker:
         if replica.failures or replica.ejections:
             self.replicas.succeeded(replica)
         if self.breaker.succeeded(generation):
-            self._witness.breaker(CLOSED)
+            self._instrumentation.breaker(CLOSED)
         if self.breaker.closed:
-            self.standing.good()
+            self.availability.good()
 
     def failed(
         self, fault: LegError, replica: Replica, generation: int, method: str, params: Mapping[str, Any]
@@ -99,7 +102,7 @@ class OutcomeTracker:
             now = _now()
             self.replicas.failed(replica, fault, now)
             if self._opened(fault, replica, generation, now):
-                self.standing.bad(fault)
+                self.availability.bad(fault)
                 return
 
     def unverified(self, generation: int) -> None:
@@ -123,7 +126,7 @@ class OutcomeTracker:
         now = _now()
         if isinstance(fault, LegRateLimited) and fault.retry_after_ms:
             self.replicas.hold(replica, now, fault.retry_after_ms / 1000)
-            self._witness.held(fault.retry_after_ms / 1000)
+            self._instrumentation.held(fault.retry_after_ms / 1000)
         if isinstance(fault, LegTimeout) and fault.attempts:
             replica.transport.overdue()
         opened = False
@@ -134,14 +137,14 @@ class OutcomeTracker:
         else:
             self.breaker.said_nothing(generation, now)
         if opened or marks_down(fault):
-            self.standing.bad(fault)
+            self.availability.bad(fault)
 
     def _opened(self, fault: LegError, replica: Replica, generation: int, now: float) -> bool:
         """Count a failure, and say whether it opened the breaker."""
         if not self.breaker.failed(generation, now):
             return False
         replica.transport.renew()  # the probe must not go where the engine may no longer be
-        self._witness.breaker(self.breaker.state, fault, self.breaker.retry_in(now))
+        self._instrumentation.breaker(self.breaker.state, fault, self.breaker.retry_in(now))
         return True
 
     def said_nothing(self, generation: int) -> None:
@@ -151,18 +154,18 @@ class OutcomeTracker:
     def checked(self) -> None:
         """A check went well. Traffic outranks it: while the breaker holds calls back, the engine stays down."""
         if self.breaker.retry_in(_now()) is None:
-            self.standing.good()
+            self.availability.good()
 
     def reset(self) -> None:
         """Forget what is held against it, by an operator's wish."""
         if not self.breaker.closed:
-            self._witness.breaker(CLOSED)
+            self._instrumentation.breaker(CLOSED)
         self.breaker.reset()
         self.replicas.reset()
         self.suspicion.cleared()
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.breaker!r}, {self.replicas!r}, {self.standing!r}>"
+        return f"<Ledger {self.breaker!r}, {self.replicas!r}, {self.availability!r}>"
 
 
 def breaker_rules(entry: EngineEntry, settings: EnginesSettings) -> BreakerRules:

@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from app.engines.availability import Availability, Told
+from app.engines.call_instrumentation import CallInstrumentation
 from app.engines.hedging import HedgePolicy
 from app.engines.outcome_tracker import OutcomeTracker, breaker_rules
 from app.engines.replicas import EjectionRules, Replica, Replicas
-from app.engines.availability import Availability, Told
 from app.engines.transport import Transport
-from app.engines.call_instrumentation import CallInstrumentation
 from app.protocol.advertisement import Advertisement
-from app.resilience.retry import RetryBudget, RetryPace
 from app.resilience.breaker import Breaker
+from app.resilience.retry import RetryBudget, RetryPace
 from app.resilience.semaphore import BoundedSemaphore
 from app.settings.schema import EngineEntry, EnginesSettings
 
@@ -35,20 +35,20 @@ class CallPolicies:
     """What every call to one engine passes: breaker -> gate -> attempts -> replica."""
 
     entry: EngineEntry
-    ledger: OutcomeTracker
+    tracker: OutcomeTracker
     gate: BoundedSemaphore
-    allowance: RetryBudget
+    budget: RetryBudget
     """The retry budget."""
     pace: RetryPace
     hedge: HedgePolicy | None
-    witness: CallInstrumentation
+    instrumentation: CallInstrumentation
 
 
-def guards_of(
+def policies_of(
     entry: EngineEntry,
     settings: EnginesSettings,
     transports: Sequence[Transport | Replica],
-    witness: CallInstrumentation,
+    instrumentation: CallInstrumentation,
     told: Told,
     remember: Callable[[Advertisement], None],
     chance: Callable[[], float] = random.random,
@@ -64,33 +64,33 @@ def guards_of(
     queue = entry.max_concurrency * PATIENCE if entry.max_waiting is None else entry.max_waiting
     pace = RetryPace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2)
     if before is not None:
-        before.ledger.renew(breaker_rules(entry, settings))
-        before.ledger.replicas.renew(replicas, rules)
+        before.tracker.renew(breaker_rules(entry, settings))
+        before.tracker.replicas.renew(replicas, rules)
         before.gate.resize(entry.max_concurrency, queue)
-        same_budget = before.allowance.share == settings.retry_budget
+        same_budget = before.budget.share == settings.retry_budget
         hedge = before.hedge
-        if hedge is None or hedge.allowance.share != settings.hedge_budget:
+        if hedge is None or hedge.budget.share != settings.hedge_budget:
             hedge = HedgePolicy(settings.hedge_budget)
         return replace(
             before,
             entry=entry,
             pace=pace,
-            allowance=before.allowance if same_budget else RetryBudget(settings.retry_budget, RESERVE),
+            budget=before.budget if same_budget else RetryBudget(settings.retry_budget, RESERVE),
             hedge=hedge if entry.hedge else None,
         )
     return CallPolicies(
         entry=entry,
-        ledger=OutcomeTracker(
+        tracker=OutcomeTracker(
             Breaker(breaker_rules(entry, settings)),
-            Replicas(replicas, rules, chance, lambda replica, fault: witness.replica(replica.label, fault)),
+            Replicas(replicas, rules, chance, lambda replica, fault: instrumentation.replica(replica.label, fault)),
             Availability(told),
-            witness,
+            instrumentation,
         ),
         gate=BoundedSemaphore(entry.max_concurrency, queue),
-        allowance=RetryBudget(settings.retry_budget, RESERVE),
+        budget=RetryBudget(settings.retry_budget, RESERVE),
         pace=pace,
         hedge=HedgePolicy(settings.hedge_budget) if entry.hedge else None,
-        witness=witness,
+        instrumentation=instrumentation,
     )
 
 

@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.engines.error_classification import Secrets
-from app.engines.health_check import Places
+from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
 from app.engines.discovery import Discovery, Move
 from app.engines.engine import RemoteEngine
+from app.engines.error_classification import Secrets
 from app.engines.health import HealthLoop
+from app.engines.health_check import Places
 from app.engines.http.client import HttpTransport
-from app.engines.residual_engine import ResidualEngine
 from app.engines.replicas import Replica
+from app.engines.residual_engine import ResidualEngine
+from app.engines.ssrf_guard import GuardedResolver
 from app.engines.stdio import StdioTransport
 from app.engines.transport import Transport
-from app.engines.ssrf_guard import GuardedResolver
-from app.engines.call_instrumentation import NoInstrumentation, CallInstrumentation
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
@@ -87,7 +87,7 @@ class EngineSet:
         report: Report,
         line_log: LineLog,
         moved: Callable[[Move], None] = lambda move: None,
-        witness_of: Callable[[str], CallInstrumentation] = lambda engine_id: NoInstrumentation(),
+        instrumentation_of: Callable[[str], CallInstrumentation] = lambda engine_id: NoInstrumentation(),
         linger: float = 10.0,
         warmed: Callable[[Warmed], None] = lambda warmed: None,
     ) -> None:
@@ -103,7 +103,7 @@ class EngineSet:
         self._settings = settings
         self._report = report
         self._line_log = line_log
-        self._witness_of = witness_of
+        self._instrumentation_of = instrumentation_of
         self._warmed = warmed
         self._started = False
         self._listed: frozenset[str] = frozenset()
@@ -416,7 +416,7 @@ class EngineSet:
     def _opened(self, entry: EngineEntry, way: object) -> Replica:
         """A replica at one address; nothing is connected yet. What somebody else named is reached with caution."""
         if entry.id in self._listed:
-            transport = open_transport(entry, self._settings, self._line_log, self._witness_of(entry.id))
+            transport = open_transport(entry, self._settings, self._line_log, self._instrumentation_of(entry.id))
         else:
             transport = open_wary_transport(entry, self._settings)
         made = Replica("0", transport, lambda advertisement: None)
@@ -430,8 +430,8 @@ class EngineSet:
         def told(fault: LegError | None) -> None:
             warming = self._warming.get(entry.id)
             if fault is not None and warming is not None and warming.withheld:
-                standing = warming.engine.guards.ledger.standing
-                if standing is engine.guards.ledger.standing:
+                availability = warming.engine.policies.tracker.availability
+                if availability is engine.policies.tracker.availability:
                     return  # what serves in its place is not down; `warmed` tells how the warming ends
             self._report(engine, fault)
 
@@ -441,7 +441,7 @@ class EngineSet:
             self._changed,
             further=replicas[1:],
             settings=self._settings,
-            witness=self._witness_of(entry.id),
+            instrumentation=self._instrumentation_of(entry.id),
             told=told,
             before=before,
             places=self._places,
@@ -474,7 +474,7 @@ def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
 
 
 def open_transport(
-    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, witness: CallInstrumentation | None = None
+    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, instrumentation: CallInstrumentation | None = None
 ) -> Transport:
     """The transport that `entry` asks for; nothing is connected yet."""
     if entry.kind == "stdio":
@@ -483,7 +483,7 @@ def open_transport(
             entry,
             settings,
             log=lambda line: line_log(entry.id, secrets.without(line)),
-            ended=(witness or NoInstrumentation()).process_ended,
+            ended=(instrumentation or NoInstrumentation()).process_ended,
         )
     if entry.client == "httpx" and HTTP2_INSTALLED:
         from app.engines.http.http2_client import Http2Transport  # needs the extra

@@ -7,8 +7,8 @@ and it never says how: that comes from the gateway's own entry. It refuses to kn
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.engines.http.endpoint import Endpoint
 from app.engines.engine import RemoteEngine
+from app.engines.http.endpoint import Endpoint
 from app.protocol.errors import ProtocolViolation
 from app.settings.schema import EngineEntry
 

@@ -6,8 +6,8 @@ Engines room. It decides nothing but that; everything else is as the gateway its
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.engines.in_flight_call import InFlightCall
 from app.engines.engine import RemoteEngine
+from app.engines.in_flight_call import InFlightCall
 from app.engines.transport import Reply
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError

@@ -63,7 +63,7 @@ class TransportExchange(Protocol):
     """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
 
     @property
-    def waiter(self) -> PendingReply:
+    def pending(self) -> PendingReply:
         """Done once `take` has an answer or a fault to give."""
         ...
 
@@ -165,14 +165,14 @@ def result_of(message: Any, call_id: int) -> dict[str, Any]:
     if not ours and not (error is not None and answered is None):
         raise StrayAnswer("the engine answered another request's id")
     if error is not None:
-        raise leg_error_of(error)
+        raise call_error_of(error)
     result = message.get("result")
     if type(result) is not dict:
         raise ProtocolViolation("the engine's answer has neither a result object nor an error")
     return result
 
 
-def leg_error_of(error: Any) -> LegError:
+def call_error_of(error: Any) -> LegError:
     """A JSON-RPC error object of an engine as a LegError that keeps its code and message."""
     if type(error) is not dict or type(error.get("code")) is not int:
         return ProtocolViolation("the engine's error has no code")

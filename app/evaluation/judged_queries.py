@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.failures import Failure
-from app.evaluation.judgements import Judgements, read_judgements
 from app.cli.terminal import one_line
+from app.evaluation.judgements import Judgements, read_judgements
 
 QueriesOption = Annotated[
     Path,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from app.cli.score_tables import SIGNIFICANT, Difference
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, search, trials_of
 from app.evaluation.judgements import Judgements
-from app.cli.score_tables import SIGNIFICANT, Difference
 
 LEAST_QUERIES = 4
 """Two for each half: with less there is nothing to compare."""
@@ -73,7 +73,9 @@ def split(qids: list[str], seed: int) -> tuple[list[str], list[str]]:
     return shuffled[:middle], shuffled[middle:]
 
 
-def tune_pool(pool: TrialPool, present: FusionParameters, judgements: Judgements, seed: int, told: Callable[[], None]) -> Tuning:
+def tune_pool(
+    pool: TrialPool, present: FusionParameters, judgements: Judgements, seed: int, told: Callable[[], None]
+) -> Tuning:
     """Search on one half, measure on the other. `told` is called after every blend that was tried."""
     tuning_half, held_out = split(list(pool.queries), seed)
     searched = tuning_half[: max(2, MOST_FUSIONS // trials_of(len(present.weights)))]
@@ -97,7 +99,9 @@ def tune_pool(pool: TrialPool, present: FusionParameters, judgements: Judgements
     )
 
 
-def _changes(pool: TrialPool, present: FusionParameters, found: FusionParameters, judgements: Judgements) -> tuple[SettingChange, ...]:
+def _changes(
+    pool: TrialPool, present: FusionParameters, found: FusionParameters, judgements: Judgements
+) -> tuple[SettingChange, ...]:
     yardstick = measures.Evaluator({qid: judgements[qid] for qid in pool.queries})
     before = yardstick.measure(pool.rankings(present, pool.fetch_k))
     after = yardstick.measure(pool.rankings(found, pool.fetch_k))
@@ -106,6 +110,8 @@ def _changes(pool: TrialPool, present: FusionParameters, found: FusionParameters
         pairs = measures.paired(after[metric], before[metric])
         difference = Difference(measures.mean(pairs), measures.p_value(pairs), len(pairs))
         changes.append(
-            SettingChange(metric, measures.mean(before[metric].values()), measures.mean(after[metric].values()), difference)
+            SettingChange(
+                metric, measures.mean(before[metric].values()), measures.mean(after[metric].values()), difference
+            )
         )
     return tuple(changes)

@@ -56,11 +56,19 @@ class BasePlan:
         self.notes: tuple[str, ...] = plan.notes
         self.lots: list[tuple[int, int]] = []
         self.drafts: list[PlanDraft] = []
-        for leg in plan.legs:
-            lot = (leg.engine.entry.timeout_ms, leg.asked)
+        for engine_call in plan.engine_calls:
+            lot = (engine_call.engine.entry.timeout_ms, engine_call.asked)
             if lot not in self.lots:
                 self.lots.append(lot)
-            self.drafts.append(PlanDraft(leg.engine, leg.weight, leg.asked, leg.score_floor, self.lots.index(lot)))
+            self.drafts.append(
+                PlanDraft(
+                    engine_call.engine,
+                    engine_call.weight,
+                    engine_call.asked,
+                    engine_call.score_floor,
+                    self.lots.index(lot),
+                )
+            )
 
     def holds(self, wishes: RetrieveSettings, blend: FusionSettings, weights: Mapping[str, float] | None) -> bool:
         """Whether it was made under these wishes."""
@@ -74,13 +82,13 @@ Outlines = dict[int, BasePlan]
 """By the `k` that is answered."""
 
 
-def is_lasting(legs: Sequence[object], skipped: Sequence[Outcome], lost: Sequence[Outcome]) -> bool:
+def is_permanent(engine_calls: Sequence[object], skipped: Sequence[Outcome], lost: Sequence[Outcome]) -> bool:
     """Whether what was decided holds until an advertisement changes: who has not been reached has none yet."""
-    return bool(legs) and not lost and not [outcome for outcome in skipped if outcome.kind == "unreached"]
+    return bool(engine_calls) and not lost and not [outcome for outcome in skipped if outcome.kind == "unreached"]
 
 
-def keep(outlines: Outlines, outline: BasePlan) -> None:
+def keep(outlines: Outlines, base_plan: BasePlan) -> None:
     """Keep it in place of the one before, or of all if there are too many."""
     if len(outlines) >= MAX_OUTLINES:
         outlines.clear()
-    outlines[outline.k] = outline
+    outlines[base_plan.k] = base_plan

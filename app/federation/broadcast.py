@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from app.federation.hit_validation import mended
+from app.federation.call_tracing import traced
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
+from app.federation.engine_response import EngineResponse
 from app.federation.fanout import FanOut, Heard, Read
 from app.federation.forward import NEXT, share_of
+from app.federation.hit_validation import sanitized
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import (
     Hit,
@@ -28,11 +31,8 @@ from app.federation.outcome import (
 )
 from app.federation.planner import EngineCall
 from app.federation.progress import ProgressListener, fused
-from app.federation.request_options import engine_weights, loop_reason
 from app.federation.progress_reporting import ProgressReporter
-from app.federation.call_tracing import traced
-from app.federation.engine_response import EngineResponse
-from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.request_options import engine_weights, loop_reason
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
 from app.settings.schema import GatewaySettings
 
@@ -45,7 +45,7 @@ class BroadcastContext(NamedTuple):
     call: MethodCall
     members: Members
     settings: GatewaySettings
-    witness: RetrieveInstrumentation
+    instrumentation: RetrieveInstrumentation
     listener: ProgressListener | None = None
 
 
@@ -67,7 +67,7 @@ SoFar = Callable[[Mapping[str, EngineCall], Sequence[Outcome]], list[Hit] | None
 class BroadcastResult(NamedTuple):
     """What came of it."""
 
-    legs: Mapping[str, EngineCall]
+    engine_calls: Mapping[str, EngineCall]
     """Of the engines that were asked, by engine id."""
     outcomes: Sequence[Outcome] = ()
     """Of the engines that were asked, and of those that were named and could not be, by engine id."""
@@ -78,9 +78,9 @@ class BroadcastResult(NamedTuple):
         """Of the engines that answered."""
         return [outcome for outcome in self.outcomes if outcome.status == "ok"]
 
-    def voices(self) -> list[EngineResponse]:
+    def responses(self) -> list[EngineResponse]:
         """What the engines that answered said beside hits."""
-        entries = {engine_id: leg.engine.entry for engine_id, leg in self.legs.items()}
+        entries = {engine_id: engine_call.engine.entry for engine_id, engine_call in self.engine_calls.items()}
         return [
             EngineResponse(
                 outcome.engine,
@@ -93,7 +93,7 @@ class BroadcastResult(NamedTuple):
 
 
 async def gather(
-    errand: BroadcastContext,
+    context: BroadcastContext,
     candidates: Candidates,
     write: Write,
     read: Read,
@@ -107,7 +107,7 @@ async def gather(
     `lone`: only one engine can answer this, so that its refusal is the answer. Nothing is gathered where a loop or the
     depth forbids to ask anybody (decision 3), or no candidate has a letter.
     """
-    call, members, _, witness, listener = errand
+    call, members, _, instrumentation, listener = context
     stop = loop_reason(call, members)
     if stop is not None:
         nobody = [skipped(engine_id, *stop) for engine_id in sorted(members.ids())]
@@ -118,69 +118,79 @@ async def gather(
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     written = {engine.id: (engine, write(engine)) for engine in candidates.engines}
-    legs = {name: _leg(errand, engine, sent) for name, (engine, sent) in written.items() if isinstance(sent, BroadcastRequest)}
+    engine_calls = {
+        name: _engine_call(context, engine, sent)
+        for name, (engine, sent) in written.items()
+        if isinstance(sent, BroadcastRequest)
+    }
     left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
-    telling = None if listener is None or not legs else _telling(errand, listener, legs, so_far)
-    heard: Heard = witness.leg if telling is None else telling.heard
-    asked, heard = traced(witness.tracing, call.method, [*legs.values()], heard)
+    reporter = None if listener is None or not engine_calls else _reporter(context, listener, engine_calls, so_far)
+    heard: Heard = instrumentation.engine_call if reporter is None else reporter.heard
+    asked, heard = traced(instrumentation.tracing, call.method, [*engine_calls.values()], heard)
     fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
     try:
         lost = await fan_out.run()
     finally:
-        if telling is not None:
-            telling.close()
+        if reporter is not None:
+            reporter.close()
     if lost is not None:
         raise required_failed(lost)
     outcomes = sorted([*fan_out.outcomes, *candidates.lost], key=_engine_of)
-    if legs and not any(outcome.status == "ok" for outcome in outcomes):
+    if engine_calls and not any(outcome.status == "ok" for outcome in outcomes):
         if lone and outcomes[0].kind == "refused" and outcomes[0].code not in NEXT:
             raise refused_by(outcomes[0])
-        raise nobody_answered(outcomes, out_of_time=_cut_by_caller(legs))
-    if listener is not None and legs:
+        raise nobody_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
+    if listener is not None and engine_calls:
         listener.tell(fused(call.meta.progress_token, outcomes))
-    return BroadcastResult(legs, outcomes, [*candidates.skipped, *left_out])
+    return BroadcastResult(engine_calls, outcomes, [*candidates.skipped, *left_out])
 
 
-def blend_of(errand: BroadcastContext) -> GatewaySettings:
+def blend_of(context: BroadcastContext) -> GatewaySettings:
     """The settings by which the tenant's hits are blended."""
-    tenant = errand.call.tenant
+    tenant = context.call.tenant
     if tenant is None or tenant.fusion is None:
-        return errand.settings
-    return errand.settings.model_copy(update={"fusion": tenant.fusion})
+        return context.settings
+    return context.settings.model_copy(update={"fusion": tenant.fusion})
 
 
 def told_of(
-    errand: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
+    context: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """`result` with `usage.notes`, and the report of every engine in its `_meta`, as for `retrieve`."""
-    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *mended(result.get("hits", ()))]
+    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *sanitized(result.get("hits", ()))]
     usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
     told = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
-    meta: dict[str, Any] = {"x-gateway": {"id": errand.members.identity, "engines": told}}
+    meta: dict[str, Any] = {"x-gateway": {"id": context.members.identity, "engines": told}}
     dropped = degraded(gathered.outcomes)
     if dropped:
         meta["degraded"] = dropped
     return {**result, **({"usage": usage} if usage else {}), "_meta": meta}
 
 
-def _leg(errand: BroadcastContext, engine: Engine, letter: BroadcastRequest) -> EngineCall:
-    share = share_of(errand.call, engine, errand.members, errand.settings)
-    params = {**letter.params, "_meta": share.meta}
-    tenant = errand.call.tenant
-    weights = {} if tenant is None else engine_weights({"weights": tenant.weights}, errand.members)
-    return EngineCall(engine, params, weights.get(engine.id, engine.entry.weight), share.seconds, share.deadline, letter.asked)
+def _engine_call(context: BroadcastContext, engine: Engine, engine_request: BroadcastRequest) -> EngineCall:
+    share = share_of(context.call, engine, context.members, context.settings)
+    params = {**engine_request.params, "_meta": share.meta}
+    tenant = context.call.tenant
+    weights = {} if tenant is None else engine_weights({"weights": tenant.weights}, context.members)
+    return EngineCall(
+        engine, params, weights.get(engine.id, engine.entry.weight), share.seconds, share.deadline, engine_request.asked
+    )
 
 
-def _telling(errand: BroadcastContext, listener: ProgressListener, legs: Mapping[str, EngineCall], so_far: SoFar | None) -> ProgressReporter:
+def _reporter(
+    context: BroadcastContext, listener: ProgressListener, engine_calls: Mapping[str, EngineCall], so_far: SoFar | None
+) -> ProgressReporter:
     def hits(ended: Sequence[Outcome]) -> list[Hit] | None:
-        return None if so_far is None else so_far(legs, sorted(ended, key=_engine_of))
+        return None if so_far is None else so_far(engine_calls, sorted(ended, key=_engine_of))
 
-    return ProgressReporter(listener, errand.witness, errand.call.meta, len(legs), hits)
+    return ProgressReporter(listener, context.instrumentation, context.call.meta, len(engine_calls), hits)
 
 
-def _cut_by_caller(legs: Mapping[str, EngineCall]) -> bool:
+def _cut_by_caller(engine_calls: Mapping[str, EngineCall]) -> bool:
     """Whether the caller's deadline, not the engines' own timeouts, bounds any of them."""
-    return any(leg.seconds < leg.engine.entry.timeout_ms / 1000 for leg in legs.values())
+    return any(
+        engine_call.seconds < engine_call.engine.entry.timeout_ms / 1000 for engine_call in engine_calls.values()
+    )
 
 
 def _check_required(members: Members, candidates: Candidates) -> None:

@@ -7,7 +7,7 @@ to know how a fan-out runs.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.federation.engine_interface import StartedCall, Engine, EngineReply
+from app.federation.engine_interface import Engine, EngineReply, StartedCall
 from app.federation.outcome import Outcome
 from app.federation.planner import EngineCall
 from app.protocol.advertisement import Advertisement
@@ -70,16 +70,16 @@ class TracedEngine:
 
 
 def traced(
-    tracing: Tracing | None, method: str, legs: Sequence[EngineCall], heard: Callable[[Outcome], None]
+    tracing: Tracing | None, method: str, engine_calls: Sequence[EngineCall], heard: Callable[[Outcome], None]
 ) -> tuple[Sequence[EngineCall], Callable[[Outcome], None]]:
     """The legs, each within a span that ends when its outcome is heard; as they are without `tracing`."""
     if tracing is None:
-        return legs, heard
+        return engine_calls, heard
     spans = {}
     within = []
-    for leg in legs:
-        span = spans[leg.engine.id] = tracing.leg(leg.engine.id, method)
-        within.append(leg._replace(engine=TracedEngine(leg.engine, span)))
+    for engine_call in engine_calls:
+        span = spans[engine_call.engine.id] = tracing.engine_call(engine_call.engine.id, method)
+        within.append(engine_call._replace(engine=TracedEngine(engine_call.engine, span)))
 
     def ended(outcome: Outcome) -> None:
         span = spans.pop(outcome.engine, None)

@@ -13,34 +13,34 @@ MOST_COMPARED = 1000
 """Characters of a question."""
 
 
-def join_followups(voices: Sequence[EngineResponse]) -> list[str]:
+def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
     """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
     first: dict[str, str] = {}
-    for question in by_turns([voice.listed("followups") for voice in in_order(voices)]):
+    for question in by_turns([response.listed("followups") for response in in_order(responses)]):
         first.setdefault(_plain(question), question)
     return list(first.values())
 
 
-def join_clues(voices: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
+def join_clues(responses: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
     """Each clue once, the heaviest first, those without a `weight` last; at most `most` (RCP §7.17).
 
     Two engines' clues are one if their `query` and `seedIds` are; the larger weight is kept. Seeds carry the namespace
     of their engine, as hit ids do. Equal weights: by turns, in the order in which engines speak.
     """
     copies: dict[tuple[str, ...], list[tuple[str, dict[str, Any]]]] = {}
-    lists = [[(voice, clue) for clue in voice.listed("clues")] for voice in in_order(voices)]
-    for voice, clue in by_turns(lists):
-        public = _public(voice, clue)
-        copies.setdefault(_key(public), []).append((voice.engine, public))
+    lists = [[(response, clue) for clue in response.listed("clues")] for response in in_order(responses)]
+    for response, clue in by_turns(lists):
+        public = _public(response, clue)
+        copies.setdefault(_key(public), []).append((response.engine, public))
     joined = sorted(map(_clue, copies.values()), key=lambda clue: -_weight(clue))
     return joined if most is None else joined[:most]
 
 
-def _public(voice: EngineResponse, clue: Mapping[str, Any]) -> dict[str, Any]:
+def _public(response: EngineResponse, clue: Mapping[str, Any]) -> dict[str, Any]:
     seeds = clue.get("seedIds")
     if type(seeds) is not list:
         return {key: value for key, value in clue.items() if key != "seedIds"}
-    return {**clue, "seedIds": [voice.public(seed) for seed in seeds if type(seed) in (str, int, float)]}
+    return {**clue, "seedIds": [response.public(seed) for seed in seeds if type(seed) in (str, int, float)]}
 
 
 def _key(clue: Mapping[str, Any]) -> tuple[str, ...]:

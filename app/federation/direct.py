@@ -8,18 +8,18 @@ changed. It refuses to know what methods mean.
 from functools import partial
 from typing import Any
 
-from app.federation.hit_validation import relayed
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import check_route
 from app.federation.engine_interface import Engine
 from app.federation.forward import Result, ask_one, plain, reported, share_of
+from app.federation.hit_validation import relayed
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.methods.memory import named, owner_of
 from app.federation.memory_ids import memory_of
+from app.federation.methods.memory import named, owner_of
 from app.federation.outcome import failed_alone
 from app.federation.request_options import closes_cycle
 from app.federation.sessions import scoped
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.fusion.trust import capped_hit
 from app.protocol.documents import read_idempotency_key
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded, InvalidParams, NotFound
@@ -35,7 +35,11 @@ REPEATABLE = frozenset(
 
 
 async def ask_alone(
-    call: MethodCall, engine: Engine, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation
+    call: MethodCall,
+    engine: Engine,
+    members: Members,
+    settings: GatewaySettings,
+    instrumentation: RetrieveInstrumentation,
 ) -> Result:
     """What `engine` answers, with the gateway's report beside it in `_meta`.
 
@@ -54,8 +58,10 @@ async def ask_alone(
         if type(params.get("sessionId")) is str:
             params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
-    question = plain(call.method, params, partial(_read, call.method, engine.id, witness), idempotent=repeatable)
-    outcome = await ask_one(engine, share_of(call, engine, members, settings), question, witness)
+    question = plain(
+        call.method, params, partial(_read, call.method, engine.id, instrumentation), idempotent=repeatable
+    )
+    outcome = await ask_one(engine, share_of(call, engine, members, settings), question, instrumentation)
     if outcome.result is None:
         raise failed_alone(outcome)
     result = outcome.result
@@ -79,11 +85,11 @@ def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
     return memory.own
 
 
-def _read(method: str, engine: str, witness: RetrieveInstrumentation, result: Result) -> Result:
+def _read(method: str, engine: str, instrumentation: RetrieveInstrumentation, result: Result) -> Result:
     """What the engine sent, without hits and fields of hits that would be unreadable. Raises ProtocolViolation."""
     if method != "retrieve" and type(result.get("hits")) is not list:
         return result
     kept, outcome = relayed(engine, result)
     if outcome.malformed or outcome.excess:
-        witness.dropped(outcome)
+        instrumentation.dropped(outcome)
     return kept

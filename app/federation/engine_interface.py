@@ -48,7 +48,7 @@ class StartedCall(Protocol):
     """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""
 
     @property
-    def waiter(self) -> PendingEngineReply:
+    def pending(self) -> PendingEngineReply:
         """Done once `take` may be called."""
         ...
 

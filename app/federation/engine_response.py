@@ -30,22 +30,22 @@ class EngineResponse(NamedTuple):
         return public_id({"id": own}, self.namespace)
 
 
-def in_order(voices: Iterable[EngineResponse]) -> list[EngineResponse]:
+def in_order(responses: Iterable[EngineResponse]) -> list[EngineResponse]:
     """The order in which engines speak."""
-    return sorted(voices, key=lambda voice: (-voice.priority, voice.engine))
+    return sorted(responses, key=lambda response: (-response.priority, response.engine))
 
 
-def given(voices: Iterable[EngineResponse], key: str) -> bool:
+def given(responses: Iterable[EngineResponse], key: str) -> bool:
     """Whether anybody said anything under `key`."""
-    return any(key in voice.result for voice in voices)
+    return any(key in response.result for response in responses)
 
 
-def left_over(voices: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
+def left_over(responses: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
     """Fields that nobody here knows how to join: the first engine's that has one, as it is."""
     known = frozenset(joined)
     found: dict[str, Any] = {}
-    for voice in in_order(voices):
-        for key, value in voice.result.items():
+    for response in in_order(responses):
+        for key, value in response.result.items():
             if key not in known:
                 found.setdefault(key, value)
     return found

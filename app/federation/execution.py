@@ -10,25 +10,25 @@ from functools import partial
 from operator import attrgetter
 from time import perf_counter
 
-from app.federation.response import RetrieveResponse
-from app.federation.hit_validation import mended
+from app.federation.call_tracing import traced
 from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.depth import SURFACE, Depth
 from app.federation.fanout import FanOut, Heard
+from app.federation.hit_validation import sanitized
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Hit, Outcome, degraded, knowing, nobody_answered, required_failed
+from app.federation.page import NOTHING, Page, page_of, seen_of
 from app.federation.pagination import FIRST, Pages
-from app.federation.snapshot_pins import not_served
 from app.federation.planner import Plan, nobody_asked, plan_retrieve
-from app.federation.page import NOTHING, Page, portion_of, seen_of
 from app.federation.progress import ProgressListener, fused, reranked
-from app.federation.union_reranking import rerank_union
-from app.federation.result_set import ResultSet, joined, stock_of, without
-from app.federation.quorum import tail_of
 from app.federation.progress_reporting import ProgressReporter
-from app.federation.call_tracing import traced
+from app.federation.quorum import tail_of
 from app.federation.rerank_plan import RerankPlan
-from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.response import RetrieveResponse
+from app.federation.result_set import ResultSet, joined, result_set_of, without
+from app.federation.snapshot_pins import not_served
+from app.federation.union_reranking import rerank_union
 from app.fusion.injection_screen import InjectionScreen
 from app.protocol.errors import RcpError
 from app.resilience.yield_limiter import heavy_work
@@ -49,6 +49,7 @@ class RetrieveExecution:
     __slots__ = (
         "_call",
         "_failed",
+        "_instrumentation",
         "_listener",
         "_members",
         "_pages",
@@ -56,7 +57,6 @@ class RetrieveExecution:
         "_screen",
         "_settings",
         "_turn",
-        "_witness",
         "spent",
     )
 
@@ -65,14 +65,14 @@ class RetrieveExecution:
         call: RetrieveCall,
         members: Members,
         settings: GatewaySettings,
-        witness: RetrieveInstrumentation,
+        instrumentation: RetrieveInstrumentation,
         listener: ProgressListener | None,
         pages: Pages,
     ) -> None:
         self._call = call
         self._members = members
         self._settings = settings
-        self._witness = witness
+        self._instrumentation = instrumentation
         self._listener = listener
         self._pages = pages
         self._turn = FIRST
@@ -90,7 +90,7 @@ class RetrieveExecution:
             self._screen = await self._pages.screen(wishes)
         if options.cursor is None and options.session_id is None:
             return await self._ask()
-        self._turn = await self._pages.turn(self._call.params)
+        self._turn = await self._pages.cursor_state(self._call.params)
         answer = self._from_kept()
         if answer is None:
             answer = await self._ask()
@@ -100,94 +100,100 @@ class RetrieveExecution:
 
     async def leave_behind(self, answer: RetrieveResponse) -> str | None:
         """Keep what the next page and the session need; the cursor of the next page if there may be one."""
-        plan, _, stock, portion = answer
-        params, turn = self._call.params, self._turn
-        if stock is None:
+        plan, _, result_set, page = answer
+        params, cursor_state = self._call.params, self._turn
+        if result_set is None:
             return None
         if params.options.session_id is not None:
             heard = "feedback" in self._members.capabilities
-            await self._pages.remember(params.options.session_id, turn, portion, stock, for_feedback=heard)
+            await self._pages.remember(params.options.session_id, cursor_state, page, result_set, for_feedback=heard)
         if not answer.follows:
             return None
-        return await self._pages.keep(params, turn, stock, portion, turn.place.reach or plan.window)
+        return await self._pages.keep(params, cursor_state, result_set, page, cursor_state.place.reach or plan.window)
 
     def observe(self, answer: RetrieveResponse) -> None:
         """Count what is about to be served. What this costs is part of the time that the answer states."""
         if self._screen is not None:
-            self._witness.screened(self._screen)
-        if answer.stock is not None and self._rounds and answer.outcomes:
-            self._witness.served(answer.plan, answer.outcomes, answer.stock.fusion, answer.portion.hits)
+            self._instrumentation.screened(self._screen)
+        if answer.result_set is not None and self._rounds and answer.outcomes:
+            self._instrumentation.served(answer.plan, answer.outcomes, answer.result_set.fusion, answer.page.hits)
 
     def ended(self, answer: RetrieveResponse, took: float) -> None:
         """The answer is complete after `took` seconds. Overhead is counted where there was one longest leg."""
         if self._rounds == 1 and answer.plan.union is None:
-            self._witness.retrieved(answer.outcomes, took)
+            self._instrumentation.retrieved(answer.outcomes, took)
 
     async def _ask(self) -> RetrieveResponse:
         """Ask the engines, as deep as this turn needs."""
         self._rounds += 1
-        settings, turn = self._settings, self._turn
+        settings, cursor_state = self._settings, self._turn
         now = asyncio.get_running_loop().time()
         blend = blend_of(self._call, settings)
-        with self._witness.step("plan"):
+        with self._instrumentation.step("plan"):
             plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
         outcomes = await self._outcomes(plan)
         heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
         if heavy:
             await heavy_work().wait()
         began = perf_counter()
-        with self._witness.step("fuse"):
-            stock = stock_of(plan, outcomes, self._call.params)
+        with self._instrumentation.step("fuse"):
+            result_set = result_set_of(plan, outcomes, self._call.params)
         self._spend("fuse", began)
-        if stock is None:
+        if result_set is None:
             return self._from_nobody(plan, outcomes)
-        if turn is not FIRST:
-            stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
+        if cursor_state is not FIRST:
+            result_set = without(
+                joined(result_set, cursor_state.result_set),
+                frozenset(cursor_state.place.returned),
+                cursor_state.trajectory,
+            )
         if self._screen is not None:
-            start = turn.place.start
-            for _ in self._screen.steps(stock.fusion, start, start + 2 * plan.k):
+            start = cursor_state.place.start
+            for _ in self._screen.steps(result_set.fusion, start, start + 2 * plan.k):
                 await asyncio.sleep(0)
-        stock = self._screened(stock)
-        if turn is not FIRST:
+        result_set = self._screened(result_set)
+        if cursor_state is not FIRST:
             self._failed |= frozenset(degraded(outcomes))
         if plan.union is not None:
-            stock = await self._reranked(plan.union, stock)
-        if turn is not FIRST:
-            self._turn = await self._pages.restock(self._call.params, turn, stock, plan.window)
-            stock = self._turn.stock or stock
+            result_set = await self._reranked(plan.union, result_set)
+        if cursor_state is not FIRST:
+            self._turn = await self._pages.restock(self._call.params, cursor_state, result_set, plan.window)
+            result_set = self._turn.result_set or result_set
         if heavy:
             await heavy_work().wait()
-        answer = RetrieveResponse(plan, outcomes, stock, self._portion(stock, plan.k))
+        answer = RetrieveResponse(plan, outcomes, result_set, self._page(result_set, plan.k))
         if heavy:
             await heavy_work().wait()
         return answer
 
-    async def _reranked(self, union: RerankPlan, stock: ResultSet) -> ResultSet:
+    async def _reranked(self, union: RerankPlan, result_set: ResultSet) -> ResultSet:
         """The stock with the best of the union reranked; as it is if nobody can be asked in time."""
         began = perf_counter()
-        stock = await rerank_union(self._call, self._members, self._settings, self._witness, union, stock)
+        result_set = await rerank_union(
+            self._call, self._members, self._settings, self._instrumentation, union, result_set
+        )
         self._spend("rerank", began)
-        if self._listener is not None and self._rounds == 1 and stock.verdict is not None:
-            self._listener.tell(reranked(self._call.meta.progress_token, stock.verdict))
-        return stock
+        if self._listener is not None and self._rounds == 1 and result_set.verdict is not None:
+            self._listener.tell(reranked(self._call.meta.progress_token, result_set.verdict))
+        return result_set
 
     async def _outcomes(self, plan: Plan) -> Sequence[Outcome]:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
-        telling = None if listener is None else self._telling(plan, listener)
-        heard: Heard = self._witness.leg if telling is None else telling.heard
-        legs, heard = traced(self._witness.tracing, "retrieve", plan.legs, heard)
-        fan_out = FanOut(legs, heard, tail=tail_of(self._settings.retrieve))
+        reporter = None if listener is None else self._reporter(plan, listener)
+        heard: Heard = self._instrumentation.engine_call if reporter is None else reporter.heard
+        engine_calls, heard = traced(self._instrumentation.tracing, "retrieve", plan.engine_calls, heard)
+        fan_out = FanOut(engine_calls, heard, tail=tail_of(self._settings.retrieve))
         try:
             lost = await fan_out.run()
         finally:
-            if telling is not None:
-                telling.close()
+            if reporter is not None:
+                reporter.close()
         outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
         if lost is not None:
             raise knowing(_lost(plan, lost), outcomes)
         if self._call.params.options.index_version is not None:
-            fault = not_served(plan.legs, outcomes)
+            fault = not_served(plan.engine_calls, outcomes)
             if fault is not None:
                 raise knowing(fault, outcomes)
         if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
@@ -196,87 +202,95 @@ class RetrieveExecution:
 
     def _from_kept(self) -> RetrieveResponse | None:
         """A slice of what is kept; None if more must be asked for."""
-        stock = self._turn.stock
-        if stock is None:
+        result_set = self._turn.result_set
+        if result_set is None:
             return None
         plan = nobody_asked(
-            self._call, self._members, stock.options, "kept", "this page is a slice of the order that was kept"
+            self._call, self._members, result_set.options, "kept", "this page is a slice of the order that was kept"
         )
-        portion = self._portion(stock, plan.k)
-        if portion.short and stock.open and not portion.floored:
+        page = self._page(result_set, plan.k)
+        if page.short and result_set.open and not page.floored:
             return None
-        return RetrieveResponse(plan, (), stock, portion)
+        return RetrieveResponse(plan, (), result_set, page)
 
     def _from_nobody(self, plan: Plan, outcomes: Sequence[Outcome]) -> RetrieveResponse:
         """Nobody answered: what is left of what was kept, if there is any. Raises RcpError."""
-        stock = self._turn.stock
-        portion = NOTHING if stock is None else self._portion(stock, plan.k)
-        if plan.legs and not portion.hits:
+        result_set = self._turn.result_set
+        page = NOTHING if result_set is None else self._page(result_set, plan.k)
+        if plan.engine_calls and not page.hits:
             raise nobody_answered(outcomes, out_of_time=plan.cut_by_caller)
         self._failed |= frozenset(degraded(outcomes))
-        if stock is not None:
-            stock = stock._replace(
-                degraded=sorted({*stock.degraded, *degraded(outcomes)}),
-                open=stock.open if plan.legs else frozenset(),
+        if result_set is not None:
+            result_set = result_set._replace(
+                degraded=sorted({*result_set.degraded, *degraded(outcomes)}),
+                open=result_set.open if plan.engine_calls else frozenset(),
             )
-        return RetrieveResponse(plan, outcomes, stock, portion)
+        return RetrieveResponse(plan, outcomes, result_set, page)
 
-    def _portion(self, stock: ResultSet, k: int) -> Page:
-        turn, options, began = self._turn, self._call.params.options, perf_counter()
-        seen = turn.trajectory
-        known = None if seen is None else seen_of(stock.fusion, seen, stock.options.identity)
-        portion = portion_of(stock.fusion, options, k, turn.place.start, known, stock.spread, self._screen)
+    def _page(self, result_set: ResultSet, k: int) -> Page:
+        cursor_state, options, began = self._turn, self._call.params.options, perf_counter()
+        seen = cursor_state.trajectory
+        known = None if seen is None else seen_of(result_set.fusion, seen, result_set.options.identity)
+        page = page_of(result_set.fusion, options, k, cursor_state.place.start, known, result_set.spread, self._screen)
         self._spend("fuse", began)
-        return portion
+        return page
 
     def _spend(self, step: str, began: float) -> None:
         if self._call.params.gateway.explain:
             self.spent[step] = self.spent.get(step, 0.0) + perf_counter() - began
 
-    def _screened(self, stock: ResultSet) -> ResultSet:
+    def _screened(self, result_set: ResultSet) -> ResultSet:
         """The stock without what a screen leaves out."""
         if self._screen is None:
-            return stock
-        kept = self._screen.kept(stock.fusion)
-        return stock._replace(fusion=kept, screened=self._screen.dropped)
+            return result_set
+        kept = self._screen.kept(result_set.fusion)
+        return result_set._replace(fusion=kept, screened=self._screen.dropped)
 
     def _depth(self) -> Depth:
         """How much deeper than `k` needs: what was answered, or seen in the session, is left out."""
-        turn = self._turn
-        if turn is FIRST:
+        cursor_state = self._turn
+        if cursor_state is FIRST:
             return SURFACE
-        place, stock = turn.place, turn.stock
-        seen = 0 if turn.trajectory is None else len(turn.trajectory)
-        if stock is None and not place.reach:
+        place, result_set = cursor_state.place, cursor_state.result_set
+        seen = 0 if cursor_state.trajectory is None else len(cursor_state.trajectory)
+        if result_set is None and not place.reach:
             return Depth(min(seen, self._settings.retrieve.window_min), 0, self._failed)
-        whole = self._failed if stock is None else self._failed | stock.whole()
-        return Depth(len(place.returned) + seen, place.reach * (1 if stock is None else 2), whole)
+        whole = self._failed if result_set is None else self._failed | result_set.whole()
+        return Depth(len(place.returned) + seen, place.reach * (1 if result_set is None else 2), whole)
 
     def _may_fill(self, answer: RetrieveResponse) -> bool:
         """Whether the page is not full and somebody who may have more is still to be asked."""
-        _, _, stock, portion = answer
-        if stock is None or not portion.short or portion.floored or not stock.open - self._failed:
+        _, _, result_set, page = answer
+        if result_set is None or not page.short or page.floored or not result_set.open - self._failed:
             return False
-        return (self._rounds < ROUNDS or not portion.hits) and time_left(self._call) >= LEAST_SECONDS
+        return (self._rounds < ROUNDS or not page.hits) and time_left(self._call) >= LEAST_SECONDS
 
-    def _telling(self, plan: Plan, listener: ProgressListener) -> ProgressReporter:
+    def _reporter(self, plan: Plan, listener: ProgressListener) -> ProgressReporter:
         """Lets the listener hear of every leg that ends, and now and then of the list fused so far."""
-        return ProgressReporter(listener, self._witness, self._call.meta, len(plan.legs), partial(self._so_far, plan))
+        return ProgressReporter(
+            listener, self._instrumentation, self._call.meta, len(plan.engine_calls), partial(self._so_far, plan)
+        )
 
     def _so_far(self, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
-        turn = self._turn
-        stock = stock_of(plan, sorted(ended, key=_engine_of), self._call.params)
-        if stock is None:
+        cursor_state = self._turn
+        result_set = result_set_of(plan, sorted(ended, key=_engine_of), self._call.params)
+        if result_set is None:
             return None
-        if self._screen is not None and any(True for _ in self._screen.steps(stock.fusion, 0, plan.k)):
+        if self._screen is not None and any(True for _ in self._screen.steps(result_set.fusion, 0, plan.k)):
             return None  # more to look at than fits into one turn of the loop: this progress comes without its hits
-        if turn is not FIRST:
-            stock = without(joined(stock, turn.stock), frozenset(turn.place.returned), turn.trajectory)
-        stock = self._screened(stock)
+        if cursor_state is not FIRST:
+            result_set = without(
+                joined(result_set, cursor_state.result_set),
+                frozenset(cursor_state.place.returned),
+                cursor_state.trajectory,
+            )
+        result_set = self._screened(result_set)
         options = self._call.params.options
-        hits = portion_of(stock.fusion, options, plan.k, 0, turn.trajectory, stock.spread, self._screen).hits
-        mended(hits)
+        hits = page_of(
+            result_set.fusion, options, plan.k, 0, cursor_state.trajectory, result_set.spread, self._screen
+        ).hits
+        sanitized(hits)
         return hits
 
     def __repr__(self) -> str:
@@ -291,15 +305,22 @@ def blend_of(call: RetrieveCall, settings: GatewaySettings) -> FusionSettings:
 
 def _lost(plan: Plan, outcome: Outcome) -> RcpError:
     """The error of a request that an engine failed which must not fail."""
-    leg = next(leg for leg in plan.legs if leg.engine.id == outcome.engine)
-    return (None if leg.engine.entry.required else not_served(plan.legs, [outcome])) or required_failed(outcome)
+    engine_call = next(engine_call for engine_call in plan.engine_calls if engine_call.engine.id == outcome.engine)
+    return (None if engine_call.engine.entry.required else not_served(plan.engine_calls, [outcome])) or required_failed(
+        outcome
+    )
 
 
 def _told_of_all(before: RetrieveResponse, answer: RetrieveResponse) -> RetrieveResponse:
     """`answer` with the outcomes of engines that were asked before and not again."""
     told = {outcome.engine: outcome for outcome in (*before.outcomes, *answer.outcomes)}
     plan = answer.plan._replace(
-        legs=tuple({leg.engine.id: leg for leg in (*before.plan.legs, *answer.plan.legs)}.values()),
+        engine_calls=tuple(
+            {
+                engine_call.engine.id: engine_call
+                for engine_call in (*before.plan.engine_calls, *answer.plan.engine_calls)
+            }.values()
+        ),
         skipped=tuple(outcome for outcome in answer.plan.skipped if outcome.engine not in told),
     )
     return answer._replace(plan=plan, outcomes=[told[engine] for engine in sorted(told)])

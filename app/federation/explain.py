@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
-from app.federation.planner import EngineCall, Plan
 from app.federation.page import Page
+from app.federation.planner import EngineCall, Plan
 from app.federation.result_set import ResultSet
 from app.fusion.confidence import valid_confidence
-from app.fusion.identity import body_text, public_id
-from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.document_index import DocumentIndex
 from app.fusion.explanation import Contributions, Explanation, shares_of
+from app.fusion.identity import body_text, public_id
+from app.fusion.ranked_lists import FusionConfig, RankedList
 
 MAX_TITLE = 200
 MAX_SNIPPET = 240
@@ -30,7 +30,7 @@ def plan_told(plan: Plan) -> dict[str, Any]:
         "fusion": options_told(plan.fusion),
         "diversified": plan.varied,
         "cutByCaller": plan.cut_by_caller,
-        "legs": [_leg(leg) for leg in plan.legs],
+        "legs": [_engine_call(engine_call) for engine_call in plan.engine_calls],
         "left": [_left(outcome) for outcome in (*plan.skipped, *plan.lost)],
         "notes": list(plan.notes),
     }
@@ -39,19 +39,19 @@ def plan_told(plan: Plan) -> dict[str, Any]:
     return told
 
 
-def answer_told(plan: Plan, stock: ResultSet | None, portion: Page, spent: Mapping[str, float]) -> dict[str, Any]:
+def answer_told(plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]) -> dict[str, Any]:
     """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
     told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
     told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
-    if stock is not None:
-        shares = shares_of(stock.lists, stock.options, portion.keys)
+    if result_set is not None:
+        shares = shares_of(result_set.lists, result_set.options, page.keys)
         told["method"] = shares.method
         told["ceiling"] = shares.ceiling
         told["hits"] = [
             {"id": hit["id"], **standing_told(standing)}
-            for hit, standing in zip(portion.hits, shares.standings, strict=False)
+            for hit, standing in zip(page.hits, shares.standings, strict=False)
         ]
-        told["lists"] = [_list(ranked, stock.options) for ranked in stock.lists]
+        told["lists"] = [_list(ranked, result_set.options) for ranked in result_set.lists]
     return told
 
 
@@ -79,21 +79,21 @@ def options_told(options: FusionConfig) -> dict[str, Any]:
     }
 
 
-def _leg(leg: EngineCall) -> dict[str, Any]:
-    entry = leg.engine.entry
+def _engine_call(engine_call: EngineCall) -> dict[str, Any]:
+    entry = engine_call.engine.entry
     told: dict[str, Any] = {
-        "engine": leg.engine.id,
-        "weight": leg.weight,
+        "engine": engine_call.engine.id,
+        "weight": engine_call.weight,
         "priority": entry.priority,
         "required": entry.required,
-        "deadlineMs": round(leg.seconds * 1000),
-        "k": leg.asked,
-        "params": dict(leg.params),
+        "deadlineMs": round(engine_call.seconds * 1000),
+        "k": engine_call.asked,
+        "params": dict(engine_call.params),
     }
-    if leg.pinned is not None:
-        told["pinned"] = leg.pinned
-    if leg.without:
-        told["without"] = list(leg.without)
+    if engine_call.pinned is not None:
+        told["pinned"] = engine_call.pinned
+    if engine_call.without:
+        told["without"] = list(engine_call.without)
     return told
 
 
@@ -103,8 +103,8 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 
 def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused once more."""
-    roll = DocumentIndex([ranked], options.identity)
-    ((source, hits, _),) = roll.ballots
+    document_index = DocumentIndex([ranked], options.identity)
+    ((source, hits, _),) = document_index.ballots
     return {
         "engine": source.engine,
         "weight": source.weight,
@@ -112,7 +112,7 @@ def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
         "asked": source.fetch_k,
         "scoreFloor": source.score_floor,
         "confidence": source.confidence,
-        "hits": [_listed(key, hit, source.namespace) for key, hit in zip(roll.keys, hits, strict=True)],
+        "hits": [_listed(key, hit, source.namespace) for key, hit in zip(document_index.keys, hits, strict=True)],
     }
 
 

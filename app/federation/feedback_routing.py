@@ -18,7 +18,7 @@ Origins = Mapping[str, Mapping[str, Id]]
 class RoutedSignals(NamedTuple):
     """What is sent where."""
 
-    letters: Mapping[str, Mapping[int, dict[str, Any]]]
+    engine_requests: Mapping[str, Mapping[int, dict[str, Any]]]
     """Engine id -> place of a signal -> the signal with the hit id that this engine knows."""
     unheard: tuple[int, ...]
     """Places of signals whose engines take no feedback."""
@@ -30,26 +30,26 @@ def addressed(
     """Who hears which of `signals`. `engines`: every engine's namespace; `takers`: those that take feedback."""
     taking = frozenset(takers)
     namespaces = namespaces_of(engines.values())
-    letters: dict[str, dict[int, dict[str, Any]]] = {}
+    engine_requests: dict[str, dict[int, dict[str, Any]]] = {}
     unheard: list[int] = []
     for place, signal in enumerate(signals):
         hit_id = signal["hitId"]
         owners = origins.get(f"{hit_id}") or owners_of(hit_id, engines, namespaces)
         hearing = [engine for engine in sorted(owners) if engine in taking]
         for engine in hearing:
-            letters.setdefault(engine, {})[place] = {**signal, "hitId": owners[engine]}
+            engine_requests.setdefault(engine, {})[place] = {**signal, "hitId": owners[engine]}
         if not hearing:
             unheard.append(place)
-    return RoutedSignals(letters, tuple(unheard))
+    return RoutedSignals(engine_requests, tuple(unheard))
 
 
-def recorded(letters: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
+def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
     """How many signals at least one engine recorded; never more than is sure.
 
     `letters`: engine id -> places of the signals it got; `accepted`: how many of them it says it recorded. Who recorded
     some of its signals does not say which: they count only as far as nobody else can have recorded the same.
     """
-    sent = {engine: frozenset(letters[engine]) for engine in accepted}
+    sent = {engine: frozenset(engine_requests[engine]) for engine in accepted}
     sure: set[int] = set()
     for engine, places in sent.items():
         if accepted[engine] >= len(places):

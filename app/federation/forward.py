@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from app.federation.forwarded_params import forwarded_meta
 from app.federation.calls import LEAST_SECONDS, Call, MethodCall, time_left
 from app.federation.candidates import Candidates, check_route
 from app.federation.engine_interface import Engine
+from app.federation.forwarded_params import forwarded_meta
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import (
     Outcome,
@@ -25,7 +26,6 @@ from app.federation.outcome import (
     skipped,
     told,
 )
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import (
     BackendUnavailable,
     CapabilityMissing,
@@ -36,7 +36,7 @@ from app.protocol.errors import (
     Unauthorized,
     UnknownMethod,
 )
-from app.resilience.deadline import leg_seconds
+from app.resilience.deadline import call_seconds
 from app.settings.schema import GatewaySettings
 
 Result = dict[str, Any]
@@ -119,7 +119,7 @@ async def forward(
     candidates: Candidates,
     members: Members,
     settings: GatewaySettings,
-    witness: RetrieveInstrumentation,
+    instrumentation: RetrieveInstrumentation,
     question: ForwardedRequest,
 ) -> Result:
     """The result of the first candidate that answers, with the report of all engines in its `_meta`. Raises RcpError.
@@ -138,7 +138,7 @@ async def forward(
             break
         share = share_of(call, engine, members, settings)
         cut = cut or share.cut_by_caller
-        outcome = await ask_one(engine, share, question, witness)
+        outcome = await ask_one(engine, share, question, instrumentation)
         ended.append(outcome)
         if outcome.result is not None:
             return reported(outcome.result, members, [*candidates.lost, *ended], _left_over(candidates, place))
@@ -155,12 +155,14 @@ def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySett
     """What `engine` is given of the time that is left; strictly less than all of it (RCP §16)."""
     own = engine.entry.timeout_ms / 1000
     remaining = time_left(call)
-    seconds = leg_seconds(remaining, own, settings.retrieve.reserve_ms / 1000)
+    seconds = call_seconds(remaining, own, settings.retrieve.reserve_ms / 1000)
     meta = {**forwarded_meta(call, members.identity), "deadlineMs": max(1, int(seconds * 1000))}
     return Share(meta, seconds, call.deadline - remaining + seconds, seconds < own)
 
 
-async def ask_one(engine: Engine, share: Share, question: ForwardedRequest, witness: RetrieveInstrumentation) -> Outcome:
+async def ask_one(
+    engine: Engine, share: Share, question: ForwardedRequest, instrumentation: RetrieveInstrumentation
+) -> Outcome:
     """What became of asking one engine; its result is in the outcome. Raises nothing but CancelledError."""
     started = perf_counter()  # the loop's own clock may be no finer than a millisecond
     try:
@@ -171,9 +173,9 @@ async def ask_one(engine: Engine, share: Share, question: ForwardedRequest, witn
     except LegError as fault:
         outcome = failed(engine.id, fault, perf_counter() - started)
     except asyncio.CancelledError:
-        witness.leg(cancelled(engine.id, perf_counter() - started))
+        instrumentation.engine_call(cancelled(engine.id, perf_counter() - started))
         raise
-    witness.leg(outcome)
+    instrumentation.engine_call(outcome)
     return outcome
 
 

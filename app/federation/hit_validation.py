@@ -99,7 +99,7 @@ _MODALITIES: Final = frozenset(MODALITIES)
 _LESS_USUAL: Final = frozenset(_FIELDS).difference(("text", "unit", "modality", "citation"))
 
 
-def mended(hits: Sequence[Hit]) -> list[str]:
+def sanitized(hits: Sequence[Hit]) -> list[str]:
     """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
     lost: dict[str, list[set[str]]] = {}
     room = _Budget(len(hits))

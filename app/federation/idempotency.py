@@ -49,10 +49,10 @@ class Idempotency:
         self._seconds = seconds
 
     @classmethod
-    def kept(cls, wishes: StateSettings, sharing: StateBackend = ALONE) -> "Idempotency":
+    def kept(cls, wishes: StateSettings, backend: StateBackend = ALONE) -> "Idempotency":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_idempotency_keys
-        return cls(sharing.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
+        return cls(backend.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
 
     async def once(self, call: MethodCall, carry_out: Callable[[], Awaitable[Result]], door: str = "") -> Result:
         """The result of `call`, carried out now or before; keys of two tenants or doors are never the same.

@@ -83,7 +83,7 @@ def default_of(engines: Sequence[Engine]) -> Engine:
     return min(engines, key=lambda engine: precedence(engine.entry.writer, engine.entry.priority, engine.id))
 
 
-def shelf_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> IndexRouter:
+def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> IndexRouter:
     """Where documents of one call may go. Raises RcpError if nowhere."""
     if not candidates.engines:
         raise candidates.nobody()

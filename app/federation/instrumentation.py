@@ -11,13 +11,13 @@ from typing import Final
 from app.federation.outcome import Hit, Outcome
 from app.federation.planner import Plan
 from app.fusion.confidence import valid_confidence
-from app.fusion.merge import FusedList
 from app.fusion.injection_screen import InjectionScreen
+from app.fusion.merge import FusedList
 from app.telemetry.logs import logger
 from app.telemetry.metrics import Metrics
 from app.telemetry.overlap import MAX_HITS, Overlap
-from app.telemetry.tracing import Tracing
 from app.telemetry.rolling import RollingStatistics
+from app.telemetry.tracing import Tracing
 
 MAX_PAIRS = 1000
 """Pairs of engines whose id collisions are remembered as logged."""
@@ -63,7 +63,7 @@ class RetrieveInstrumentation:
         """The time of one step, if traces are wished for."""
         return _UNTOLD if self.tracing is None else self.tracing.step(name)
 
-    def leg(self, outcome: Outcome) -> None:
+    def engine_call(self, outcome: Outcome) -> None:
         """One leg ended."""
         engine, status, took, kind = outcome.engine, outcome.status, outcome.took, outcome.kind
         if outcome.not_sent:
@@ -71,7 +71,7 @@ class RetrieveInstrumentation:
             self._metrics.skipped(engine, kind or "")
             self.windows.skipped(engine, kind or "")
             return
-        self._metrics.leg(engine, kind or "ok", took)
+        self._metrics.engine_call(engine, kind or "ok", took)
         if status == "ok":
             self.windows.ended(engine, took)
         elif status == "failed":

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from app.federation.base_plan import Outlines
 from app.federation.capabilities import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine_interface import Engine
-from app.federation.base_plan import Outlines
 from app.federation.session_engines import SessionEngines, engines_of
 from app.federation.tenants import Tenant
 

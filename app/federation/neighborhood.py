@@ -16,28 +16,28 @@ _WEIGHED = frozenset({"weight", "meta"})
 _canonical = JSONEncoder(sort_keys=True).encode
 
 
-def join_nodes(voices: Sequence[EngineResponse]) -> list[dict[str, Any]]:
+def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
     copies: dict[str, list[tuple[EngineResponse, Mapping[str, Any]]]] = {}
-    for voice in in_order(voices):
-        for node in voice.listed("nodes"):
-            copies.setdefault(f"{voice.public(node['id'])}", []).append((voice, node))
+    for response in in_order(responses):
+        for node in response.listed("nodes"):
+            copies.setdefault(f"{response.public(node['id'])}", []).append((response, node))
     return [_node(group) for group in copies.values()]
 
 
-def join_edges(voices: Sequence[EngineResponse]) -> list[dict[str, Any]]:
+def join_edges(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
     copies: dict[str, list[tuple[EngineResponse, dict[str, Any]]]] = {}
-    for voice in in_order(voices):
-        for edge in voice.listed("edges"):
-            public = {**edge, "src": voice.public(edge["src"]), "dst": voice.public(edge["dst"])}
-            copies.setdefault(_edge_key(public), []).append((voice, public))
+    for response in in_order(responses):
+        for edge in response.listed("edges"):
+            public = {**edge, "src": response.public(edge["src"]), "dst": response.public(edge["dst"])}
+            copies.setdefault(_edge_key(public), []).append((response, public))
     return [_joined(group, "weight") for group in copies.values()]
 
 
 def _node(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]]) -> dict[str, Any]:
-    voice, kept = group[0]
-    return {**_joined(group, "score"), "id": voice.public(kept["id"])}
+    response, kept = group[0]
+    return {**_joined(group, "score"), "id": response.public(kept["id"])}
 
 
 def _joined(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _joined(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], measure: 
     values = [member[measure] for _, member in group if type(member.get(measure)) in (int, float)]
     if values:
         joined[measure] = max(values)
-    return marked(joined, list({voice.engine: None for voice, _ in group}))
+    return marked(joined, list({response.engine: None for response, _ in group}))
 
 
 def _edge_key(edge: Mapping[str, Any]) -> str:

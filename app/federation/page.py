@@ -8,10 +8,10 @@ from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from app.federation.outcome import Hit
-from app.fusion.mmr import diversify
 from app.fusion.identity import Identity
-from app.fusion.merge import FusedList
 from app.fusion.injection_screen import InjectionScreen
+from app.fusion.merge import FusedList
+from app.fusion.mmr import diversify
 from app.protocol.retrieve_params import RetrieveOptions
 
 BYTES_PER_TOKEN: Final = 4
@@ -57,7 +57,7 @@ def spread_over(lambda_: float | None, k: int) -> DiversityOptions:
     return DiversityOptions(DEFAULT_LAMBDA if lambda_ is None else lambda_, min(MAX_POOL, max(50, 4 * k)))
 
 
-def portion_of(
+def page_of(
     fusion: FusedList,
     options: RetrieveOptions,
     k: int,
@@ -150,6 +150,6 @@ def seen_of(fusion: FusedList, seen: Container[str], identity: Identity) -> Cont
     return frozenset(key for key, hit in pairs if key in seen or f"{hit['id']}" in seen)
 
 
-def remembered_of(portion: Page, identity: Identity) -> Sequence[str]:
+def remembered_of(page: Page, identity: Identity) -> Sequence[str]:
     """What a session remembers of these hits: their keys, and their ids where keys are something else."""
-    return portion.keys if identity == "id" else [*portion.keys, *(f"{hit['id']}" for hit in portion.hits)]
+    return page.keys if identity == "id" else [*page.keys, *(f"{hit['id']}" for hit in page.hits)]

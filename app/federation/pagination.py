@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from app.federation.hit_origins import HitOrigins
 from app.federation.page import Page, remembered_of
-from app.federation.sessions import RetrieveSessions, Trajectory
-from app.federation.result_set import ResultSet, dump_stock, load_stock
 from app.federation.poison_reports import PoisonReports
+from app.federation.result_set import ResultSet, dump_result_set, load_result_set
+from app.federation.sessions import RetrieveSessions, Trajectory
 from app.federation.tenants import Tenant
 from app.fusion.injection_screen import InjectionScreen
 from app.protocol.content import comparable_query
@@ -29,12 +29,12 @@ from app.state.memory_store import MemoryStore
 from app.state.store import StateBackend, Store
 
 PLACE = "place:"
-STOCK = "stock:"
+RESULT_SET = "stock:"
 
 KEYS_EACH = 100
 """Keys of hits that a cursor or a session holds on average if their store is full; then the oldest go."""
 
-STOCK_TURNOVER = 30.0
+RESULT_SET_TURNOVER = 30.0
 """Seconds in which the kept stocks may be replaced by others once. Most answers are never paged through: a busy gateway
 that kept them all would let each go before anybody comes back for it, and pay for it in memory and time."""
 
@@ -63,7 +63,7 @@ class CursorRecord(NamedTuple):
     fingerprint: str
     root: str
     """Names the question in sessions: the cursor of its second page."""
-    stock: str
+    result_set: str
     """Key of the stock that is served; empty if none is kept."""
     start: int = 0
     """The place in the stock's order."""
@@ -81,7 +81,7 @@ class CursorState(NamedTuple):
 
     cursor: str | None = None
     place: CursorRecord = _BEGINNING
-    stock: ResultSet | None = None
+    result_set: ResultSet | None = None
     trajectory: Trajectory | None = None
 
 
@@ -119,24 +119,24 @@ class Pages:
         wishes: StateSettings,
         clock: Callable[[], float] = monotonic,
         screen: ScreenSettings | None = None,
-        sharing: StateBackend = ALONE,
+        backend: StateBackend = ALONE,
     ) -> "Pages":
         """Pages within the bounds that are wished, shared as `sharing` says, by default with nobody."""
         reported = None
         if screen is not None and screen.feedback:
             reports = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
             reported = PoisonReports(
-                sharing.store("suspicions", reports), screen.feedback_ttl_seconds, screen.max_reported
+                backend.store("suspicions", reports), screen.feedback_ttl_seconds, screen.max_reported
             )
         sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         origins = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         places = MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock)
-        stocks = MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=STOCK_TURNOVER)
+        stocks = MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=RESULT_SET_TURNOVER)
         return cls(
-            sharing.store("pages", places),
-            sharing.store("pages", stocks, constant=True, max_bytes=wishes.max_shared_bytes),
-            RetrieveSessions(sharing.store("sessions", sessions), wishes.session_ttl_seconds, wishes.max_session_hits),
-            HitOrigins(sharing.store("sessions", origins), wishes.session_ttl_seconds, wishes.max_session_hits),
+            backend.store("pages", places),
+            backend.store("pages", stocks, constant=True, max_bytes=wishes.max_shared_bytes),
+            RetrieveSessions(backend.store("sessions", sessions), wishes.session_ttl_seconds, wishes.max_session_hits),
+            HitOrigins(backend.store("sessions", origins), wishes.session_ttl_seconds, wishes.max_session_hits),
             wishes.cursor_ttl_seconds,
             reported,
         )
@@ -162,13 +162,13 @@ class Pages:
         own._trajectories = f"{tenant.id}:"
         return own
 
-    async def turn(self, params: RetrieveParams) -> CursorState:
+    async def cursor_state(self, params: RetrieveParams) -> CursorState:
         """What this request continues. Raises NotFound (-32015) for a cursor that is unknown, altered or over, and
         InvalidParams (-32602) for one of another question."""
         cursor, session_id = params.options.cursor, params.options.session_id
         if cursor is None and session_id is None:
             return FIRST
-        place, stock = _BEGINNING, None
+        place, result_set = _BEGINNING, None
         if cursor is not None:
             found = await self._places.get(self._scope + PLACE + cursor, _load_place)
             if found is None:
@@ -176,63 +176,81 @@ class Pages:
             if found.fingerprint != fingerprint(params):
                 raise InvalidParams("the cursor belongs to another question: only 'k' may change", field="cursor")
             place = found
-            stock = await self._stocks.get(self._scope + STOCK + place.stock, load_stock)
+            result_set = await self._stocks.get(self._scope + RESULT_SET + place.result_set, load_result_set)
         trajectory = None
         if session_id is not None:
             trajectory = await self.sessions.trajectory(self._trajectories + session_id, place.root or next(_new_names))
-        return CursorState(cursor, place, stock, trajectory)
+        return CursorState(cursor, place, result_set, trajectory)
 
-    async def restock(self, params: RetrieveParams, turn: CursorState, stock: ResultSet, reach: int) -> CursorState:
+    async def restock(
+        self, params: RetrieveParams, cursor_state: CursorState, result_set: ResultSet, reach: int
+    ) -> CursorState:
         """The turn after engines were asked for `reach` hits each: `stock` is served from now on, from its beginning.
 
         Whoever comes with the same cursor is served the same; if somebody else was quicker, it is theirs for all.
         """
-        place = turn.place._replace(stock="", start=0, reach=reach)
-        if turn.cursor is None:
-            return turn._replace(place=place, stock=stock)
-        name = self._scope + PLACE + turn.cursor
+        place = cursor_state.place._replace(result_set="", start=0, reach=reach)
+        if cursor_state.cursor is None:
+            return cursor_state._replace(place=place, result_set=result_set)
+        name = self._scope + PLACE + cursor_state.cursor
         now = await self._places.get(name, _load_place)
-        if now is not None and now.stock != turn.place.stock:
-            theirs = await self._stocks.get(self._scope + STOCK + now.stock, load_stock)
+        if now is not None and now.result_set != cursor_state.place.result_set:
+            theirs = await self._stocks.get(self._scope + RESULT_SET + now.result_set, load_result_set)
             if theirs is not None:
-                return turn._replace(place=now, stock=theirs)
-        ours = place._replace(stock=_token(params, f"{turn.cursor} {reach}", stock))
-        await self._stocks.put(self._scope + STOCK + ours.stock, stock, self._seconds, dump_stock, size=stock.size())
+                return cursor_state._replace(place=now, result_set=theirs)
+        ours = place._replace(result_set=_token(params, f"{cursor_state.cursor} {reach}", result_set))
+        await self._stocks.put(
+            self._scope + RESULT_SET + ours.result_set,
+            result_set,
+            self._seconds,
+            dump_result_set,
+            size=result_set.size(),
+        )
 
         def quicker(then: CursorRecord | None) -> CursorRecord | None:
             return ours if then is None or then == now else None
 
         won = await self._places.change(name, quicker, self._seconds, _load_place, list, size=_size)
         if won is not None and won != ours:
-            theirs = await self._stocks.get(self._scope + STOCK + won.stock, load_stock)
+            theirs = await self._stocks.get(self._scope + RESULT_SET + won.result_set, load_result_set)
             if theirs is not None:
-                return turn._replace(place=won, stock=theirs)
-        return turn._replace(place=ours, stock=stock)
+                return cursor_state._replace(place=won, result_set=theirs)
+        return cursor_state._replace(place=ours, result_set=result_set)
 
-    async def keep(self, params: RetrieveParams, turn: CursorState, stock: ResultSet, portion: Page, reach: int) -> str:
+    async def keep(
+        self, params: RetrieveParams, cursor_state: CursorState, result_set: ResultSet, page: Page, reach: int
+    ) -> str:
         """Keep what is left after `portion` was answered; the cursor for it."""
-        place = turn.place
+        place = cursor_state.place
         told = place.fingerprint or fingerprint(params)
-        cursor = _token(params, f"{told} {turn.cursor} {portion.end}", stock)
-        key = place.stock
+        cursor = _token(params, f"{told} {cursor_state.cursor} {page.end}", result_set)
+        key = place.result_set
         if not key:
             key = cursor
-            await self._stocks.put(self._scope + STOCK + key, stock, self._seconds, dump_stock, size=stock.size())
-        root = place.root or (cursor if turn.trajectory is None else turn.trajectory.root)
-        returned = (*place.returned, *portion.keys)
-        left = CursorRecord(told, root, key, portion.end, returned, reach)
+            await self._stocks.put(
+                self._scope + RESULT_SET + key, result_set, self._seconds, dump_result_set, size=result_set.size()
+            )
+        root = place.root or (cursor if cursor_state.trajectory is None else cursor_state.trajectory.root)
+        returned = (*place.returned, *page.keys)
+        left = CursorRecord(told, root, key, page.end, returned, reach)
         await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=_size(left))
         return cursor
 
     async def remember(
-        self, session_id: str, turn: CursorState, portion: Page, stock: ResultSet, *, for_feedback: bool = False
+        self,
+        session_id: str,
+        cursor_state: CursorState,
+        page: Page,
+        result_set: ResultSet,
+        *,
+        for_feedback: bool = False,
     ) -> None:
         """Let the session know what it has been answered; `for_feedback` also whose hits they were."""
-        if turn.trajectory is not None:
-            keys = remembered_of(portion, stock.options.identity)
-            await self.sessions.remember(self._trajectories + session_id, turn.trajectory.root, keys)
+        if cursor_state.trajectory is not None:
+            keys = remembered_of(page, result_set.options.identity)
+            await self.sessions.remember(self._trajectories + session_id, cursor_state.trajectory.root, keys)
         if for_feedback:
-            await self.origins.remember(session_id, stock.fusion.origins(portion.keys))
+            await self.origins.remember(session_id, result_set.fusion.origins(page.keys))
 
     @property
     def degraded(self) -> bool:
@@ -277,11 +295,11 @@ def reproducible(params: RetrieveParams) -> bool:
     return options.seed is not None and options.index_version is not None and options.session_id is None
 
 
-def _token(params: RetrieveParams, place: str, stock: ResultSet) -> str:
+def _token(params: RetrieveParams, place: str, result_set: ResultSet) -> str:
     """A name that nobody guesses; for a reproducible request one that follows from what it names."""
     if not reproducible(params):
         return next(_new_names)
-    text = "\n".join([place, *stock.fusion.keys()])
+    text = "\n".join([place, *result_set.fusion.keys()])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -290,5 +308,5 @@ def _size(place: CursorRecord) -> int:
 
 
 def _load_place(plain: list[Any]) -> CursorRecord:
-    fingerprint, root, stock, start, returned, reach = plain
-    return CursorRecord(fingerprint, root, stock, start, tuple(returned), reach)
+    fingerprint, root, result_set, start, returned, reach = plain
+    return CursorRecord(fingerprint, root, result_set, start, tuple(returned), reach)

@@ -7,6 +7,10 @@ It refuses to know what engines answer.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from app.federation.base_plan import BasePlan, is_permanent, keep
+from app.federation.calls import RetrieveCall
+from app.federation.depth import SURFACE, Depth
+from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import (
     ALIKE,
     OWN_PARAMS,
@@ -17,14 +21,10 @@ from app.federation.forwarded_params import (
     write_funnel,
     write_inner_fusion,
 )
-from app.federation.calls import RetrieveCall
-from app.federation.depth import SURFACE, Depth
-from app.federation.engine_interface import Engine
 from app.federation.membership import Members
+from app.federation.no_engine_errors import Refusal, nobody_can, only_cycles
 from app.federation.option_demands import demands_of
 from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
-from app.federation.base_plan import BasePlan, is_lasting, keep
-from app.federation.no_engine_errors import Refusal, nobody_can, only_cycles
 from app.federation.request_options import (
     asked_engines,
     check_one_version,
@@ -38,15 +38,15 @@ from app.federation.request_options import (
     pinned_versions,
     window_of,
 )
-from app.federation.sessions import scoped
 from app.federation.rerank_plan import RerankPlan, union_of, without_rerank
+from app.federation.sessions import scoped
 from app.fusion.ranked_lists import FusionConfig
 from app.protocol.advertisement import Advertisement, RetrieveOffer
 from app.protocol.envelope import SharedParams
 from app.protocol.errors import BackendUnavailable, OptionUnsupported
 from app.protocol.filters import FilterFault, fault_of
 from app.protocol.retrieve_params import NO_OPTIONS
-from app.resilience.deadline import leg_seconds
+from app.resilience.deadline import call_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
 
 
@@ -73,7 +73,7 @@ class EngineCall(NamedTuple):
 class Plan(NamedTuple):
     """Everything that is decided before anybody is asked."""
 
-    legs: tuple[EngineCall, ...]
+    engine_calls: tuple[EngineCall, ...]
     skipped: tuple[Outcome, ...]
     k: int
     fusion: FusionConfig
@@ -120,11 +120,11 @@ def _plan_plain(
 ) -> Plan:
     """The plan of a request that says no more than what it looks for: by the outline of one before, if there is one."""
     weights = (call.tenant.weights or None) if call.tenant is not None else None
-    outline = members.outlines.get(min(call.params.k, members.max_k))
-    if outline is not None and outline.holds(wishes, blend, weights):
-        return _filled(outline, call, members.identity, now, wishes.reserve_ms / 1000)
+    base_plan = members.outlines.get(min(call.params.k, members.max_k))
+    if base_plan is not None and base_plan.holds(wishes, blend, weights):
+        return _filled(base_plan, call, members.identity, now, wishes.reserve_ms / 1000)
     plan = _Planner(call, members, now, wishes, SURFACE).plan(fusion_options(call.params, wishes, blend))
-    if is_lasting(plan.legs, plan.skipped, plan.lost):
+    if is_permanent(plan.engine_calls, plan.skipped, plan.lost):
         keep(members.outlines, BasePlan(plan, wishes, blend, weights))
     return plan
 
@@ -136,16 +136,16 @@ def _filled(line: BasePlan, call: RetrieveCall, identity: str, now: float, reser
     cut_by_caller = False
     for timeout_ms, asked in line.lots:
         own = timeout_ms / 1000
-        seconds = leg_seconds(call.deadline - now, own, reserve)
+        seconds = call_seconds(call.deadline - now, own, reserve)
         cut_by_caller = cut_by_caller or seconds < own
         meta = {**meta, "deadlineMs": max(1, int(seconds * 1000))}
         lots.append((SharedParams(query=call.params.raw["query"], _meta=meta, k=asked), seconds, now + seconds))
-    legs: list[EngineCall] = []
+    engine_calls: list[EngineCall] = []
     for draft in line.drafts:
         params, seconds, deadline = lots[draft.lot]
         given = (draft.engine, params, draft.weight, seconds, deadline, draft.asked, draft.score_floor, None, ())
-        legs.append(tuple.__new__(EngineCall, given))  # past its constructor, which costs several times as much
-    return Plan(tuple(legs), line.skipped, line.k, line.fusion, line.notes, cut_by_caller, line.window)
+        engine_calls.append(tuple.__new__(EngineCall, given))  # past its constructor, which costs several times as much
+    return Plan(tuple(engine_calls), line.skipped, line.k, line.fusion, line.notes, cut_by_caller, line.window)
 
 
 def _plan_reranked(
@@ -163,7 +163,9 @@ def _plan_reranked(
         own = _Planner(call, members, now, wishes, depth).plan(fusion)
     except OptionUnsupported as refusal:
         own = refusal
-    if isinstance(own, Plan) and [leg for leg in own.legs if "rerank" not in leg.without]:
+    if isinstance(own, Plan) and [
+        engine_call for engine_call in own.engine_calls if "rerank" not in engine_call.without
+    ]:
         return own
     union = union_of(call, members, window_of(min(call.params.k, members.max_k), wishes))
     if union is not None:
@@ -176,7 +178,7 @@ def _plan_reranked(
 def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
     """The plan that asks nobody, for one reason that holds for every engine."""
     return Plan(
-        legs=(),
+        engine_calls=(),
         skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
         k=min(call.params.k, members.max_k),
         fusion=fusion,
@@ -194,10 +196,10 @@ class _Planner:
         "_cut_by_caller",
         "_demands",
         "_depth",
+        "_engine_calls",
         "_forwarded",
         "_fusion",
         "_k",
-        "_legs",
         "_lost",
         "_members",
         "_meta",
@@ -256,7 +258,7 @@ class _Planner:
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
         self._meta = forwarded_meta(call, members.identity)
         self._cut_by_caller = False
-        self._legs: list[EngineCall] = []
+        self._engine_calls: list[EngineCall] = []
         self._lost: list[Outcome] = []
         self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
         self._notes: list[str] = method_note(self._fusion)
@@ -268,12 +270,14 @@ class _Planner:
     def plan(self, fusion: FusionConfig) -> Plan:
         for engine in self._members.engines:
             self._consider(engine)
-        if not self._legs and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
+        if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
             raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
-            check_one_version([leg.engine.id for leg in self._legs if leg.pinned is not None])
+            check_one_version(
+                [engine_call.engine.id for engine_call in self._engine_calls if engine_call.pinned is not None]
+            )
         return Plan(
-            tuple(self._legs),
+            tuple(self._engine_calls),
             tuple(self._skipped),
             self._k,
             fusion,
@@ -339,7 +343,7 @@ class _Planner:
         weight = self._weights.get(engine.id, engine.entry.weight) if self._weights else engine.entry.weight
         if self._plain:
             shared = shared_params(self._shared, (asked, deadline), self._forwarded, meta)
-            self._legs.append(EngineCall(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
+            self._engine_calls.append(EngineCall(engine, shared, weight, seconds, deadline, asked, offer.score_floor))
             return
         params = {**self._forwarded, "_meta": meta}
         raw = self._call.params.raw
@@ -353,10 +357,10 @@ class _Planner:
             params.pop(key, None)
         if self._session is not None and not dedups(advertisement):
             params["sessionId"] = self._session
-        leg = EngineCall(engine, params, weight, seconds, deadline, asked, offer.score_floor)
+        engine_call = EngineCall(engine, params, weight, seconds, deadline, asked, offer.score_floor)
         if left_out or self._pinning:
-            leg = leg._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
-        self._legs.append(leg)
+            engine_call = engine_call._replace(pinned=self._pin(engine.id, params), without=tuple(left_out))
+        self._engine_calls.append(engine_call)
 
     def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
         """Pin these params to the version that the engine must serve, if it must."""
@@ -372,7 +376,7 @@ class _Planner:
         budget = self._by_timeout.get(timeout_ms)
         if budget is None:
             own = timeout_ms / 1000
-            seconds = leg_seconds(self._call.deadline - self._now, own, self._wishes.reserve_ms / 1000)
+            seconds = call_seconds(self._call.deadline - self._now, own, self._wishes.reserve_ms / 1000)
             self._cut_by_caller = self._cut_by_caller or seconds < own
             meta = {**self._meta, "deadlineMs": max(1, int(seconds * 1000))}
             budget = self._by_timeout[timeout_ms] = (seconds, self._now + seconds, meta)
@@ -397,4 +401,4 @@ class _Planner:
         params = self._call.params
         if params.gateway.mmr is not None:
             return True
-        return "mmr" in params.raw and all("mmr" in leg.without for leg in self._legs)
+        return "mmr" in params.raw and all("mmr" in engine_call.without for engine_call in self._engine_calls)

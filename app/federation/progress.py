@@ -39,14 +39,14 @@ class ProgressListener(Protocol):
         ...
 
 
-def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Sequence[Hit] | None) -> Progress:
+def call_ended(token: Token, outcome: Outcome, ended: int, engine_calls: int, hits: Sequence[Hit] | None) -> Progress:
     """One engine of `legs` ended, the `ended`th to do so. `hits` is the fused list so far, if it is told now.
 
     `progress` is the share of engines that have ended.
     """
     progress: Progress = {
         "progressToken": token,
-        "progress": ended / legs,
+        "progress": ended / engine_calls,
         "stage": "recall",
         "message": failure_line(outcome) if outcome.status == "failed" else _answer_line(outcome),
     }
@@ -55,13 +55,13 @@ def leg_ended(token: Token, outcome: Outcome, ended: int, legs: int, hits: Seque
     return progress
 
 
-def list_so_far(token: Token, ended: int, legs: int, hits: Sequence[Hit]) -> Progress:
+def list_so_far(token: Token, ended: int, engine_calls: int, hits: Sequence[Hit]) -> Progress:
     """The fused list after `ended` of `legs` engines, told some time after the last of them."""
     return {
         "progressToken": token,
-        "progress": ended / legs,
+        "progress": ended / engine_calls,
         "stage": "recall",
-        "message": f"{ended} of {legs} engines have ended",
+        "message": f"{ended} of {engine_calls} engines have ended",
         "partial": {"hits": hits},
     }
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
-from app.federation.outcome import Hit, Outcome
-from app.federation.progress import ProgressListener, leg_ended, list_so_far, log_line
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.outcome import Hit, Outcome
+from app.federation.progress import ProgressListener, call_ended, list_so_far, log_line
 from app.protocol.retrieve_params import CallMeta
 
 SoFar = Callable[[Sequence[Outcome]], list[Hit] | None]
@@ -26,16 +26,34 @@ PARTIAL_SHARE: Final = 0.05
 class ProgressReporter:
     """One fan-out as a listener follows it. `close` must be called when it ends."""
 
-    __slots__ = ("_changed", "_ended", "_legs", "_listener", "_loop", "_meta", "_next", "_so_far", "_timer", "_witness")
+    __slots__ = (
+        "_changed",
+        "_ended",
+        "_engine_calls",
+        "_instrumentation",
+        "_listener",
+        "_loop",
+        "_meta",
+        "_next",
+        "_so_far",
+        "_timer",
+    )
 
-    def __init__(self, listener: ProgressListener, witness: RetrieveInstrumentation, meta: CallMeta, legs: int, so_far: SoFar) -> None:
+    def __init__(
+        self,
+        listener: ProgressListener,
+        instrumentation: RetrieveInstrumentation,
+        meta: CallMeta,
+        engine_calls: int,
+        so_far: SoFar,
+    ) -> None:
         """`legs`: how many are about to be asked; from here on the caller hears what happens."""
         self._ended: list[Outcome] = []
-        self._legs = legs
+        self._engine_calls = engine_calls
         self._listener = listener
         self._meta = meta
         self._so_far = so_far
-        self._witness = witness
+        self._instrumentation = instrumentation
         self._loop = asyncio.get_running_loop()
         self._changed = False  # whether an engine has answered since the last list
         self._next = 0.0  # earliest time of the next list, on the loop's clock
@@ -44,7 +62,7 @@ class ProgressReporter:
 
     def heard(self, outcome: Outcome) -> None:
         """One leg ended."""
-        self._witness.leg(outcome)
+        self._instrumentation.engine_call(outcome)
         if outcome.status == "cancelled":
             return
         self._ended.append(outcome)
@@ -54,7 +72,7 @@ class ProgressReporter:
         if line is not None:
             self._listener.log(line)
         hits = self._hits()
-        self._listener.tell(leg_ended(meta.progress_token, outcome, len(self._ended), self._legs, hits))
+        self._listener.tell(call_ended(meta.progress_token, outcome, len(self._ended), self._engine_calls, hits))
 
     def close(self) -> None:
         """No list is made any more."""
@@ -64,7 +82,7 @@ class ProgressReporter:
 
     def _hits(self) -> list[Hit] | None:
         """The list so far if it is time for one; if it will be later, a timer sees to it."""
-        if not self._changed or self._meta.progress_token is None or len(self._ended) == self._legs:
+        if not self._changed or self._meta.progress_token is None or len(self._ended) == self._engine_calls:
             return None
         wait = self._next - self._loop.time()
         if wait > 0 or not self._listener.ready:
@@ -83,7 +101,7 @@ class ProgressReporter:
         self._timer = None
         hits = self._hits()
         if hits is not None:
-            self._listener.tell(list_so_far(self._meta.progress_token, len(self._ended), self._legs, hits))
+            self._listener.tell(list_so_far(self._meta.progress_token, len(self._ended), self._engine_calls, hits))
 
     def __repr__(self) -> str:
-        return f"<Telling of {len(self._ended)} of {self._legs} legs>"
+        return f"<Telling of {len(self._ended)} of {self._engine_calls} legs>"

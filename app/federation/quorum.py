@@ -22,9 +22,9 @@ def tail_of(wishes: RetrieveSettings) -> Quorum | None:
     return Quorum(wishes.quorum, wishes.grace_ms / 1000) if wishes.quorum else None
 
 
-def must_answer(leg: EngineCall) -> bool:
+def must_answer(engine_call: EngineCall) -> bool:
     """Whether this leg is waited for in any case, and its failure fails the whole."""
-    return leg.engine.entry.required or leg.pinned is not None
+    return engine_call.engine.entry.required or engine_call.pinned is not None
 
 
 class QuorumCount:
@@ -32,16 +32,16 @@ class QuorumCount:
 
     __slots__ = ("_answered", "_musts", "_needed")
 
-    def __init__(self, legs: Sequence[EngineCall], quorum: float) -> None:
-        whole = sum(leg.weight for leg in legs)
+    def __init__(self, engine_calls: Sequence[EngineCall], quorum: float) -> None:
+        whole = sum(engine_call.weight for engine_call in engine_calls)
         self._needed = whole * quorum * (1 - 1e-9) if whole else float("inf")  # sums of floats fall short of 1
         self._answered = 0.0
-        self._musts = sum(map(must_answer, legs))
+        self._musts = sum(map(must_answer, engine_calls))
 
-    def answered(self, leg: EngineCall) -> bool:
+    def answered(self, engine_call: EngineCall) -> bool:
         """One more leg has answered. Says whether it is enough, and nobody is missing who must answer."""
-        self._answered += leg.weight
-        self._musts -= must_answer(leg)
+        self._answered += engine_call.weight
+        self._musts -= must_answer(engine_call)
         return self._answered >= self._needed and not self._musts
 
     def __repr__(self) -> str:

@@ -29,10 +29,12 @@ class RecentHits:
         self._seconds = seconds
 
     @classmethod
-    def kept(cls, wishes: McpSettings, sharing: StateBackend = ALONE, clock: Callable[[], float] = monotonic) -> "RecentHits":
+    def kept(
+        cls, wishes: McpSettings, backend: StateBackend = ALONE, clock: Callable[[], float] = monotonic
+    ) -> "RecentHits":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_kept_hits
-        return cls(sharing.store("recent", MemoryStore(max(1, most), most, clock)), wishes.fetch_ttl_seconds)
+        return cls(backend.store("recent", MemoryStore(max(1, most), most, clock)), wishes.fetch_ttl_seconds)
 
     async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
         """These hits were answered to this tenant."""

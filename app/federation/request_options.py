@@ -7,8 +7,8 @@ of any single engine.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.federation.forwarded_params import INNER_LISTS
 from app.federation.calls import Call
+from app.federation.forwarded_params import INNER_LISTS
 from app.federation.membership import Members
 from app.federation.snapshot_tokens import versions_in
 from app.fusion.ranked_lists import FusionConfig

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.federation.hit_validation import mended
 from app.federation.explain import answer_told
+from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, notes, report
-from app.federation.planner import EngineCall, Plan
 from app.federation.page import Page
-from app.federation.snapshot_tokens import token_of, versions_in
+from app.federation.planner import EngineCall, Plan
 from app.federation.result_set import ResultSet
+from app.federation.snapshot_tokens import token_of, versions_in
 from app.protocol.retrieve_params import RetrieveParams
 
 ON_ITS_OWN: Final = (
@@ -32,58 +32,62 @@ class RetrieveResponse(NamedTuple):
     plan: Plan
     outcomes: Sequence[Outcome]
     """Of the engines that were asked, by engine id."""
-    stock: ResultSet | None
+    result_set: ResultSet | None
     """What is served from; None if nobody was asked."""
-    portion: Page
+    page: Page
 
     @property
     def follows(self) -> bool:
         """Whether there may be a next page."""
-        stock, portion = self.stock, self.portion
-        if stock is None or not portion.hits:
+        result_set, page = self.result_set, self.page
+        if result_set is None or not page.hits:
             return False
-        return portion.more or (bool(stock.open) and not portion.floored)
+        return page.more or (bool(result_set.open) and not page.floored)
 
 
 def build_result(
-    params: RetrieveParams, members: Members, answer: RetrieveResponse, took: float, spent: Mapping[str, float] = NOT_TOLD
+    params: RetrieveParams,
+    members: Members,
+    answer: RetrieveResponse,
+    took: float,
+    spent: Mapping[str, float] = NOT_TOLD,
 ) -> dict[str, Any]:
     """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`.
 
     `took` is in seconds, as is what was `spent` in each step of it.
     """
-    plan, outcomes, stock, portion = answer
+    plan, outcomes, result_set, page = answer
     usage: dict[str, Any] = {
         "candidates": sum([outcome.candidates for outcome in outcomes]),
-        "reranked": sum([outcome.reranked for outcome in outcomes]) + _reranked(outcomes, stock),
+        "reranked": sum([outcome.reranked for outcome in outcomes]) + _reranked(outcomes, result_set),
         "latencyMs": round(took * 1000, 2),
     }
-    if portion.tokens is not None:
-        usage["tokens"] = portion.tokens
-    lines = _notes(plan, outcomes, stock) + mended(portion.hits)
+    if page.tokens is not None:
+        usage["tokens"] = page.tokens
+    lines = _notes(plan, outcomes, result_set) + sanitized(page.hits)
     if lines:
         usage["notes"] = lines
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
-    if stock is not None:
-        gateway["fusion"] = _blend(stock)
+    if result_set is not None:
+        gateway["fusion"] = _blend(result_set)
     if params.gateway.explain:
-        gateway["explain"] = answer_told(plan, stock, portion, spent)
+        gateway["explain"] = answer_told(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
-    dropped = degraded(outcomes) if stock is None else stock.degraded
+    dropped = degraded(outcomes) if result_set is None else result_set.degraded
     if dropped:
         meta["degraded"] = dropped
-    result: dict[str, Any] = {"hits": portion.hits, "usage": usage, "_meta": meta}
-    if stock is not None and stock.versions:
-        result["indexVersion"] = _index_version(params, stock.versions)
+    result: dict[str, Any] = {"hits": page.hits, "usage": usage, "_meta": meta}
+    if result_set is not None and result_set.versions:
+        result["indexVersion"] = _index_version(params, result_set.versions)
     rewritten = {outcome.rewritten_query for outcome in outcomes if outcome.rewritten_query is not None}
     if len(rewritten) == 1:
         result["rewrittenQuery"] = rewritten.pop()
     return result
 
 
-def _reranked(outcomes: Sequence[Outcome], stock: ResultSet | None) -> int:
+def _reranked(outcomes: Sequence[Outcome], result_set: ResultSet | None) -> int:
     """Documents of the union that were reranked for this answer; none for a page of what was kept."""
-    return 0 if stock is None or stock.verdict is None or not outcomes else stock.verdict.reranked
+    return 0 if result_set is None or result_set.verdict is None or not outcomes else result_set.verdict.reranked
 
 
 def note(result: dict[str, Any], line: str) -> None:
@@ -91,22 +95,22 @@ def note(result: dict[str, Any], line: str) -> None:
     result["usage"].setdefault("notes", []).append(line)
 
 
-def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: ResultSet | None) -> list[str]:
+def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None) -> list[str]:
     """In a stable order: the plan's, then the engines' by id, then those of the blend, the reranker and variety."""
     lines = [*plan.notes, *notes(outcomes)]
-    if stock is None:
+    if result_set is None:
         return lines
-    lines += stock.fusion.notes
-    if stock.screened:
+    lines += result_set.fusion.notes
+    if result_set.screened:
         lines.append(
-            f"screen: {stock.screened} document(s) left out, whose text looks like instructions aimed at a model"
+            f"screen: {result_set.screened} document(s) left out, whose text looks like instructions aimed at a model"
         )
-    if stock.verdict is not None:
-        lines += stock.verdict.notes
-    if stock.spread is not None:
+    if result_set.verdict is not None:
+        lines += result_set.verdict.notes
+    if result_set.spread is not None:
         lines.append(
-            f"mmr: the gateway diversified the best {stock.spread.pool} documents by the overlap of their texts "
-            f"(lambda {stock.spread.lambda_:g}); scores stay those of fusion and need not descend"
+            f"mmr: the gateway diversified the best {result_set.spread.pool} documents by the overlap of their texts "
+            f"(lambda {result_set.spread.lambda_:g}); scores stay those of fusion and need not descend"
         )
     return lines
 
@@ -114,27 +118,27 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], stock: ResultSet | None) -> 
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
     entries = report([*outcomes, *plan.skipped])
-    legs: dict[str, EngineCall] = {leg.engine.id: leg for leg in plan.legs}
+    engine_calls: dict[str, EngineCall] = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     for entry in entries:
-        leg = legs.get(entry["id"])
-        if leg is not None:
-            entry["k"] = leg.asked
-            entry["weight"] = leg.weight
-            if leg.without:
-                entry["without"] = leg.without
+        engine_call = engine_calls.get(entry["id"])
+        if engine_call is not None:
+            entry["k"] = engine_call.asked
+            entry["weight"] = engine_call.weight
+            if engine_call.without:
+                entry["without"] = engine_call.without
     return entries
 
 
-def _blend(stock: ResultSet) -> dict[str, Any]:
+def _blend(result_set: ResultSet) -> dict[str, Any]:
     """The fusion that was really applied; convex may have become rrf."""
-    options = stock.options
+    options = result_set.options
     blend: dict[str, Any] = {
-        "method": stock.fusion.method,
+        "method": result_set.fusion.method,
         "rrfK": options.rrf_k,
         "confidenceWeight": options.confidence_weight,
         "identity": options.identity,
     }
-    verdict = stock.verdict
+    verdict = result_set.verdict
     if verdict is not None:
         blend["rerank"] = {
             "engine": verdict.engine,
@@ -142,8 +146,8 @@ def _blend(stock: ResultSet) -> dict[str, Any]:
             "reranked": verdict.reranked,
             "asked": verdict.asked,
         }
-    if stock.spread is not None:
-        blend["mmr"] = {"lambda": stock.spread.lambda_, "pool": stock.spread.pool}
+    if result_set.spread is not None:
+        blend["mmr"] = {"lambda": result_set.spread.lambda_, "pool": result_set.spread.pool}
     return blend
 
 

@@ -8,10 +8,10 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.federation.outcome import MAX_HITS, Outcome, degraded
-from app.federation.snapshot_pins import versions_of
-from app.federation.planner import EngineCall, Plan
 from app.federation.page import DiversityOptions, fresh, seen_of, spread_over
+from app.federation.planner import EngineCall, Plan
 from app.federation.rerank_plan import RerankVerdict
+from app.federation.snapshot_pins import versions_of
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.reranked import Reranked
@@ -48,10 +48,10 @@ class ResultSet(NamedTuple):
         return frozenset(ranked.engine for ranked in self.lists) - self.open
 
 
-def stock_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> ResultSet | None:
+def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> ResultSet | None:
     """The stock of a first answer; None if no engine answered."""
-    legs = {leg.engine.id: leg for leg in plan.legs}
-    lists = lists_of(legs, outcomes)
+    engine_calls = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
+    lists = lists_of(engine_calls, outcomes)
     if not lists:
         return None
     spread = spread_over(_lambda(params), plan.k) if plan.varied else None
@@ -59,30 +59,34 @@ def stock_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) ->
         lists,
         fuse(lists, plan.fusion),
         plan.fusion,
-        _open(legs, outcomes),
-        versions_of(plan.legs, outcomes),
+        _open(engine_calls, outcomes),
+        versions_of(plan.engine_calls, outcomes),
         degraded(outcomes),
         spread,
     )
 
 
-def joined(stock: ResultSet, kept: ResultSet | None) -> ResultSet:
+def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
     """`stock` after what was kept: who gave nothing this time keeps its old list, and stays open if it was."""
     if kept is None:
-        return stock
-    given = {ranked.engine: ranked for ranked in stock.lists}
+        return result_set
+    given = {ranked.engine: ranked for ranked in result_set.lists}
     before = {ranked.engine: ranked for ranked in kept.lists}
     lists = [_extended(given.get(engine), ranked) for engine, ranked in before.items()]
     lists += [ranked for engine, ranked in given.items() if engine not in before]
-    deeper = {engine for engine in stock.open if engine not in before or given[engine].fetch_k > before[engine].fetch_k}
-    versions = None if stock.versions is None or kept.versions is None else {**kept.versions, **stock.versions}
-    return stock._replace(
+    deeper = {
+        engine for engine in result_set.open if engine not in before or given[engine].fetch_k > before[engine].fetch_k
+    }
+    versions = (
+        None if result_set.versions is None or kept.versions is None else {**kept.versions, **result_set.versions}
+    )
+    return result_set._replace(
         lists=lists,
-        fusion=fuse(lists, stock.options),
+        fusion=fuse(lists, result_set.options),
         open=frozenset(deeper.union(kept.open.difference(given))),
         versions=versions,
-        degraded=sorted({*stock.degraded, *_still_missing(kept, given)}),
-        spread=kept.spread or stock.spread,
+        degraded=sorted({*result_set.degraded, *_still_missing(kept, given)}),
+        spread=kept.spread or result_set.spread,
     )
 
 
@@ -93,32 +97,34 @@ def _still_missing(kept: ResultSet, given: Container[str]) -> list[str]:
     return [engine for engine in kept.degraded if engine not in given and engine not in rerankers]
 
 
-def without(stock: ResultSet, returned: Container[str], seen: Container[str] | None) -> ResultSet:
+def without(result_set: ResultSet, returned: Container[str], seen: Container[str] | None) -> ResultSet:
     """The same stock, to be served from its beginning, without what was served or `seen` before."""
     if seen is None:
-        return stock._replace(fusion=fresh(stock.fusion, returned)) if returned else stock
-    known = seen_of(stock.fusion, seen, stock.options.identity)
-    return stock._replace(fusion=fresh(stock.fusion, returned, known))
+        return result_set._replace(fusion=fresh(result_set.fusion, returned)) if returned else result_set
+    known = seen_of(result_set.fusion, seen, result_set.options.identity)
+    return result_set._replace(fusion=fresh(result_set.fusion, returned, known))
 
 
-def dump_stock(stock: ResultSet) -> dict[str, Any]:
+def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
     """The stock as plain data, for a store outside this process."""
-    options = stock.options
+    options = result_set.options
     return {
-        "lists": [list(ranked) for ranked in stock.lists],
-        "order": stock.fusion.keys(),
+        "lists": [list(ranked) for ranked in result_set.lists],
+        "order": result_set.fusion.keys(),
         "options": [options.method, options.rrf_k, options.confidence_weight, options.identity],
-        "open": sorted(stock.open),
-        "versions": stock.versions,
-        "degraded": list(stock.degraded),
-        "spread": None if stock.spread is None else list(stock.spread),
-        "screened": stock.screened,
-        "reranking": None if stock.fusion.reranking is None else [dict(said) for said in stock.fusion.reranking],
-        "verdict": None if stock.verdict is None else list(stock.verdict),
+        "open": sorted(result_set.open),
+        "versions": result_set.versions,
+        "degraded": list(result_set.degraded),
+        "spread": None if result_set.spread is None else list(result_set.spread),
+        "screened": result_set.screened,
+        "reranking": None
+        if result_set.fusion.reranking is None
+        else [dict(said) for said in result_set.fusion.reranking],
+        "verdict": None if result_set.verdict is None else list(result_set.verdict),
     }
 
 
-def load_stock(plain: dict[str, Any]) -> ResultSet:
+def load_result_set(plain: dict[str, Any]) -> ResultSet:
     """What `dump_stock` was given: fused anew, for fusion gives the same for the same lists."""
     lists = [RankedList(*ranked) for ranked in plain["lists"]]
     options = FusionConfig(*plain["options"])
@@ -136,22 +142,22 @@ def load_stock(plain: dict[str, Any]) -> ResultSet:
     )
 
 
-def lists_of(legs: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[RankedList]:
+def lists_of(engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[RankedList]:
     """What fusion takes, of the engines that answered; `legs` by engine id."""
-    return [_list_of(legs[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
+    return [_list_of(engine_calls[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
 
 
-def _list_of(leg: EngineCall, outcome: Outcome) -> RankedList:
-    entry = leg.engine.entry
+def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
+    entry = engine_call.engine.entry
     return tuple.__new__(  # a third of what RankedList(…) costs: weight, priority, fetch_k and so on
         RankedList,
         (
             outcome.engine,
             outcome.hits,
-            leg.weight,
+            engine_call.weight,
             entry.priority,
-            leg.asked,
-            leg.score_floor,
+            engine_call.asked,
+            engine_call.score_floor,
             entry.confidence,
             entry.id_namespace,
             outcome.size,
@@ -160,21 +166,21 @@ def _list_of(leg: EngineCall, outcome: Outcome) -> RankedList:
     )
 
 
-def _open(legs: dict[str, EngineCall], outcomes: Sequence[Outcome]) -> frozenset[str]:
+def _open(engine_calls: dict[str, EngineCall], outcomes: Sequence[Outcome]) -> frozenset[str]:
     """Who may have more: who gave all it was asked for, and can be asked for more."""
     full = [
         outcome.engine
         for outcome in outcomes
-        if outcome.hits and len(outcome.hits) + outcome.malformed >= legs[outcome.engine].asked
+        if outcome.hits and len(outcome.hits) + outcome.malformed >= engine_calls[outcome.engine].asked
     ]
-    return frozenset([engine for engine in full if _can_go_deeper(legs[engine])]) if full else _NOBODY
+    return frozenset([engine for engine in full if _can_go_deeper(engine_calls[engine])]) if full else _NOBODY
 
 
-def _can_go_deeper(leg: EngineCall) -> bool:
-    advertisement = leg.engine.advertisement
+def _can_go_deeper(engine_call: EngineCall) -> bool:
+    advertisement = engine_call.engine.advertisement
     offer = None if advertisement is None else advertisement.retrieve
     most = None if offer is None else offer.max_k
-    return leg.asked < (MAX_HITS if most is None else min(most, MAX_HITS))
+    return engine_call.asked < (MAX_HITS if most is None else min(most, MAX_HITS))
 
 
 def _extended(given: RankedList | None, before: RankedList) -> RankedList:

@@ -6,13 +6,13 @@ Journey takes them; what was kept from an earlier answer is served without askin
 
 from time import perf_counter
 
-from app.federation.response import ON_ITS_OWN, build_result, note
 from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left, time_waited
 from app.federation.execution import RetrieveExecution
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
-from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.response import ON_ITS_OWN, build_result, note
 from app.protocol.errors import DeadlineExceeded
 from app.settings.schema import GatewaySettings
 
@@ -23,7 +23,7 @@ async def retrieve(
     call: RetrieveCall,
     members: Members,
     settings: GatewaySettings,
-    witness: RetrieveInstrumentation,
+    instrumentation: RetrieveInstrumentation,
     listener: ProgressListener | None = None,
     pages: Pages | None = None,
 ) -> Result:
@@ -37,14 +37,14 @@ async def retrieve(
     pages = pages or Pages.kept(settings.state)
     if call.tenant is not None:
         pages = pages.within(call.tenant)
-    journey = RetrieveExecution(call, members, settings, witness, listener, pages)
-    answer = await journey.answer()
-    journey.observe(answer)
-    result = build_result(call.params, members, answer, perf_counter() - began, journey.spent)
-    cursor = await journey.leave_behind(answer)
+    execution = RetrieveExecution(call, members, settings, instrumentation, listener, pages)
+    answer = await execution.answer()
+    execution.observe(answer)
+    result = build_result(call.params, members, answer, perf_counter() - began, execution.spent)
+    cursor = await execution.leave_behind(answer)
     if cursor is not None:
         result["nextCursor"] = cursor
     if pages.degraded and (cursor is not None or call.params.options.session_id is not None):
         note(result, ON_ITS_OWN)
-    journey.ended(answer, perf_counter() - began)
+    execution.ended(answer, perf_counter() - began)
     return result

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from app.federation.capabilities import EngineOffer
-from app.federation.engine_interface import StartedCall, Engine, EngineReply
+from app.federation.engine_interface import Engine, EngineReply, StartedCall
 from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.envelope import dumps, writable
 from app.protocol.errors import CapabilityMissing, Departed, LegError, OptionUnsupported, UnknownMethod

@@ -11,13 +11,13 @@ from app.federation.planner import EngineCall
 from app.protocol.errors import BackendUnavailable
 
 
-def versions_of(legs: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> dict[str, str] | None:
+def versions_of(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> dict[str, str] | None:
     """Engine id -> the version that it served.
 
     None unless every engine that was asked has snapshots, and every one that answered names the one it served; one that
     was pinned need not name it.
     """
-    if not all(map(_has_snapshots, legs)):
+    if not all(map(_has_snapshots, engine_calls)):
         return None
     versions: dict[str, str] = {}
     pinned: dict[str, str | None] = {}
@@ -26,7 +26,7 @@ def versions_of(legs: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> dict
             continue
         version = outcome.index_version
         if version is None:
-            pinned = pinned or {leg.engine.id: leg.pinned for leg in legs}
+            pinned = pinned or {engine_call.engine.id: engine_call.pinned for engine_call in engine_calls}
             version = pinned[outcome.engine]
             if version is None:
                 return None
@@ -34,9 +34,11 @@ def versions_of(legs: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> dict
     return versions
 
 
-def not_served(legs: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> BackendUnavailable | None:
+def not_served(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> BackendUnavailable | None:
     """The error (-32010) of a request whose snapshot some engine failed to serve, or served another in place of it."""
-    pinned = {leg.engine.id: leg.pinned for leg in legs if leg.pinned is not None}
+    pinned = {
+        engine_call.engine.id: engine_call.pinned for engine_call in engine_calls if engine_call.pinned is not None
+    }
     for outcome in outcomes:
         version = pinned.get(outcome.engine)
         if version is None:
@@ -54,6 +56,6 @@ def _unavailable(engine: str, why: str, *, retryable: bool) -> BackendUnavailabl
     )
 
 
-def _has_snapshots(leg: EngineCall) -> bool:
-    advertisement = leg.engine.advertisement
+def _has_snapshots(engine_call: EngineCall) -> bool:
+    advertisement = engine_call.engine.advertisement
     return advertisement is not None and advertisement.retrieve is not None and advertisement.retrieve.snapshots

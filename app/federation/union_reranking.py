@@ -8,19 +8,24 @@ from collections.abc import Mapping, Sequence
 
 from app.federation.calls import LEAST_SECONDS, RetrieveCall
 from app.federation.forward import ask_one, plain, share_of
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, failure_line, report
-from app.federation.result_set import ResultSet
 from app.federation.rerank_plan import RerankPlan, RerankVerdict, in_turn, passages_of, values_in
-from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.result_set import ResultSet
 from app.settings.schema import GatewaySettings
 
 
 async def rerank_union(
-    call: RetrieveCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation, union: RerankPlan, stock: ResultSet
+    call: RetrieveCall,
+    members: Members,
+    settings: GatewaySettings,
+    instrumentation: RetrieveInstrumentation,
+    union: RerankPlan,
+    result_set: ResultSet,
 ) -> ResultSet:
     """`stock` with its best `union.top_n` documents reranked. Raises nothing but what cancels the request."""
-    passages = passages_of(stock.fusion, union.top_n)
+    passages = passages_of(result_set.fusion, union.top_n)
     asked: list[Outcome] = []
     for engine, takes in in_turn(union, len(passages)) if passages else ():
         share = share_of(call, engine, members, settings)
@@ -29,36 +34,38 @@ async def rerank_union(
         places = list(passages)[:takes]
         texts = [passages[place] for place in places]
         question = plain("rerank", {**union.params, "passages": texts, "documents": texts}, values_in(len(texts)))
-        outcome = await ask_one(engine, share, question, witness)
+        outcome = await ask_one(engine, share, question, instrumentation)
         asked.append(outcome)
         if outcome.result is not None:
             values = {places[index]: value for index, value in outcome.result["values"].items()}
-            return _settled(stock, union, asked, values, len(passages))
-    return _unsettled(stock, union, asked, bool(passages))
+            return _settled(result_set, union, asked, values, len(passages))
+    return _unsettled(result_set, union, asked, bool(passages))
 
 
-def _settled(stock: ResultSet, union: RerankPlan, asked: Sequence[Outcome], values: Mapping[int, float], passages: int) -> ResultSet:
+def _settled(
+    result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome], values: Mapping[int, float], passages: int
+) -> ResultSet:
     """The last that was asked has given these values, by place in the fused order."""
     engine, reranked = asked[-1].engine, len(values)
-    top = min(union.top_n, len(stock.fusion))
+    top = min(union.top_n, len(result_set.fusion))
     notes = _failures(asked)
     if passages < top:
         notes.append(f"rerank: {top - passages} of the best {top} documents have no text; they come after the reranked")
     if reranked < passages:
         notes.append(f"rerank: {engine} judged no more than {reranked} of {passages} passages; the others follow")
     verdict = RerankVerdict(engine, union.top_n, reranked, report(asked, of_hits=False), notes)
-    return stock._replace(fusion=stock.fusion.reranked(top, values), verdict=verdict)
+    return result_set._replace(fusion=result_set.fusion.reranked(top, values), verdict=verdict)
 
 
-def _unsettled(stock: ResultSet, union: RerankPlan, asked: Sequence[Outcome], readable: bool) -> ResultSet:
+def _unsettled(result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome], readable: bool) -> ResultSet:
     """Nobody reranked: why, and the order as it is."""
     notes = _failures(asked)
-    if len(stock.fusion):
+    if len(result_set.fusion):
         why = "no reranker answered" if asked else "no time was left" if readable else "no document has a text"
         notes.append(f"rerank: the fused order stands, for {why}")
-    return stock._replace(
+    return result_set._replace(
         verdict=RerankVerdict(None, union.top_n, 0, report(asked, of_hits=False), notes),
-        degraded=sorted({*stock.degraded, *degraded(asked)}),
+        degraded=sorted({*result_set.degraded, *degraded(asked)}),
     )
 
 

@@ -16,11 +16,11 @@ LEAST_SAY: Final = 1e-6
 LEAST_SHARE: Final = 1e-300
 """A smaller product of weight and say would be lost, and the mean divided by nothing."""
 
-Testimony = tuple[list[float], float, float, int]
+ConfidenceCurve = tuple[list[float], float, float, int]
 """What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
 The curve is empty for an engine that gave no confidence."""
 
-SILENCE: Final[Testimony] = ([], 1.0, 0.0, 0)
+SILENCE: Final[ConfidenceCurve] = ([], 1.0, 0.0, 0)
 
 
 def valid_confidence(value: Any) -> float | None:
@@ -30,7 +30,7 @@ def valid_confidence(value: Any) -> float | None:
     return value if type(value) is int and 0 <= value <= 1 else None
 
 
-def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Testimony:
+def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> ConfidenceCurve:
     """The testimony of one deduplicated list; `asked` is K, not less than its length.
 
     The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
@@ -112,7 +112,7 @@ def _resolution(first: float, total: float, asked: int) -> float:
     return resolved if resolved > 0 else 0.0
 
 
-def consensus(heard: Sequence[tuple[float, Testimony]]) -> list[float]:
+def consensus(heard: Sequence[tuple[float, ConfidenceCurve]]) -> list[float]:
     """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
     shares: list[float] = []
     curves: list[list[float]] = []

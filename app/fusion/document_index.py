@@ -12,7 +12,7 @@ from app.fusion.copies import Copy
 from app.fusion.identity import Identity, identify
 from app.fusion.ranked_lists import RankedList
 
-Ballot = tuple[RankedList, list[dict[str, Any]], list[int]]
+DocumentRanks = tuple[RankedList, list[dict[str, Any]], list[int]]
 """A ranked list without inner duplicates: its source, its hits, and the number of each one's document, best first. A
 plain tuple, because eight of them are unpacked again and again."""
 
@@ -25,7 +25,7 @@ class DocumentIndex:
 
     def __init__(self, lists: Sequence[RankedList], identity: Identity) -> None:
         self.identity: Identity = identity
-        self.ballots: list[Ballot] = []
+        self.ballots: list[DocumentRanks] = []
         self.numbers: dict[str, int] = {}
         """Identity key -> number."""
         self._starts: list[int] = []
@@ -58,7 +58,7 @@ class DocumentIndex:
             return []
         return self._shared.get(number) or [self._origin(number)]
 
-    def _cast(self, source: RankedList) -> Ballot:
+    def _cast(self, source: RankedList) -> DocumentRanks:
         """The ballot of one engine: every document once, at its best rank."""
         known = self.numbers
         start = len(known)

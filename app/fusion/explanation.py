@@ -49,8 +49,8 @@ def shares_of(lists: Sequence[RankedList], options: FusionConfig, keys: Sequence
 
 def _standing(whole: FusedOrder, key: str) -> Explanation:
     found: list[tuple[str, int, float | None, float]] = []
-    for turn, place in whole.roll.places(key):
-        source, hits, _ = whole.roll.ballots[turn]
+    for turn, place in whole.document_index.places(key):
+        source, hits, _ = whole.document_index.ballots[turn]
         believed = None if source.confidence == "ignore" else valid_confidence(hits[place].get("confidence"))
         found.append((source.engine, place + 1, believed, whole.points[turn][place]))
     total = sum(part[3] for part in found)

@@ -19,10 +19,10 @@ _CANDIDATE = re.compile(f"[{_ZERO_WIDTH}{_SELECTORS}{_TAGS}{_NEVER}{_DIRECTIONS}
 _UNSEEN = re.compile(f"[\u00ad\u061c\u200e\u200f{_ZERO_WIDTH}{_SELECTORS}{_TAGS}{_NEVER}{_DIRECTIONS}]+")
 
 # A flag of a region: England, Scotland, Wales, the states of the USA, the provinces of Canada.
-_LETTER = "[\U000e0061-\U000e007a]"
+_ENGINE_REQUEST = "[\U000e0061-\U000e007a]"
 _GB, _US, _CA = "\U000e0067\U000e0062", "\U000e0075\U000e0073", "\U000e0063\U000e0061"
 _PLACES = ("\U000e0065\U000e006e\U000e0067", "\U000e0073\U000e0063\U000e0074", "\U000e0077\U000e006c\U000e0073")
-_FLAG = f"(\U0001f3f4(?:{_GB}(?:{'|'.join(_PLACES)})|(?:{_US}|{_CA}){_LETTER}{{2}})\U000e007f)"
+_FLAG = f"(\U0001f3f4(?:{_GB}(?:{'|'.join(_PLACES)})|(?:{_US}|{_CA}){_ENGINE_REQUEST}{{2}})\U000e007f)"
 _TAGGED = re.compile(f"{_FLAG}|[{_TAGS}{_NEVER}]+")
 
 _SELECTED = re.compile(f"[{_SELECTORS}]+")
@@ -82,10 +82,10 @@ def _zero_width(run: re.Match[str]) -> str:
         return ""
     before = run.string[run.start() - 1 : run.start()]
     after = run.string[run.end() : run.end() + 1]
-    return "" if _is_plain_letter(before) and _is_plain_letter(after) else run[0]
+    return "" if _is_plain_engine_request(before) and _is_plain_engine_request(after) else run[0]
 
 
-def _is_plain_letter(character: str) -> bool:
+def _is_plain_engine_request(character: str) -> bool:
     """Whether it is a letter of Latin, Greek or Cyrillic: these join and break without help."""
     return character.isalpha() and (character < "\u0530" or "\u1d00" <= character < "\u2000")
 

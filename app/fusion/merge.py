@@ -7,9 +7,9 @@ know how points were given.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
-from app.fusion.id_collisions import clashing
 from app.fusion.confidence import valid_confidence
 from app.fusion.copies import Copy, richest
+from app.fusion.id_collisions import clashing
 from app.fusion.identity import body_text, public_id
 from app.fusion.reranked import Reranked, stamped
 from app.fusion.score_table import UNIT, ScoreTable
@@ -24,39 +24,45 @@ MAX_COMPARED: Final = 100
 class FusedList:
     """Documents of several engines in one total order."""
 
-    __slots__ = ("_copies", "_tally", "duplicates", "method", "notes", "reranking")
+    __slots__ = ("_copies", "_score_table", "duplicates", "method", "notes", "reranking")
 
-    def __init__(self, method: str, notes: tuple[str, ...], tally: ScoreTable, reranking: Reranked | None = None) -> None:
+    def __init__(
+        self, method: str, notes: tuple[str, ...], score_table: ScoreTable, reranking: Reranked | None = None
+    ) -> None:
         """`reranking`: what a reranker made of the order, if one was asked."""
         self.method = method
         self.notes = notes
         self.reranking = reranking
-        self._tally = tally
-        self._copies: list[list[Copy]] = [_NO_COPIES] * len(tally.units)
-        self.duplicates = sum([len(source.hits) for source, _, _ in tally.roll.ballots]) - len(tally.units)
+        self._score_table = score_table
+        self._copies: list[list[Copy]] = [_NO_COPIES] * len(score_table.units)
+        self.duplicates = sum([len(source.hits) for source, _, _ in score_table.document_index.ballots]) - len(
+            score_table.units
+        )
         """Copies merged away, across engines and within lists."""
 
     def __len__(self) -> int:
         """Unique documents."""
-        return len(self._tally.order(0))
+        return len(self._score_table.order(0))
 
     def __repr__(self) -> str:
-        engines = ", ".join([f"{source.engine}:{len(hits)}" for source, hits, _ in self._tally.roll.ballots])
+        engines = ", ".join(
+            [f"{source.engine}:{len(hits)}" for source, hits, _ in self._score_table.document_index.ballots]
+        )
         return f"<Fusion {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
 
     def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The identity keys, best first, from `start` up to `stop`."""
-        keys = self._tally.roll.keys
+        keys = self._score_table.document_index.keys
         return [keys[number] for number in self._numbers(start, stop)]
 
     def scores(self) -> list[float]:
         """The reported `score` of every document, best first, without building hits."""
-        units = self._tally.units
-        numbers = self._tally.order(0)
+        units = self._score_table.units
+        numbers = self._score_table.order(0)
         scores = [self._score(units[number]) for number in numbers]
         if self.reranking is None:
             return scores
-        given, keys = self.reranking.scores, self._tally.roll.keys
+        given, keys = self.reranking.scores, self._score_table.document_index.keys
         return [given.get(keys[number], score) for number, score in zip(numbers, scores)]
 
     def hits(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
@@ -67,7 +73,7 @@ class FusedList:
     def origins(self, keys: Iterable[str]) -> dict[str, dict[str, str | int | float]]:
         """Id as callers see it -> engine id -> the id that this engine gave it, of the documents with these keys."""
         found = {}
-        numbers = self._tally.roll.numbers
+        numbers = self._score_table.document_index.numbers
         for key in keys:
             copies = self._copies_of(numbers[key])
             source, _, hit = richest(copies)
@@ -76,11 +82,11 @@ class FusedList:
 
     def text(self, index: int) -> str:
         """The text of the document at `index`: of its kept copy, or empty."""
-        return body_text(richest(self._tally.roll.copies(self._tally.order()[index]))[2])
+        return body_text(richest(self._score_table.document_index.copies(self._score_table.order()[index]))[2])
 
     def pick(self, order: Iterable[int]) -> "FusedList":
         """The same fusion with only the documents at these indexes, in this order."""
-        numbers = self._tally.order()
+        numbers = self._score_table.order()
         return self._picked([numbers[index] for index in order], self.reranking)
 
     def reranked(self, top: int, values: Mapping[int, float]) -> "FusedList":
@@ -100,7 +106,7 @@ class FusedList:
 
     def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "FusedList":
         """The same fusion in an order of `keys` that it was once served in."""
-        numbers = self._tally.roll.numbers
+        numbers = self._score_table.document_index.numbers
         return self._picked([numbers[key] for key in keys], reranking)
 
     def collisions(self, start: int = 0, stop: int | None = None, most: int = MAX_COMPARED) -> list[tuple[str, str]]:
@@ -108,9 +114,9 @@ class FusedList:
 
         Looks only at the documents from `start` up to `stop`, and compares at most `most` copies.
         """
-        roll = self._tally.roll
+        document_index = self._score_table.document_index
         found: list[tuple[str, str]] = []
-        if roll.identity != "id":
+        if document_index.identity != "id":
             return found
         for number in self._numbers(start, stop):
             copies = self._copies_of(number)
@@ -132,25 +138,25 @@ class FusedList:
 
     def _numbers(self, start: int, stop: int | None) -> list[int]:
         """The documents from `start` up to `stop`."""
-        return self._tally.order(stop)[start:stop]
+        return self._score_table.order(stop)[start:stop]
 
     def _picked(self, numbers: list[int], reranking: Reranked | None) -> "FusedList":
-        return FusedList(self.method, self.notes, self._tally.picked(numbers), reranking)
+        return FusedList(self.method, self.notes, self._score_table.picked(numbers), reranking)
 
     def _copies_of(self, number: int) -> list[Copy]:
         """The copies of one document, looked for once."""
         copies = self._copies[number]
         if not copies:
-            copies = self._copies[number] = self._tally.roll.copies(number)
+            copies = self._copies[number] = self._score_table.document_index.copies(number)
         return copies
 
     def _score(self, units: float) -> float:
-        ceiling = self._tally.ceiling
+        ceiling = self._score_table.ceiling
         return min(1.0, units / ceiling) if ceiling > 0 else 0.0
 
     def _fused(self, number: int) -> dict[str, Any]:
         copies = self._copies_of(number)
-        units = self._tally.units[number]
+        units = self._score_table.units[number]
         if len(copies) == 1:
             return self._lone(copies[0], units)
         source, rank, hit = richest(copies)
@@ -231,7 +237,7 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
     """`meta.engines`, and the mean of the raw confidences by weight: plain if nobody has a weight, None if none."""
     marks: list[dict[str, Any]] = []
     claimed = weighed = weights = 0.0
-    voices = 0
+    responses = 0
     for source, rank, hit in copies:
         given = hit.get("confidence")
         said = None if source.confidence == "ignore" else valid_confidence(given)
@@ -240,14 +246,14 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
             continue
         marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": given})
         weight = source.weight
-        voices += 1
+        responses += 1
         claimed += said
         weighed += weight * said
         weights += weight
-    if not voices:
+    if not responses:
         return marks, None
-    if voices == 1 or not weights > 0:
-        return marks, min(1.0, claimed / voices)
+    if responses == 1 or not weights > 0:
+        return marks, min(1.0, claimed / responses)
     return marks, min(1.0, weighed / weights)
 
 

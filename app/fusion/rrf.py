@@ -10,10 +10,10 @@ from math import fsum, isfinite
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from app.fusion.confidence import SILENCE, Testimony, consensus, hear
+from app.fusion.confidence import SILENCE, ConfidenceCurve, consensus, hear
+from app.fusion.document_index import DocumentIndex, DocumentRanks
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, Method, RankedList
-from app.fusion.document_index import Ballot, DocumentIndex
 from app.fusion.score_table import count, grid_for
 
 _engine_of: Final = attrgetter("engine")
@@ -24,7 +24,7 @@ class FusedOrder(NamedTuple):
 
     method: Method
     """The one that was applied."""
-    roll: DocumentIndex
+    document_index: DocumentIndex
     points: list[list[float]]
     """Of each ballot, by rank; may be longer than it."""
     ceiling: float
@@ -38,16 +38,16 @@ def fuse(lists: Sequence[RankedList], options: FusionConfig) -> FusedList:
     Convex falls back to rrf, with a note, unless every list states a `score_floor`. Raises nothing for lists that keep
     the promises of RankedList.
     """
-    method, roll, points, ceiling, notes = blend(lists, options)
-    return FusedList(method, notes, count(roll, points, ceiling))
+    method, document_index, points, ceiling, notes = blend(lists, options)
+    return FusedList(method, notes, count(document_index, points, ceiling))
 
 
 def blend(lists: Sequence[RankedList], options: FusionConfig) -> FusedOrder:
     """The points of `fuse`."""
-    roll = DocumentIndex(sorted(lists, key=_engine_of), options.identity)
-    ballots = roll.ballots
+    document_index = DocumentIndex(sorted(lists, key=_engine_of), options.identity)
+    ballots = document_index.ballots
     weights = [source.weight for source, _, _ in ballots]
-    testimonies = [_testimony(ballot) for ballot in ballots]
+    testimonies = [_confidence_curve(ranked_list) for ranked_list in ballots]
     method, fallback = _allowed(options.method, ballots)
     best = 1 / (options.rrf_k + 1) if method == "rrf" else 1.0
     grid = grid_for(fsum(weights) * best)
@@ -55,12 +55,12 @@ def blend(lists: Sequence[RankedList], options: FusionConfig) -> FusedOrder:
         longest = max([len(named) for _, _, named in ballots], default=0)
         points = _tempered(weights, testimonies, longest, options, grid)
     else:
-        points = [_scaled(ballot, method, grid) for ballot in ballots]
+        points = [_scaled(ranked_list, method, grid) for ranked_list in ballots]
     ceiling = sum([(weight * best + grid) - grid for weight in weights])
-    return FusedOrder(method, roll, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
+    return FusedOrder(method, document_index, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
 
 
-def _allowed(wished: Method, ballots: list[Ballot]) -> tuple[Method, tuple[str, ...]]:
+def _allowed(wished: Method, ballots: list[DocumentRanks]) -> tuple[Method, tuple[str, ...]]:
     if wished != "convex":
         return wished, ()
     without = [source.engine for source, _, _ in ballots if source.score_floor is None]
@@ -69,7 +69,7 @@ def _allowed(wished: Method, ballots: list[Ballot]) -> tuple[Method, tuple[str, 
     return "rrf", (f"fusion: rrf in place of convex, which needs a scoreFloor from {', '.join(without)}",)
 
 
-def _faults(ballots: list[Ballot], testimonies: list[Testimony]) -> list[str]:
+def _faults(ballots: list[DocumentRanks], testimonies: list[ConfidenceCurve]) -> list[str]:
     return [
         f"{source.engine}: {faults} confidence value(s) not in [0,1] counted as missing"
         for (source, _, _), (_, _, _, faults) in zip(ballots, testimonies)
@@ -77,8 +77,8 @@ def _faults(ballots: list[Ballot], testimonies: list[Testimony]) -> list[str]:
     ]
 
 
-def _testimony(ballot: Ballot) -> Testimony:
-    source, hits, named = ballot
+def _confidence_curve(ranked_list: DocumentRanks) -> ConfidenceCurve:
+    source, hits, named = ranked_list
     reading = source.confidence
     if reading == "ignore":
         return SILENCE
@@ -93,7 +93,7 @@ def reciprocals(rrf_k: int, size: int) -> tuple[float, ...]:
 
 
 def _tempered(
-    weights: list[float], testimonies: list[Testimony], longest: int, options: FusionConfig, grid: float
+    weights: list[float], testimonies: list[ConfidenceCurve], longest: int, options: FusionConfig, grid: float
 ) -> list[list[float]]:
     """w·[(1 − β) + β·ĉ(r)]/(rrfK + r); plain points if β is 0 or no engine with a weight gives any confidence."""
     beta = options.confidence_weight
@@ -120,7 +120,7 @@ def _agreeing(weight: float, believed: list[float], grid: float) -> list[float]:
 
 
 def _deviating(
-    weight: float, believed: list[float], steps: list[float], level: list[float], said: Testimony, grid: float
+    weight: float, believed: list[float], steps: list[float], level: list[float], said: ConfidenceCurve, grid: float
 ) -> list[float]:
     """The points of one engine: what the consensus believes, and the step from there to what the engine says."""
     curve, modesty, boast, _ = said
@@ -130,12 +130,12 @@ def _deviating(
     ]
 
 
-def _scaled(ballot: Ballot, method: Method, grid: float) -> list[float]:
+def _scaled(ranked_list: DocumentRanks, method: Method, grid: float) -> list[float]:
     """Weight times the score brought into [0,1] between the list's lowest score, or its floor, and its highest.
 
     Without a span, weighted gives 1 to all (RCP §16.3) and convex 0: their best is as low as a score can be.
     """
-    source, hits, _ = ballot
+    source, hits, _ = ranked_list
     weight, floor = source.weight, source.score_floor
     scores = [float(hit["score"]) for hit in hits]
     finite = [score for score in scores if isfinite(score)] or [0.0]

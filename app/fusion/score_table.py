@@ -8,8 +8,8 @@ from math import frexp, fsum
 from typing import Final, final
 
 from app.fusion.copies import richest
-from app.fusion.identity import public_id
 from app.fusion.document_index import DocumentIndex
+from app.fusion.identity import public_id
 
 UNIT: Final = 1e12
 """Units of 1: sums are compared after rounding to 1/UNIT."""
@@ -27,11 +27,13 @@ class ScoreTable:
     Ties are settled only as far down as somebody looks: of a hundred documents ten are asked for.
     """
 
-    __slots__ = ("_order", "_settled", "ceiling", "roll", "units")
+    __slots__ = ("_order", "_settled", "ceiling", "document_index", "units")
 
-    def __init__(self, roll: DocumentIndex, units: list[float], ceiling: float, order: list[int] | None = None) -> None:
+    def __init__(
+        self, document_index: DocumentIndex, units: list[float], ceiling: float, order: list[int] | None = None
+    ) -> None:
         """`order`: documents in an order that stands; by default all of them, by their sums."""
-        self.roll = roll
+        self.document_index = document_index
         self.units = units
         self.ceiling = ceiling
         self._settled = 0 if order is None else len(order)
@@ -46,7 +48,7 @@ class ScoreTable:
 
     def picked(self, numbers: list[int]) -> "ScoreTable":
         """The same sums with only these documents, in this order."""
-        return ScoreTable(self.roll, self.units, self.ceiling, numbers)
+        return ScoreTable(self.document_index, self.units, self.ceiling, numbers)
 
     def _settle(self, wanted: int) -> None:
         """Put each run of equal sums that begins before `wanted` into its order."""
@@ -64,11 +66,11 @@ class ScoreTable:
 
     def _standing(self, number: int) -> tuple[float, str, str]:
         """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
-        roll = self.roll
-        weight, key = fsum(roll.weights(number)), roll.keys[number]
-        if roll.identity == "id":
+        document_index = self.document_index
+        weight, key = fsum(document_index.weights(number)), document_index.keys[number]
+        if document_index.identity == "id":
             return -weight, key, key
-        source, _, hit = richest(roll.copies(number))
+        source, _, hit = richest(document_index.copies(number))
         return -weight, str(public_id(hit, source.namespace)), key
 
     def __repr__(self) -> str:
@@ -89,12 +91,12 @@ def grid_for(ceiling: float) -> float:
     return 3.0 * 2.0 ** frexp(ceiling)[1]
 
 
-def count(roll: DocumentIndex, points: list[list[float]], ceiling: float) -> ScoreTable:
+def count(document_index: DocumentIndex, points: list[list[float]], ceiling: float) -> ScoreTable:
     """Add up the points and order the documents. `points` are what each ballot adds to its documents, best rank first;
     there may be more of them than it has. They lie on the grid of `ceiling`, the most one document can have."""
-    sums = [0.0] * len(roll.keys)
-    for (_, _, named), given in zip(roll.ballots, points):
+    sums = [0.0] * len(document_index.keys)
+    for (_, _, named), given in zip(document_index.ballots, points):
         for number, point in zip(named, given):
             sums[number] = sums[number] + point  # compiled, `+=` would go through the objects
     units = [(value * UNIT + _ROUNDING) - _ROUNDING for value in sums]
-    return ScoreTable(roll, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)
+    return ScoreTable(document_index, units, (ceiling * UNIT + _ROUNDING) - _ROUNDING)

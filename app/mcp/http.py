@@ -15,20 +15,20 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from sse_starlette.sse import AppStatus
 
-from app.api.caller import Caller, arrival_of
-from app.api.dispatch import Dispatcher
 from app.api.auth.authentication import Authenticator
-from app.api.disconnects import part
-from app.mcp.http_exchange import McpHttpExchange
-from app.mcp.host_check import McpHostPolicy
-from app.mcp.protected_resource import METADATA, PATH, ProtectedResource
-from app.mcp.server import CALLER, EXCHANGE, PLACE, McpServer, AdmissionSlot
-from app.mcp.tools import Tools
-from app.api.rpc import COMPRESSED, ENDING, LAST_WORDS_SECONDS, REVOKED
-from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope
-from app.api.gateway_state import GatewayState
-from app.api.streaming import Send
 from app.api.auth.principal import AuthError
+from app.api.caller import Caller, arrival_of
+from app.api.disconnects import part
+from app.api.dispatch import Dispatcher
+from app.api.gateway_state import GatewayState
+from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope
+from app.api.rpc import COMPRESSED, ENDING, LAST_WORDS_SECONDS, REVOKED
+from app.api.streaming import Send
+from app.mcp.host_check import McpHostPolicy
+from app.mcp.http_exchange import McpHttpExchange
+from app.mcp.protected_resource import METADATA, PATH, ProtectedResource
+from app.mcp.server import CALLER, EXCHANGE, PLACE, AdmissionSlot, McpServer
+from app.mcp.tools import Tools
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidParams, InvalidRequest, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
@@ -164,28 +164,28 @@ class McpEndpoint:
 
     async def _serve_known(self, guard: Authenticator, exchange: McpHttpExchange, receive: Receive) -> None:
         """Serve whom the guard lets in, for as long as its credential is good. Raises TurnedAway."""
-        visit = await guard.identify(exchange.scope)
-        running = guard.enter(visit)
-        session, address = exchange.session, visit.owner.address
+        principal = await guard.identify(exchange.scope)
+        running = guard.enter(principal)
+        session, address = exchange.session, principal.owner.address
         caller = Caller(
             exchange.request_id,
             session,
             None,
             address,
-            visit.tenant,
-            visit.key_id,
+            principal.tenant,
+            principal.key_id,
             arrival_of(exchange.scope),
             sent_id=exchange.sent_id,
         )
         try:
-            await guard.spend(visit, READING)
+            await guard.spend(principal, READING)
             await self._admit(exchange, caller, receive)
         except asyncio.CancelledError:
             if not running.is_the_cause():
                 raise
             raise AuthError(401, REVOKED, (b"www-authenticate", b'Bearer error="invalid_token"')) from None
         finally:
-            guard.leave(visit, running)
+            guard.leave(principal, running)
 
     async def _admit(self, exchange: McpHttpExchange, caller: Caller, receive: Receive) -> None:
         """Take the request on, as soon as there is room; its place is free when its message is answered."""
@@ -212,7 +212,7 @@ class McpEndpoint:
         """Answer somebody who gets no further; one whose stream has begun is told in its last message."""
         body = self._dispatcher.turned_away(away, exchange.request_id, exchange.message_id)
         headers = [*away.headers]
-        if away.status == 403 and away.visit is not None and self._resource.advertised:
+        if away.status == 403 and away.principal is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
         told = [
             (name, self._resource.challenge(exchange.scope, value) if name == b"www-authenticate" else value)

@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from app.api.dispatch import Dispatcher
-from app.mcp.tool_definitions import NAMES
-from app.mcp.protected_resource import METADATA, PATH
-from app.api.responses import Asgi, Receive, Scope
 from app.api.gateway_state import GatewayState
+from app.api.responses import Asgi, Receive, Scope
 from app.api.streaming import Send
+from app.mcp.protected_resource import METADATA, PATH
+from app.mcp.tool_definitions import NAMES
 
 if TYPE_CHECKING:
     from app.mcp.http import McpEndpoint

@@ -98,7 +98,7 @@ class McpServer:
             on_call_tool=self._call_tool,
         )
         self.sdk.add_request_handler("server/discover", RequestParams, self._discover)
-        self.sdk.middleware[:] = [self._witness]
+        self.sdk.middleware[:] = [self._instrumentation]
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         if params is not None and params.cursor is not None:
@@ -141,7 +141,7 @@ class McpServer:
                 told.end()
         return result
 
-    async def _witness(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def _instrumentation(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Count one message and say what the log is told of it; a call may be called off meanwhile."""
         started = perf_counter()
         outcome, code = "error", None

@@ -9,14 +9,12 @@ from typing import Any
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
-from app.mcp import tool_arguments
-from app.mcp import tool_definitions
-from app.mcp import engine_list
-from app.mcp.passages import cut, engines_of, passages_of, text_of, title_of, trust_of, uri_of
-from app.mcp.rendering import quoted, sources
 from app.api.gateway_state import GatewayState
 from app.federation.page import BYTES_PER_TOKEN
 from app.federation.progress import ProgressListener
+from app.mcp import engine_list, tool_arguments, tool_definitions
+from app.mcp.passages import cut, engines_of, passages_of, text_of, title_of, trust_of, uri_of
+from app.mcp.rendering import quoted, sources
 from app.protocol import envelope
 from app.protocol.errors import RcpError
 
@@ -102,7 +100,9 @@ class Tools:
             structured["notes"] = notes
         return success(structured, sources(passages, report, notes))
 
-    async def _search(self, wish: tool_arguments.SearchArguments, caller: Caller, listener: ProgressListener | None) -> Json:
+    async def _search(
+        self, wish: tool_arguments.SearchArguments, caller: Caller, listener: ProgressListener | None
+    ) -> Json:
         result = await self._ask({"query": wish.query, "k": SEARCH_K}, caller, listener)
         return _both(
             {

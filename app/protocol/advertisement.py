@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.protocol.capability_shapes import well_formed
 from app.protocol.errors import ProtocolViolation
 from app.protocol.filters import FIELD_TYPES
 from app.protocol.method_names import PROTOCOL_VERSION
-from app.protocol.capability_shapes import well_formed
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ class LegFault(LegError):
     kind = "internal"
 
 
-LEG_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))
+CALL_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))
 """Every class a leg can fail with, for metrics that must exist from the start."""
 
 RCP_CODES: tuple[int, ...] = tuple(sorted({error.code for error in RcpError.__subclasses__()}))

@@ -6,9 +6,9 @@ Decides what is malformed whatever the capabilities (-32602 with the field). It 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from app.protocol.param_fields import forwardable, read_text
 from app.protocol.id_params import check_id, read_session
 from app.protocol.param_errors import refuse, refuse_value
+from app.protocol.param_fields import forwardable, read_text
 
 MAX_SIGNALS: Final = 1000
 """Signals of one `feedback`."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import OptionUnsupported
-from app.protocol.param_fields import forwardable, read_count, read_text, required_text
 from app.protocol.id_params import Id, read_ids, read_level, read_session
 from app.protocol.param_errors import refuse, shown
+from app.protocol.param_fields import forwardable, read_count, read_text, required_text
 
 OPS: Final = ("local", "global", "drift", "communities", "neighbors")
 MAX_HOPS: Final = 5

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.protocol.filters import MAX_INTEGER
-from app.protocol.retrieve_params import MAX_NAME
 from app.protocol.param_errors import refuse, refuse_value
+from app.protocol.retrieve_params import MAX_NAME
 
 Id = str | int | float
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import OptionUnsupported
-from app.protocol.param_fields import forwardable, read_count, read_text, required_text
 from app.protocol.id_params import check_id, read_session
 from app.protocol.param_errors import refuse, refuse_value, shown
+from app.protocol.param_fields import forwardable, read_count, read_text, required_text
 
 SCOPES: Final = ("global", "session")
 MAX_DOCUMENTS: Final = 10_000

@@ -23,7 +23,7 @@ class CancelScope:
         self._task = task
         self._cancelling = task.cancelling()
 
-    def strike(self) -> None:
+    def expire(self) -> None:
         """Call the task off; a second time changes nothing."""
         if not self.come:
             self.come = True

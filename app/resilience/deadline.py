@@ -10,7 +10,7 @@ LEAST_SHARE = 0.01
 """And never less than this, so that an engine has strictly less than what remains even without a reserve."""
 
 
-def leg_seconds(remaining: float, own_timeout: float, reserve: float) -> float:
+def call_seconds(remaining: float, own_timeout: float, reserve: float) -> float:
     """Seconds one engine gets: its own timeout, but never into the reserve kept for fusing and writing.
 
     Strictly less than `remaining` while that is positive (RCP §16 budget rule); 0 or less means: do not ask.

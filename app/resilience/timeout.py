@@ -16,7 +16,7 @@ class Timeout(CancelScope):
 
     def __init__(self, deadline: float) -> None:
         super().__init__()
-        self._timer = asyncio.get_running_loop().call_at(deadline, self.strike)
+        self._timer = asyncio.get_running_loop().call_at(deadline, self.expire)
 
     def end(self) -> None:
         """The work is over, one way or another; must always be called."""

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 import uvicorn
 
 from app.api.auth.client_address import ClientAddress
+from app.api.gateway_state import GatewayState
 from app.api.probes import quick_probes
 from app.api.responses import only_probes
-from app.server.shutdown_stage import ShutdownStage, hastened
-from app.api.gateway_state import GatewayState
 from app.server.connection_limits import ConnectionLimits
 from app.server.http_protocol import HttpProtocol
+from app.server.shutdown_stage import ShutdownStage, advanced
 from app.telemetry.logs import logger
 
 LOOK_TICKS = 10
@@ -94,9 +94,9 @@ class GatewayServer(uvicorn.Server):
             self._reload()
         elif number in self._signals:
             stage = self._signals[number]
-            self.hasten(hastened(self.stage, number) if stage is None else stage)
+            self.advance(advanced(self.stage, number) if stage is None else stage)
 
-    def hasten(self, stage: ShutdownStage) -> None:
+    def advance(self, stage: ShutdownStage) -> None:
         """Go on to `stage`, unless that is reached already."""
         if stage <= self.stage:
             return
@@ -116,7 +116,7 @@ class GatewayServer(uvicorn.Server):
     def _part(self) -> None:
         self._say_goodbye()
         seconds = min(PARTING_SECONDS, self._state.settings.server.drain_seconds)
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.hasten, ShutdownStage.FINISHING)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.advance, ShutdownStage.FINISHING)
 
     def _say_goodbye(self) -> None:
         """Let every answer from now on be the last of its connection."""
@@ -157,7 +157,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let what is under way end, cut off the rest, then stop the application."""
-        self.hasten(ShutdownStage.FINISHING)
+        self.advance(ShutdownStage.FINISHING)
         for listener in sockets or []:
             self._accept_pending(listener)
         for server in self.servers:

@@ -6,9 +6,9 @@ Files that settings and registry name are opened, and libraries looked for. Noth
 from pathlib import Path
 
 from app.api.optional_features import missing_extras
-from app.server.tls import door_context
 from app.engines.http.endpoint import tls_context
 from app.protocol.errors import LegError
+from app.server.tls import door_context
 from app.settings.auth import exposure
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.schema import EngineEntry, GatewaySettings
@@ -67,5 +67,7 @@ def _engine_faults(place: int, entry: EngineEntry) -> list[FieldError]:
         # The message begins with the key: `tls.caFile: No such file or directory`.
         key, _, reason = fault.message.partition(": ")
         file = entry.tls.ca_file if key == "tls.caFile" else entry.tls.cert_file
-        return [FieldError(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}", f"it belongs to '{entry.id}'")]
+        return [
+            FieldError(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}", f"it belongs to '{entry.id}'")
+        ]
     return []

@@ -20,15 +20,23 @@ class ShutdownStage(IntEnum):
     """What is under way is cut off."""
 
 
-AT_ONCE = {signal.SIGTERM: ShutdownStage.DRAINING, signal.SIGINT: ShutdownStage.FINISHING, signal.SIGQUIT: ShutdownStage.CUTTING}
+AT_ONCE = {
+    signal.SIGTERM: ShutdownStage.DRAINING,
+    signal.SIGINT: ShutdownStage.FINISHING,
+    signal.SIGQUIT: ShutdownStage.CUTTING,
+}
 """A signal and the stage that it leads to, or one further than now if that is reached: a person at a terminal does not
 wait for a balancer to look (SIGINT), and somebody must be able to mean it (SIGQUIT)."""
 
-TOLD = {signal.SIGTERM: ShutdownStage.DRAINING, signal.SIGUSR1: ShutdownStage.FINISHING, signal.SIGQUIT: ShutdownStage.CUTTING}
+TOLD = {
+    signal.SIGTERM: ShutdownStage.DRAINING,
+    signal.SIGUSR1: ShutdownStage.FINISHING,
+    signal.SIGQUIT: ShutdownStage.CUTTING,
+}
 """How a worker is told its stage. It does not hear SIGINT, which a terminal sends to all processes at once."""
 
 
-def hastened(stage: ShutdownStage, number: int) -> ShutdownStage:
+def advanced(stage: ShutdownStage, number: int) -> ShutdownStage:
     """The stage after signal `number` has come in `stage`."""
     wanted = AT_ONCE[signal.Signals(number)]
     return wanted if wanted > stage else ShutdownStage(min(stage + 1, ShutdownStage.CUTTING))

@@ -8,8 +8,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from app.settings.server_security import ServerTls
 from app.settings.field_errors import FieldError, SettingsError
+from app.settings.server_security import ServerTls
 
 
 def door_context(wishes: ServerTls, *_: Any) -> ssl.SSLContext:

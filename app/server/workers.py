@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from app.server.shutdown_stage import AT_ONCE, ShutdownStage, hastened, told
+from app.server.shutdown_stage import AT_ONCE, ShutdownStage, advanced, told
 from app.telemetry.logs import logger
 
 FIRST_PAUSE = 0.1
@@ -128,7 +128,7 @@ class Workers:
         if number == signal.SIGHUP:
             self._signal_all(signal.SIGHUP)
         elif number in AT_ONCE:
-            self._hasten(hastened(self.stage, number))
+            self._hasten(advanced(self.stage, number))
 
     def _hasten(self, stage: ShutdownStage) -> None:
         if stage <= self.stage:

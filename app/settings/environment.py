@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from app.settings.file_syntax import read_yaml
 from app.settings.field_errors import FieldError, SettingsError, dotted, shown
+from app.settings.file_syntax import read_yaml
 from app.settings.section import without_annotations
 
 PREFIX = "RCP_GATEWAY__"

@@ -66,7 +66,9 @@ def read_json(file: str, text: str) -> Any:
     except json.JSONDecodeError as fault:
         where = f"line {fault.lineno}, column {fault.colno}"
         message = fault.msg[:1].lower() + fault.msg[1:]
-        raise SettingsError(file, (FieldError(where, f"is not JSON: {message}", _json_advice(text, fault.pos)),)) from None
+        raise SettingsError(
+            file, (FieldError(where, f"is not JSON: {message}", _json_advice(text, fault.pos)),)
+        ) from None
     except RecursionError:
         raise SettingsError(file, (FieldError("", "is nested too deeply"),)) from None
     except ValueError:  # Python's own bound on the digits of a number
@@ -124,7 +126,9 @@ def read_yaml(file: str, text: str) -> Any:
         advice = "indent with spaces, not with tabs" if "'\\t'" in str(fault.problem) else None
         raise SettingsError(file, (FieldError(where, f"is not YAML: {fault.problem}", advice),)) from None
     except yaml.YAMLError:
-        raise SettingsError(file, (FieldError("", "is not YAML: it holds a character that YAML does not allow"),)) from None
+        raise SettingsError(
+            file, (FieldError("", "is not YAML: it holds a character that YAML does not allow"),)
+        ) from None
     except RecursionError:
         raise SettingsError(file, (FieldError("", "is nested too deeply"),)) from None
     if faults:

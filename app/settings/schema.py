@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
-from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.engine_parts import EngineBreaker, EngineTls
+from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 from app.settings.mcp import McpSettings
 from app.settings.screen import ScreenSettings
 from app.settings.section import MisplacedKey, words
 from app.settings.section import RegistrySection as _Registry
 from app.settings.section import Section as _Section
+from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.state import StateSettings
-from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
 from app.settings.traces import TracesSettings
 
 
@@ -157,7 +157,9 @@ class Registry(_Registry):
         seen: dict[str, int] = {}
         for index, entry in enumerate(self.engines):
             if entry.id in seen:
-                raise MisplacedKey(f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id")
+                raise MisplacedKey(
+                    f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id"
+                )
             seen[entry.id] = index
         return self
 

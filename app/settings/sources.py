@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from app.settings.file_syntax import read_json, read_text, read_yaml
 from app.settings.environment import apply, fill_headers, read_overrides, stray_references
 from app.settings.field_errors import SettingsError
+from app.settings.file_syntax import read_json, read_text, read_yaml
+from app.settings.file_watch import Watch
+from app.settings.messages import faults_of
 from app.settings.schema import GatewaySettings, Registry
 from app.settings.section import without_annotations
 from app.settings.tenants_file import Tenants, read_tenants
-from app.settings.messages import faults_of
-from app.settings.file_watch import Watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from app.settings.auth import Role
-from app.settings.file_syntax import read_text, read_yaml
 from app.settings.field_errors import SettingsError, shown
-from app.settings.section import MisplacedKey, Section
+from app.settings.file_syntax import read_text, read_yaml
 from app.settings.messages import faults_of
+from app.settings.section import MisplacedKey, Section
 
 ANONYMOUS = "anonymous"
 """The tenant of callers without credentials, if it is declared."""
@@ -148,7 +148,9 @@ class TenantsFile(Section):
             if tenant == ANONYMOUS:
                 raise MisplacedKey("anonymous callers have no key", "tenants", tenant, "keys")
             if key.sha256 in owners:
-                raise MisplacedKey(f"is also a key of '{owners[key.sha256]}'", "tenants", tenant, "keys", index, "sha256")
+                raise MisplacedKey(
+                    f"is also a key of '{owners[key.sha256]}'", "tenants", tenant, "keys", index, "sha256"
+                )
             owners[key.sha256] = tenant
         return self
 

@@ -5,8 +5,8 @@ It refuses to know what a trace is made of.
 
 from pydantic import Field
 
-from app.settings.section import Section
 from app.settings.field_types import CollectorUrl
+from app.settings.section import Section
 
 
 class TracesSettings(Section):

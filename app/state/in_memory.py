@@ -27,7 +27,7 @@ class InMemoryState:
         *,
         constant: bool = False,
         max_bytes: int | None = None,
-        lasting: bool = False,
+        permanent: bool = False,
     ) -> Store:
         """`local` as it is."""
         return local

@@ -17,7 +17,7 @@ class MemoryStore:
     """Keeps values as they are, so none is ever copied. Satisfies `state.store.Store`."""
 
     __slots__ = (
-        "_allowance",
+        "_budget",
         "_clock",
         "_counted",
         "_entries",
@@ -42,7 +42,7 @@ class MemoryStore:
         self._max_size = max_size
         self._clock = clock
         self._turnover = turnover_seconds
-        self._allowance = float(max_size)
+        self._budget = float(max_size)
         self._counted = clock()
         self._size = 0
         self._evicted = 0
@@ -117,10 +117,10 @@ class MemoryStore:
         most = float(self._max_size)
         gained = (now - self._counted) * most / self._turnover
         self._counted = now
-        self._allowance = min(most, self._allowance + gained)
-        if size > self._allowance:
+        self._budget = min(most, self._budget + gained)
+        if size > self._budget:
             return False
-        self._allowance -= size
+        self._budget -= size
         return True
 
     def _drop(self, key: str) -> None:

@@ -9,8 +9,8 @@ from secrets import token_hex
 from typing import Any
 
 from app.protocol.errors import StateUnreachable
-from app.state.redis import RedisConnection
 from app.state.rate_limit import DAY_SECONDS, RESERVED_RETRY_SECONDS, SLOTS, LocalLimiter, Reservation, Window
+from app.state.redis import RedisConnection
 from app.telemetry.state_metrics import StateMetrics
 
 TAKE = """
@@ -103,7 +103,9 @@ return 0
 class SharedLimiter:
     """Counts in Redis under keys that begin with `prefix`; while it is lost, as one of `replicas` that do."""
 
-    def __init__(self, link: RedisConnection, local: LocalLimiter, replicas: int, prefix: str, metrics: StateMetrics) -> None:
+    def __init__(
+        self, link: RedisConnection, local: LocalLimiter, replicas: int, prefix: str, metrics: StateMetrics
+    ) -> None:
         self._link = link
         self._local = local
         self._replicas = replicas

@@ -7,9 +7,9 @@ refuses to know what is kept. Only loaded when `state.url` names a Redis.
 from collections.abc import Callable
 
 from app.settings.state import StateSettings
-from app.state.redis import RedisConnection
 from app.state.memory_store import MemoryStore
 from app.state.rate_limit import LocalLimiter
+from app.state.redis import RedisConnection
 from app.state.redis_errors import cause_of
 from app.state.redis_rate_limit import SharedLimiter
 from app.state.redis_store import RedisStore
@@ -28,7 +28,9 @@ class RedisState:
         self._name = name
         self._identity = identity
         self._metrics = metrics
-        self._link = RedisConnection(wishes.url, wishes.connections, wishes.timeout_ms / 1000, f"{wishes.prefix}:probe", metrics)
+        self._link = RedisConnection(
+            wishes.url, wishes.connections, wishes.timeout_ms / 1000, f"{wishes.prefix}:probe", metrics
+        )
 
     @property
     def degraded(self) -> bool:
@@ -42,10 +44,10 @@ class RedisState:
         *,
         constant: bool = False,
         max_bytes: int | None = None,
-        lasting: bool = False,
+        permanent: bool = False,
     ) -> RedisStore:
         """A store over the link that falls back on `local`."""
-        namespace = self._lasting_namespace if lasting else self._namespace
+        namespace = self._permanent_namespace if permanent else self._namespace
         return RedisStore(use, self._link, local, namespace, self._metrics, constant=constant, max_bytes=max_bytes)
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> SharedLimiter:
@@ -70,7 +72,7 @@ class RedisState:
     def _namespace(self) -> str:
         return f"{self._wishes.prefix}:{self._identity()}"
 
-    def _lasting_namespace(self) -> str:
+    def _permanent_namespace(self) -> str:
         return f"{self._wishes.prefix}:{self._name}"
 
     def __repr__(self) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from app.protocol.envelope import dumps, loads
 from app.protocol.errors import ParseError, StateUnreachable
-from app.state.redis import RedisConnection
 from app.state.memory_store import MemoryStore
+from app.state.redis import RedisConnection
 from app.telemetry.state_metrics import StateMetrics
 
 FORMAT = b"1:"

@@ -70,7 +70,7 @@ class StateBackend(Protocol):
         *,
         constant: bool = False,
         max_bytes: int | None = None,
-        lasting: bool = False,
+        permanent: bool = False,
     ) -> Store:
         """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone;
         `lasting`: values stay when the registry changes."""

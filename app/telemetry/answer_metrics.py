@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from app.telemetry.plain_metrics import Exposed
 from app.telemetry.buckets import Buckets
+from app.telemetry.plain_metrics import Exposed
 from app.telemetry.worker_metrics import is_shared
 
 CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -45,10 +45,10 @@ class _Kind:
 class LogRateLimit:
     """Lets lines through or leaves them out: a token bucket a kind. `tell` is given a kind and how many it lost."""
 
-    __slots__ = ("_allowance", "_kinds", "_left_out", "_tell")
+    __slots__ = ("_budget", "_kinds", "_left_out", "_tell")
 
-    def __init__(self, allowance: LogAllowance, tell: Callable[[str, int], object]) -> None:
-        self._allowance = allowance
+    def __init__(self, budget: LogAllowance, tell: Callable[[str, int], object]) -> None:
+        self._budget = budget
         self._tell = tell
         self._kinds: dict[str, _Kind] = {}
         self._left_out: set[str] = set()
@@ -61,7 +61,7 @@ class LogRateLimit:
 
     def _tell_due(self, *, everything: bool) -> None:
         """Tell what was left out of the kinds whose stretch is over, or of every kind."""
-        over = self._allowance.clock() - self._allowance.seconds
+        over = self._budget.clock() - self._budget.seconds
         for name in sorted(self._left_out):
             if everything or self._kinds[name].since <= over:
                 self._tell_of(name)
@@ -74,7 +74,7 @@ class LogRateLimit:
             self._tell(name, count)
 
     def _taken(self, name: str) -> bool:
-        lines, seconds, clock = self._allowance
+        lines, seconds, clock = self._budget
         now = clock()
         kind = self._kinds.get(name)
         if kind is None:
@@ -93,8 +93,8 @@ class LogRateLimit:
             kind.since = now
             self._left_out.add(name)
             with suppress(RuntimeError):  # no loop in this thread: the next line tells
-                asyncio.get_running_loop().call_later(self._allowance.seconds, self._tell_of, name)
+                asyncio.get_running_loop().call_later(self._budget.seconds, self._tell_of, name)
 
     def __repr__(self) -> str:
-        lines, seconds, _ = self._allowance
+        lines, seconds, _ = self._budget
         return f"<Storms: {lines} lines a kind in {seconds:g} s, now leaving out {sorted(self._left_out)}>"

@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from app.telemetry.log_writer import LogWriter
 from app.telemetry.log_rate_limit import LogAllowance, LogRateLimit
+from app.telemetry.log_writer import LogWriter
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -34,7 +34,7 @@ def configure(
     level: str,
     dumps: Callable[[Any], bytes],
     stream: TextIO | None = None,
-    allowance: LogAllowance | None = None,
+    budget: LogAllowance | None = None,
 ) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON.
 
@@ -47,15 +47,15 @@ def configure(
         render = partial(_json_line, dumps)
     else:
         render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    storms = None if allowance is None else LogRateLimit(allowance, partial(_tell_suppressed, render, out))
-    limit: list[Processor] = [] if storms is None else [partial(_limit, storms)]
+    rate_limit = None if budget is None else LogRateLimit(budget, partial(_tell_suppressed, render, out))
+    limit: list[Processor] = [] if rate_limit is None else [partial(_limit, rate_limit)]
     structlog.configure(
         processors=[*limit, *stamp, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
-    _adopt_libraries(stamp, render, out, level, storms)
+    _adopt_libraries(stamp, render, out, level, rate_limit)
 
 
 def logger() -> FilteringBoundLogger:
@@ -64,9 +64,9 @@ def logger() -> FilteringBoundLogger:
     return log
 
 
-def _limit(storms: LogRateLimit, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _limit(rate_limit: LogRateLimit, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Leave the line out if there were too many of its kind."""
-    if storms.admits(event["event"]):
+    if rate_limit.admits(event["event"]):
         return event
     raise structlog.DropEvent
 
@@ -98,11 +98,13 @@ def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
         return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
 
 
-def _adopt_libraries(stamp: list[Processor], render: Processor, out: Any, level: str, storms: LogRateLimit | None) -> None:
+def _adopt_libraries(
+    stamp: list[Processor], render: Processor, out: Any, level: str, rate_limit: LogRateLimit | None
+) -> None:
     """Let what libraries log through `logging` come out in the same form; all lines of one library are one kind."""
     handler = logging.StreamHandler(out)
-    if storms is not None:
-        handler.addFilter(lambda record: storms.admits(record.name))
+    if rate_limit is not None:
+        handler.addFilter(lambda record: rate_limit.admits(record.name))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[

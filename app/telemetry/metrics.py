@@ -14,15 +14,15 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.answer_metrics import AnswerMetrics
 from app.telemetry.caller_metrics import CallerMetrics
+from app.telemetry.mcp_metrics import McpMetrics
+from app.telemetry.outcomes import Outcomes, outcomes
 from app.telemetry.plain_metrics import Counts, Series, counter, lone_counter, lone_gauge, lone_histogram
 from app.telemetry.server_metrics import ServerMetrics
-from app.telemetry.outcomes import Outcomes, outcomes
-from app.telemetry.worker_metrics import AllWorkers, is_shared
 from app.telemetry.state_metrics import StateMetrics
-from app.telemetry.mcp_metrics import McpMetrics
+from app.telemetry.worker_metrics import AllWorkers, is_shared
 
 REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
-LEG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
+CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
 OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 DROP_REASONS = ("malformed", "excess")
@@ -231,11 +231,11 @@ class Metrics:
             REQUEST_BUCKETS,
             registry,
         )
-        self._legs = outcomes(
+        self._engine_calls = outcomes(
             ("rcp_gateway_legs", "Calls sent to engines on behalf of requests."),
             ("rcp_gateway_leg_duration_seconds", "Time from asking an engine to its answer or failure."),
             ("engine", "outcome"),
-            LEG_BUCKETS,
+            CALL_BUCKETS,
             registry,
         )
         self._skipped = counter(
@@ -244,7 +244,7 @@ class Metrics:
             ["engine", "reason"],
             registry,
         )
-        self._guards = _GuardCounters(registry)
+        self._policies = _GuardCounters(registry)
         self._errors = Counter("rcp_gateway_errors", "JSON-RPC errors answered.", ["code"], registry=registry)
         self._dropped = Counter(
             "rcp_gateway_hits_dropped",
@@ -278,7 +278,7 @@ class Metrics:
         self._codes: dict[int, Counter] = {}
         self._other_code = self._errors.labels(OTHER)
         self._engines: set[str] = set()
-        self._of_engines = (self._dropped, self._skipped, *self._guards.metrics)
+        self._of_engines = (self._dropped, self._skipped, *self._policies.metrics)
         self._noted: _NotedStates | None = None
 
     def declare_methods(self, methods: Iterable[str]) -> None:
@@ -297,53 +297,53 @@ class Metrics:
         for engine in engines:
             self._engines.add(engine)
             for outcome in ("ok", "cancelled", *kinds):
-                self._legs.declare(engine, outcome)
+                self._engine_calls.declare(engine, outcome)
             for reason in SKIP_REASONS:
                 self._skipped.labels(engine, reason)
             for reason in DROP_REASONS:
                 self._dropped.labels(engine, reason)
-            self._guards.declare(engine)
+            self._policies.declare(engine)
             self.answers.declare(engine, kinds)
 
     def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
         """Let every series of an engine's replicas exist with 0."""
-        self._guards.declare(engine, labels)
+        self._policies.declare(engine, labels)
 
     def first_attempts_of(self, engine: str) -> Callable[[], None]:
         """What counts one first attempt of this engine, and looks nothing up for it."""
-        return self._guards.attempts.labels(engine, "first").inc
+        return self._policies.attempts.labels(engine, "first").inc
 
     def attempted(self, engine: str, kind: str, count: int = 1) -> None:
         """So many requests were sent; `kind` is one of ATTEMPTS."""
-        if self._guards.knows(engine):
-            self._guards.attempts.labels(engine, kind).inc(count)
+        if self._policies.knows(engine):
+            self._policies.attempts.labels(engine, kind).inc(count)
 
     def forgone(self, engine: str, reason: str) -> None:
         """A retry was not made; `reason` is one of FORGONE."""
-        if self._guards.knows(engine):
-            self._guards.retries_forgone.labels(engine, reason).inc()
+        if self._policies.knows(engine):
+            self._policies.retries_forgone.labels(engine, reason).inc()
 
     def breaker(self, engine: str, state: str) -> None:
         """The engine's breaker went over to `state`, one of BREAKER_STATES."""
-        if self._guards.knows(engine):
-            self._guards.breaker_transitions.labels(engine, state).inc()
+        if self._policies.knows(engine):
+            self._policies.breaker_transitions.labels(engine, state).inc()
 
     def ejected(self, engine: str, replica: str) -> None:
         """A replica was left out for a while."""
-        if self._guards.knows(engine):
-            self._guards.ejections.labels(engine, replica).inc()
+        if self._policies.knows(engine):
+            self._policies.ejections.labels(engine, replica).inc()
 
     def waited(self, engine: str, seconds: float) -> None:
         """A call had to wait for its place."""
-        if self._guards.knows(engine):
-            self._guards.gate_wait.labels(engine).observe(seconds)
+        if self._policies.knows(engine):
+            self._policies.gate_wait.labels(engine).observe(seconds)
 
     def forget_engines(self, engines: Iterable[str]) -> None:
         """Let the series of these engines vanish; one that comes back begins with 0."""
         for engine in engines:
             self._engines.discard(engine)
-            self._legs.forget(engine)
-            self._guards.forget(engine)
+            self._engine_calls.forget(engine)
+            self._policies.forget(engine)
             self.answers.forget(engine)
             if not is_shared():  # else they are left out at the scrape
                 for metric in self._of_engines:
@@ -376,9 +376,9 @@ class Metrics:
         """One request answered; `outcome` is one of REQUEST_OUTCOMES, `trace` the id of the trace it belongs to."""
         self._requests.observe(method if method in self._methods else OTHER, outcome, seconds, trace)
 
-    def leg(self, engine: str, outcome: str, seconds: float) -> None:
+    def engine_call(self, engine: str, outcome: str, seconds: float) -> None:
         """One leg ended: `ok`, `cancelled` or the class of its failure."""
-        self._legs.observe(engine, outcome, seconds)
+        self._engine_calls.observe(engine, outcome, seconds)
 
     def skipped(self, engine: str, reason: str) -> None:
         """One planned call was never sent; `reason` is the class of its failure."""

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import Exemplar
 from prometheus_client.utils import floatToGoString
 
+from app.telemetry.labelled_metrics import LabelledMetrics
 from app.telemetry.plain_metrics import Exposed
 from app.telemetry.worker_metrics import is_shared
-from app.telemetry.labelled_metrics import LabelledMetrics
 
 
 class Outcomes:

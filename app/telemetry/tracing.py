@@ -108,7 +108,7 @@ class Tracing:
         started = self._tracer.start_span(method, context=parent, kind=SpanKind.SERVER, attributes=attributes)
         return Span(started, b"" if sent is None else sent.state)
 
-    def leg(self, engine: str, method: str) -> Span:
+    def engine_call(self, engine: str, method: str) -> Span:
         """The span of asking one engine, below that of the request; those of one fan-out are siblings."""
         from opentelemetry.trace import SpanKind
 

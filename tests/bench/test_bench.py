@@ -154,11 +154,11 @@ def test_stub_reads_requests_cut_anywhere() -> None:
     requests = 2 * (b"POST /rcp/ping HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     answers = []
     for size in (1, 7, len(requests)):
-        connection, sink = StubConnection(StubEngine(0, Answers())), Sink()
-        connection.connection_made(cast(asyncio.Transport, sink))
+        connection, log_writer = StubConnection(StubEngine(0, Answers())), Sink()
+        connection.connection_made(cast(asyncio.Transport, log_writer))
         for start in range(0, len(requests), size):
             connection.data_received(requests[start : start + size])
-        answers.append(sink.written)
+        answers.append(log_writer.written)
     assert answers[0].count(b'"result"') == 2
     assert len(set(answers)) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.deployment import DEPLOY, metrics, program, read, said_by, strangers
+from tests.support.deployment import DEPLOY, failed_auth, metrics, program, read, said_by
 
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -37,7 +37,7 @@ def test_it_has_its_three_parts() -> None:
 @pytest.mark.parametrize(("title", "query"), QUERIES)
 def test_queries_ask_for_what_there_is(title: str, query: str) -> None:
     """Each names metrics of ours, all of which the gateway offers, and narrows them to the chosen gateways."""
-    assert strangers(query) == set(), title
+    assert failed_auth(query) == set(), title
     assert "rcp_gateway" in query
     assert query.count('job=~"$job"') == len(re.findall(r"\brcp_gateway[\w:]*", query))
     assert set(re.findall(r"\$(\w+)", query)) <= {*VARIABLES, "__rate_interval"}

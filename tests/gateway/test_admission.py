@@ -263,22 +263,22 @@ async def test_idle_connections_cost_nobody_a_place(engines: Any, tmp_path: Path
     assert "Traceback" not in gateway.text
 
 
-STRANGERS = {
+FAILED_AUTH = {
     "one byte": b"P",
     "half a head": b"POST /rcp HTTP/1.1\r\nhost: g\r\n",
     "half a body": b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: 100\r\n\r\n{",
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", FAILED_AUTH)
 async def test_unfinished_requests_cost_nobody_a_place(engines: Any, tmp_path: Path, name: str) -> None:
     """Callers that begin a request and go no further hold no places: probes are answered at once, whoever comes, and
     requests as soon as the oldest of those callers can be let go."""
     async with gateway_process(tmp_path, [entry("e", await engines())], descriptors=64) as gateway:
-        strangers = []
+        failed_auth = []
         for _ in range(120):
-            strangers.append(await asyncio.open_connection("127.0.0.1", gateway.port))
-            strangers[-1][1].write(STRANGERS[name])
+            failed_auth.append(await asyncio.open_connection("127.0.0.1", gateway.port))
+            failed_auth[-1][1].write(FAILED_AUTH[name])
         for path in (b"/livez", b"/readyz", b"/metrics") * 3:
             probe = b"GET %b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n" % path
             assert (await plain(gateway.port, probe))[0] == 200
@@ -287,7 +287,7 @@ async def test_unfinished_requests_cost_nobody_a_place(engines: Any, tmp_path: P
         async with asyncio.timeout(PATIENCE):
             while (await plain(gateway.port, ping))[0] != 200:
                 pass
-        for _, writer in strangers:
+        for _, writer in failed_auth:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()

@@ -13,8 +13,8 @@ import pytest
 
 from app import main
 from app.server.tls import door_context
-from app.settings.server_security import ServerTls
 from app.settings.field_errors import SettingsError
+from app.settings.server_security import ServerTls
 from tests.chaos.gateway_process import gateway_process
 from tests.support.authority import Authority
 from tests.support.running_gateway import PATIENCE, Json

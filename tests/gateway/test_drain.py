@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.server.shutdown_stage import ShutdownStage
 from app.server.lifecycle import GatewayServer
+from app.server.shutdown_stage import ShutdownStage
 from tests.support.gateway_process import gateway_process
 from tests.support.listening_gateway import PATIENCE, asking, listening, question
 from tests.support.running_gateway import entry, http_client, until
@@ -69,7 +69,7 @@ async def test_it_parts_from_its_callers_before_it_accepts_no_more(
     ):
         (keeper,) = made
         assert "connection" not in (await client.post("/rcp", json=PING)).headers
-        keeper.hasten(ShutdownStage.DRAINING)
+        keeper.advance(ShutdownStage.DRAINING)
         assert state.readiness.reason() == "draining"
         assert "connection" not in (await client.post("/rcp", json=PING)).headers
         keeper._part()

@@ -51,11 +51,11 @@ async def test_a_dry_run_asks_nobody() -> None:
         wish = {"query": "sort", "k": 7, "fusion": {"weights": {"code": 3}}, "x-gateway": {"engines": ["code", "docs"]}}
         plan = (await admin(gateway, "/admin/explain", wish))["plan"]
     assert [engine.requests() for engine in stage.engines.values()] == [[], [], []]
-    legs = {leg["engine"]: leg for leg in plan["legs"]}
-    assert {name: leg["weight"] for name, leg in legs.items()} == {"code": 3, "docs": 1}
-    assert legs["code"]["params"]["query"] == "sort"
-    assert legs["code"]["params"]["k"] == legs["code"]["k"] == plan["window"] == 20
-    assert 0 < legs["code"]["deadlineMs"] < 10_000
+    engine_calls = {engine_call["engine"]: engine_call for engine_call in plan["legs"]}
+    assert {name: engine_call["weight"] for name, engine_call in engine_calls.items()} == {"code": 3, "docs": 1}
+    assert engine_calls["code"]["params"]["query"] == "sort"
+    assert engine_calls["code"]["params"]["k"] == engine_calls["code"]["k"] == plan["window"] == 20
+    assert 0 < engine_calls["code"]["deadlineMs"] < 10_000
     assert plan["left"] == [{"engine": "wiki", "reason": "not_selected", "detail": "the request names other engines"}]
     assert plan["fusion"] == {"method": "rrf", "rrfK": 60, "confidenceWeight": 0.8, "identity": "id"}
 
@@ -72,7 +72,7 @@ async def test_a_dry_run_says_what_is_left_out() -> None:
         plan = (await admin(gateway, "/admin/explain", wish))["plan"]
         plain = (await admin(gateway, "/admin/explain", {"query": "q", "mode": "dense", "strict": False}))["plan"]
     assert {one["engine"]: one["reason"] for one in plan["left"]} == {"wiki": "filter"}
-    assert {leg["engine"]: leg.get("without") for leg in plain["legs"]} == {
+    assert {engine_call["engine"]: engine_call.get("without") for engine_call in plain["legs"]} == {
         "docs": None,
         "code": None,
         "wiki": ["mode"],
@@ -97,7 +97,7 @@ async def test_an_answer_tells_its_parts() -> None:
     assert told["hits"] == plain["hits"]
     assert "explain" not in plain["_meta"]["x-gateway"]
     explained = told["_meta"]["x-gateway"]["explain"]
-    assert [leg["engine"] for leg in explained["plan"]["legs"]] == ["code", "docs", "wiki"]
+    assert [engine_call["engine"] for engine_call in explained["plan"]["legs"]] == ["code", "docs", "wiki"]
     for one, hit in zip(explained["hits"], told["hits"], strict=True):
         assert one["id"] == hit["id"]
         assert one["sum"] == pytest.approx(hit["meta"]["fusedScore"], abs=1e-11)
@@ -178,4 +178,4 @@ async def test_a_plan_says_who_reranks(engines: Starter) -> None:
         wish = {"query": "q", "rerank": {"method": "cross-encoder", "topN": 12}}
         plan = (await admin(gateway, "/admin/explain", wish))["plan"]
     assert plan["union"] == {"rerankers": ["judge"], "topN": 12}
-    assert [leg["engine"] for leg in plan["legs"]] == ["docs"]
+    assert [engine_call["engine"] for engine_call in plan["legs"]] == ["docs"]

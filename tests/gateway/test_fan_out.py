@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.errors import LEG_KINDS
+from app.protocol.errors import CALL_KINDS
 from tests.support.ports import free_port
 from tests.support.running_gateway import RunningGateway, entry, running, until
 from tests.support.scripted_engine import (
@@ -121,7 +121,7 @@ async def test_each_way_to_fail_has_its_class(engines: Any, answer: Any, kind: s
     async with running([entry("sick", sick), entry("well", well)]) as gateway:
         result = await gateway.retrieve()
         assert await gateway.metric("rcp_gateway_legs_total", engine="sick", outcome=kind) == 1
-    assert kind in LEG_KINDS
+    assert kind in CALL_KINDS
     assert [hit["id"] for hit in result["hits"]] == ["a", "b", "c"]
     report = {engine["id"]: engine for engine in result["_meta"]["x-gateway"]["engines"]}
     assert (report["sick"]["status"], report["sick"]["reason"]) == ("failed", kind)
@@ -210,7 +210,7 @@ async def test_engines_without_retrieve_are_skipped_without_a_note(engines: Any)
     assert "degraded" not in result["_meta"]
 
 
-async def test_the_callers_deadline_bounds_the_legs(engines: Any) -> None:
+async def test_the_callers_deadline_bounds_the_engine_calls(engines: Any) -> None:
     """`deadlineMs` cuts the legs before it runs out; engines are told strictly less than what remained (B27, B28)."""
     slow, well = await engines(), await engines()
     slow.answers["retrieve"] = hang

@@ -267,7 +267,7 @@ async def test_initialize_is_idempotent_and_negotiates(gateway: Any) -> None:
     assert await gateway.result("ping", {"nonce": {"deep": [1]}}) == {"nonce": {"deep": [1]}}
 
 
-async def test_a_caller_that_hangs_up_cancels_its_legs(engines: Any) -> None:
+async def test_a_caller_that_hangs_up_cancels_its_engine_calls(engines: Any) -> None:
     """A disconnect ends the fan-out: no leg survives its caller (B36)."""
     engine = await engines()
     engine.answers["retrieve"] = hang

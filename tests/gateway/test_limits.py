@@ -147,15 +147,15 @@ async def test_requests_in_flight_together_stay_within_the_day(engines: Any) -> 
     tenants = {"red": tenant("*", keys=(RED,), limits={"hits_per_day": 200})}
     async with limited([entry("e", engine)], tenants=tenants) as gateway:
 
-        async def flood(query: str) -> list[Json]:
+        async def output_limit(query: str) -> list[Json]:
             gate.clear()
             asking = [asyncio.create_task(asked(gateway, RED, "retrieve", {"query": query})) for _ in range(100)]
             await until(lambda: sum(task.done() for task in asking) == 80)
             gate.set()
             return [answer.json() for answer in await asyncio.gather(*asking)]
 
-        assert not any(answer.get("result", {}).get("hits") for answer in await flood("empty"))
-        answers = await flood("full")
+        assert not any(answer.get("result", {}).get("hits") for answer in await output_limit("empty"))
+        answers = await output_limit("full")
         assert sum(len(answer["result"]["hits"]) for answer in answers if "result" in answer) == 200
         assert {answer["error"]["code"] for answer in answers if "error" in answer} == {-32011}
         assert {answer["error"]["data"]["retryAfterMs"] for answer in answers if "error" in answer} == {1000}
@@ -212,7 +212,7 @@ async def test_repeated_wrong_credentials_become_cheap() -> None:
 
 
 @pytest.mark.parametrize("kind", ["address", "key"])
-async def test_a_flood_makes_no_table_larger(kind: str) -> None:
+async def test_a_output_limit_makes_no_table_larger(kind: str) -> None:
     """Of many addresses and many wrong keys no more are remembered than `state.max_addresses`."""
     settings = {**PROXY, "state": {"max_addresses": 50}}
     async with limited([], settings, reach=False, tenants=ANONYMOUS, client=("10.0.0.1", 1)) as gateway:
@@ -223,7 +223,7 @@ async def test_a_flood_makes_no_table_larger(kind: str) -> None:
             await gateway.post(ping(1)[0], headers=headers)
         guard = gateway.state.guard
         assert guard is not None
-        assert len(guard._strangers) == (50 if kind == "key" else 0)
+        assert len(guard._failed_auth) == (50 if kind == "key" else 0)
         limiter = guard._quotas._addresses
         assert limiter is None or "/200>" in repr(limiter)
         assert guard._quotas._under_way == guard._inside == {}

@@ -173,8 +173,8 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
         }
         async with running([entry("docs", engine)], settings, tenants=TENANTS) as gateway:
             assert gateway.state.guard is not None
-            bearers: Any = gateway.state.guard.bearers
-            await until(lambda: bearers.keys.version == 1)
+            token_verifier: Any = gateway.state.guard.token_verifier
+            await until(lambda: token_verifier.keys.version == 1)
             nobody = await posted(gateway, modern("tools/list"))
             told = await gateway.client.get(METADATA)
             head = await gateway.client.head(METADATA)

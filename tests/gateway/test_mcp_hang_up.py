@@ -46,7 +46,7 @@ async def asked(port: int, version: str, token: str | None = None, limit: int = 
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_legs_end_when_the_client_is_gone(version: str) -> None:
+async def test_engine_calls_end_when_the_client_is_gone(version: str) -> None:
     """A client that disconnects, as it does to cancel: its legs are cut before their deadline, the log says so."""
     slow = await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
@@ -67,7 +67,7 @@ async def test_legs_end_when_the_client_is_gone(version: str) -> None:
     assert not [line for line in log.lines if line["level"] in ("error", "warning")]
 
 
-async def test_a_client_that_leaves_its_stream_ends_the_other_legs() -> None:
+async def test_a_client_that_leaves_its_stream_ends_the_other_engine_calls() -> None:
     """Also when progress has been told already: closing the stream is how a client of 2026-07-28 cancels."""
     quick, slow = await ScriptedEngine().start(), await ScriptedEngine().start()
     slow.answers["retrieve"] = hang

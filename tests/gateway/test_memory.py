@@ -94,7 +94,7 @@ async def test_a_name_that_was_not_given_out(engines: Any, damage: str) -> None:
     assert len(engine.requests("memory/build")) == 1
 
 
-async def test_every_altered_letter_is_noticed(engines: Any) -> None:
+async def test_every_altered_engine_request_is_noticed(engines: Any) -> None:
     """No single letter of a name can be another one."""
     engine = await remembering(engines, build=BUILT, recall={"clues": []})
     async with running([entry("mem", engine)]) as gateway:

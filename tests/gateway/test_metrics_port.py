@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from app import main
-from app.server.listeners import listen_for_metrics
 from app.api.metrics import MetricsPort
+from app.server.listeners import listen_for_metrics
 from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings
 from tests.support.gateway_process import gateway_process

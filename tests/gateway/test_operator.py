@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api.reload import Reload
 from app.api.admin_views import settings_view
+from app.api.reload import Reload
 from app.settings.file_watch import Watch
 from tests.gateway.conftest import Starter
 from tests.gateway.test_explain import LOOPBACK, Usual, admin
@@ -216,7 +216,7 @@ async def test_drills_only_if_they_are_wished_for() -> None:
         ({"kind": "delay", "delayMs": 0}, "delayMs"),
     ],
 )
-async def test_a_drill_must_make_sense(wish: Json, field: str) -> None:
+async def test_a_fault_injection_must_make_sense(wish: Json, field: str) -> None:
     """A wish out of bounds is refused with its field."""
     async with Usual({"admin": {"drills": True}}) as gateway:
         status, body = await act(gateway, "wiki", "drill", **wish)

@@ -66,7 +66,7 @@ async def test_every_series_exists_from_the_start_and_none_is_added(engines: Any
     assert {name for name in set(grown) - set(names) if "code=" not in name} == set()
 
 
-async def test_requests_legs_and_overhead_are_counted(engines: Any) -> None:
+async def test_requests_engine_calls_and_overhead_are_counted(engines: Any) -> None:
     """One request is one observation of its outcome, one per leg, and one of the overhead."""
     well, sick = await engines(), await engines()
     sick.answers["retrieve"] = Http(500)

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import MAX_HITS
 from app.federation.pagination import Pages
 from app.federation.retrieve import retrieve
-from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, BadStatus, RcpError
+from app.protocol.errors import CALL_KINDS, BadStatus, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, call_of, members_of
@@ -117,7 +117,7 @@ def judged(params: Mapping[str, Any], offer: Json) -> Json:
     assert all(passages)
     assert params["method"] == "llm"
     assert not {"topN", "k", "sessionId"} & params.keys()
-    return {"scores": [float(sum(ord(letter) for letter in passage) % 97) for passage in passages]}
+    return {"scores": [float(sum(ord(engine_request) for engine_request in passage) % 97) for passage in passages]}
 
 
 def check_sent(params: Mapping[str, Any], capabilities: Json) -> None:
@@ -138,14 +138,14 @@ class Federation:
         self.engines = [engine_of(place, one, delays[place] if delays else 0.0) for place, one in enumerate(made)]
         self.members = members_of(*(reversed(self.engines) if backwards else self.engines), max_k=40, disabled=["off"])
         metrics = Metrics("test")
-        metrics.declare_engines(self.members.ids(), LEG_KINDS)
-        self.witness = RetrieveInstrumentation(metrics)
+        metrics.declare_engines(self.members.ids(), CALL_KINDS)
+        self.instrumentation = RetrieveInstrumentation(metrics)
         self.pages = Pages.kept(SETTINGS.state)
 
     async def ask(self, **params: Any) -> Any:
         """The result of one request. Raises RcpError."""
         call = call_of(now=asyncio.get_running_loop().time(), **params)
-        return await retrieve(call, self.members, SETTINGS, self.witness, None, self.pages)
+        return await retrieve(call, self.members, SETTINGS, self.instrumentation, None, self.pages)
 
 
 def refusal(error: RcpError) -> Json:

@@ -42,13 +42,13 @@ async def lost(relay: Relay, *gateways: RunningGateway) -> None:
     await relay.cut()
     for gateway in gateways:
         await gateway.retrieve(query="does it notice?", sessionId="probe")
-        assert gateway.state.sharing.degraded
+        assert gateway.state.backend.degraded
 
 
 async def back(relay: Relay, *gateways: RunningGateway) -> None:
     """Let Redis be reached again, and wait until these gateways have noticed."""
     await relay.start()
-    await until(lambda: not any(gateway.state.sharing.degraded for gateway in gateways))
+    await until(lambda: not any(gateway.state.backend.degraded for gateway in gateways))
 
 
 def notes(answer: Json) -> str:
@@ -225,7 +225,7 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
         return answered
 
     async with running([entry("e", engine)], {"state": shared(relay.url, timeout_ms=2000)}, tenants=tenants) as gateway:
-        await until(lambda: not gateway.state.sharing.degraded)
+        await until(lambda: not gateway.state.backend.degraded)
         monkeypatch.setattr(RedisConnection, "_unless_lost", counted)
         answers = [await asked(gateway, RED, "retrieve", {"query": "well", "sessionId": "s"})]
         assert len(waits) >= 6
@@ -236,9 +236,9 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
         assert waits == [False]
         assert {answer.status_code for answer in answers} == {200}
         assert not any("error" in answer.json() for answer in answers)
-        assert gateway.state.sharing.degraded
+        assert gateway.state.backend.degraded
         relay.thaw()
-        await until(lambda: not gateway.state.sharing.degraded)
+        await until(lambda: not gateway.state.backend.degraded)
 
 
 async def test_without_redis_a_limit_is_divided(relay: Relay) -> None:
@@ -270,9 +270,9 @@ async def test_a_page_that_cannot_be_read_is_not_found(engines: Any, redis_url: 
     state = shared(redis_url)
     async with running([entry("e", engine)], {"state": state}) as gateway:
         cursor = (await gateway.retrieve())["nextCursor"]
-        sharing: Any = gateway.state.sharing
-        (key,) = await sharing._link.ask(lambda redis: redis.keys(f"{state['prefix']}:*place:{cursor}"))
-        await sharing._link.ask(lambda redis: redis.set(key, text))
+        backend: Any = gateway.state.backend
+        (key,) = await backend._link.ask(lambda redis: redis.keys(f"{state['prefix']}:*place:{cursor}"))
+        await backend._link.ask(lambda redis: redis.set(key, text))
         assert (await gateway.error("retrieve", {"query": "q", "cursor": cursor}))["code"] == -32015
 
 
@@ -282,10 +282,10 @@ async def test_everything_in_redis_ends_and_has_the_prefix(engines: Any, redis_u
     tenants = {"red": tenant("*", keys=(RED,), limits={"rps": 100, "hits_per_day": 1000})}
     state = shared(redis_url)
     async with running([entry("e", engine)], {"state": state}, tenants=tenants) as gateway:
-        sharing: Any = gateway.state.sharing
+        backend: Any = gateway.state.backend
         await result(gateway, RED, "retrieve", {"query": "q", "sessionId": "s" * 250})
-        keys = await sharing._link.ask(lambda redis: redis.keys(f"{state['prefix']}:*"))
-        ends = [await sharing._link.ask(lambda redis, key=key: redis.pttl(key)) for key in keys]
+        keys = await backend._link.ask(lambda redis: redis.keys(f"{state['prefix']}:*"))
+        ends = [await backend._link.ask(lambda redis, key=key: redis.pttl(key)) for key in keys]
     # The place and the hits of the next page, the session, the window and its total, the day; the probe may be over.
     assert len([key for key in keys if not key.endswith(b":probe")]) == 6
     assert all(end > 0 for end in ends)

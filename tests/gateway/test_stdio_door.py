@@ -190,7 +190,7 @@ async def test_a_line_that_is_too_long(engines: Starter, head: str, echoed: Any)
         assert (await gateway.call("ping"))["result"] == {}
 
 
-async def test_cancel_aborts_the_legs_at_once(engines: Starter) -> None:
+async def test_cancel_aborts_the_engine_calls_at_once(engines: Starter) -> None:
     """What is called off is answered once, with -32006, and its legs are gone; an unknown id calls off nothing."""
     stuck = await engines()
     stuck.answers["retrieve"] = hang
@@ -236,13 +236,13 @@ async def test_a_caller_that_does_not_read_is_not_read_either(engines: Starter) 
         gateway.reading.clear()
         for number in range(400):
             gateway.ask("retrieve", {**ASK, "_meta": {"progressToken": number}}, number)
-        outbox: Any = gateway.door._outbox
-        await until(lambda: outbox.unsent > FULL_BYTES and not gateway.door._under_way)
+        send_queue: Any = gateway.door._send_queue
+        await until(lambda: send_queue.unsent > FULL_BYTES and not gateway.door._under_way)
         assert gateway.taken < 400
         taken = gateway.taken
         await asyncio.sleep(0.05)
         assert gateway.taken == taken
-        assert outbox.unsent < FULL_BYTES + (MAX_UNDER_WAY + 1) * 250_000
+        assert send_queue.unsent < FULL_BYTES + (MAX_UNDER_WAY + 1) * 250_000
         gateway.reading.set()
         answered: list[int] = []
         while len(answered) < 400:

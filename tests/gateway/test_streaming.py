@@ -345,7 +345,7 @@ def outcomes(state: Any, outcome: str) -> Any:
     )
 
 
-async def test_caller_that_leaves_takes_its_legs_along(engines: Any) -> None:
+async def test_caller_that_leaves_takes_its_engine_calls_along(engines: Any) -> None:
     """A caller that closes its stream ends the request: no leg goes on, no task is left (B36, B65)."""
     quick, slow = await engines(), await engines()
     slow.answers["retrieve"] = hang

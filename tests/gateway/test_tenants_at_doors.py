@@ -29,11 +29,11 @@ async def test_anothers_engine_has_no_endpoint(engines: Any) -> None:
         own = await at(gateway, "red", RED, "retrieve", query="q")
         others = await at(gateway, "blue", RED, "retrieve", query="q")
         nobodys = await at(gateway, "nono", RED, "retrieve", query="q")
-        strangers = [(await at(gateway, name, None, "info")).status_code for name in ("red", "blue", "nono")]
+        failed_auth = [(await at(gateway, name, None, "info")).status_code for name in ("red", "blue", "nono")]
     assert own.json()["result"]["hits"]
     assert (others.status_code, others.json()["error"]["code"]) == (404, -32015)
     assert others.text.replace("blue", "nono") == nobodys.text
-    assert strangers == [401, 401, 401]
+    assert failed_auth == [401, 401, 401]
 
 
 async def test_roles_hold_at_the_endpoint_of_an_engine(engines: Any) -> None:

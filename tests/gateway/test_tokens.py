@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from app.api.auth import jwks
-from app.api.auth import jwt
+from app.api.auth import jwks, jwt
 from app.settings.tenants_file import tenants_in
 from tests.support.authority import Authority
 from tests.support.issuer import Issuer, claims, ec, issuing, published, rsa, secret, token
@@ -43,8 +42,8 @@ async def believing(
         await until(lambda: issuer.silent or issuer.looks > looks)
         guard = gateway.state.guard
         assert guard is not None
-        bearers: Any = guard.bearers
-        await until(lambda: issuer.silent or bearers.keys.version == 1)
+        token_verifier: Any = guard.token_verifier
+        await until(lambda: issuer.silent or token_verifier.keys.version == 1)
         yield gateway
 
 
@@ -56,7 +55,7 @@ async def test_a_good_token_is_its_tenants() -> None:
                 made = token(KEY)
                 assert await result(gateway, made, "info")
                 assert await result(gateway, made, "info")
-                assert "<Tokens 1/10000 remembered" in repr(gateway.state.guard.bearers)  # type: ignore[union-attr]
+                assert "<Tokens 1/10000 remembered" in repr(gateway.state.guard.token_verifier)  # type: ignore[union-attr]
     lines = [line for line in log.lines if line["event"] == "request"]
     assert [(line["tenant"], line["key"]) for line in lines] == [("red", "jwt:k1")] * 2
     assert made not in log.text
@@ -203,8 +202,8 @@ async def test_a_new_key_is_looked_for_at_once_and_not_too_often(monkeypatch: py
         looks = issuer.looks
         await asyncio.gather(*(asked(gateway, token(ec(f"made-up-{number}")), "info") for number in range(20)))
         assert issuer.looks == looks  # it was looked at just now
-        bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
-        bearers.keys._looked -= jwks.LOOK_AGAIN
+        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+        token_verifier.keys._looked -= jwks.LOOK_AGAIN
         issuer.body = published(new)
         answers = await asyncio.gather(*(asked(gateway, token(new), "info") for _ in range(10)))
         assert issuer.looks == looks + 1
@@ -219,8 +218,8 @@ async def test_a_withdrawn_key_ends_what_was_remembered() -> None:
         made = token(KEY)
         assert (await asked(gateway, made, "info")).status_code == 200
         issuer.body = published(ec("k2"))
-        bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
-        await until(lambda: bearers.keys.version == 2)
+        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+        await until(lambda: token_verifier.keys.version == 2)
         assert (await asked(gateway, made, "info")).status_code == 401
 
 
@@ -232,8 +231,8 @@ async def test_known_keys_stay_while_the_issuer_is_in_trouble(trouble: str, monk
     async with issuing(KEY) as issuer:
         with own_log() as log:
             async with believing(issuer, refresh_seconds=1.0, timeout_seconds=20.0) as gateway:
-                bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
-                bearers.keys._timeout = 0.2 if trouble == "silent" else 20.0
+                token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+                token_verifier.keys._timeout = 0.2 if trouble == "silent" else 20.0
                 _trouble(issuer, trouble, published(weak))
                 await until(lambda: any(line["event"] == "jwks_failed" for line in log.lines))
                 assert (await asked(gateway, token(KEY), "info")).status_code == 200
@@ -259,25 +258,25 @@ async def test_before_the_issuer_was_ever_reached() -> None:
             answer = await asked(gateway, token(KEY), "info")
             assert await result(gateway, STATIC, "info")
             issuer.silent = False
-            bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
-            bearers.keys._timeout = 20.0
-            bearers.keys._looked -= jwks.LOOK_AGAIN
+            token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+            token_verifier.keys._timeout = 20.0
+            token_verifier.keys._looked -= jwks.LOOK_AGAIN
             assert await result(gateway, token(KEY), "info")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
 
 
-async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_output_limit_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
     monkeypatch.setattr(jwt, "MAX_VERIFIED", 10)
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
-        bearers: Any = gateway.state.guard.bearers  # type: ignore[union-attr]
+        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
         for number in range(10):
             assert (await asked(gateway, token(ec("k1"), jti=f"bad-{number}"), "info")).status_code == 401
-        assert len(bearers._verified) == 0
+        assert len(token_verifier._verified) == 0
         for number in range(25):
             assert (await asked(gateway, token(KEY, jti=f"good-{number}"), "info")).status_code == 200
-        assert len(bearers._verified) == 10
+        assert len(token_verifier._verified) == 10
 
 
 async def test_an_issuer_is_believed_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +311,8 @@ async def test_a_tenant_taken_away_while_its_token_is_looked_at() -> None:
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
         guard = gateway.state.guard
         assert guard is not None
-        bearers: Any = guard.bearers
-        bearers.keys._looked -= jwks.LOOK_AGAIN
+        token_verifier: Any = guard.token_verifier
+        token_verifier.keys._looked -= jwks.LOOK_AGAIN
         new = ec("k2")
         issuer.body = published(new)
         issuer.silent = True
@@ -321,7 +320,7 @@ async def test_a_tenant_taken_away_while_its_token_is_looked_at() -> None:
         request = asyncio.create_task(asked(gateway, token(new), "info"))
         await until(lambda: issuer.looks > looks)
         guard.replace(tenants_in("", {"tenants": {"blue": {}}}))
-        bearers.keys._take(published(new))
+        token_verifier.keys._take(published(new))
         answer = await request
     assert answer.status_code == 401
 

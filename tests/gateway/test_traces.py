@@ -31,7 +31,7 @@ def spans_of(gateway: RunningGateway) -> InMemorySpanExporter:
     kept = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    gateway.state.witness.tracing = Tracing(provider)
+    gateway.state.instrumentation.tracing = Tracing(provider)
     return kept
 
 
@@ -69,7 +69,7 @@ async def test_what_is_no_trace_is_as_nothing(engines: Any, sent: str) -> None:
     assert told(engine) == (None, None, None)
 
 
-async def test_each_leg_has_a_span_of_its_own(engines: Any) -> None:
+async def test_each_engine_call_has_a_span_of_its_own(engines: Any) -> None:
     """Three engines: three sibling spans of one trace, below the request's, which is below the caller's (B115)."""
     made = {name: await engines() for name in ("a", "b", "c")}
     async with running([entry(name, engine) for name, engine in made.items()]) as gateway:
@@ -80,16 +80,16 @@ async def test_each_leg_has_a_span_of_its_own(engines: Any) -> None:
     assert request.kind is SpanKind.SERVER
     assert request.parent is not None
     assert f"{request.parent.span_id:016x}" == PARENT[36:52]
-    legs = named(spans, "leg ")
-    assert sorted(leg.name for leg in legs) == ["leg a", "leg b", "leg c"]
+    engine_calls = named(spans, "leg ")
+    assert sorted(engine_call.name for engine_call in engine_calls) == ["leg a", "leg b", "leg c"]
     assert sorted(span.name for span in spans) == ["fuse", "leg a", "leg b", "leg c", "plan", "retrieve"]
     for span in spans:
         assert f"{span.context.trace_id:032x}" == TRACE
         assert span.status.status_code is StatusCode.OK
         assert span is request or (span.parent is not None and span.parent.span_id == request.context.span_id)
-    for leg in legs:
-        parent, state, trace_id = told(made[leg.name[-1]])
-        assert (parent, state, trace_id) == (f"00-{TRACE}-{leg.context.span_id:016x}-01", "vendor=1", TRACE)
+    for engine_call in engine_calls:
+        parent, state, trace_id = told(made[engine_call.name[-1]])
+        assert (parent, state, trace_id) == (f"00-{TRACE}-{engine_call.context.span_id:016x}-01", "vendor=1", TRACE)
     texts = str([dict(span.attributes or {}) for span in spans])
     assert "'q'" not in texts
 
@@ -107,7 +107,7 @@ async def test_a_trace_id_alone_is_heeded(engines: Any) -> None:
         assert told(engine)[2] == begun != TRACE
 
 
-async def test_late_failed_and_cancelled_legs_end_their_spans(engines: Any) -> None:
+async def test_late_failed_and_cancelled_engine_calls_end_their_spans(engines: Any) -> None:
     """Whatever becomes of a leg, its span ends with a status that says so (B115)."""
     well, late, sick = await engines(), await engines(), await engines()
     late.answers["retrieve"] = hang
@@ -142,16 +142,16 @@ async def test_methods_of_one_and_of_many_engines_are_traced(engines: Any) -> No
         await gateway.call("retrieve", {"query": "q"}, base="/engines/a/rcp", headers=HEADERS)
         (request,) = kept.get_finished_spans()
         assert told(made[0])[0] == f"00-{TRACE}-{request.context.span_id:016x}-01"
-    assert repr(gateway.state.witness.tracing).startswith("<Tracing with ParentBased")
+    assert repr(gateway.state.instrumentation.tracing).startswith("<Tracing with ParentBased")
 
 
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
 def test_settings_say_where_spans_go(ratio: float) -> None:
     """`traces.endpoint` turns spans on and `traces.ratio` is the share that is kept; without them there are none."""
     entries = [entry("e", "http://127.0.0.1:1/rcp")]
-    assert made_state(entries).witness.tracing is None
+    assert made_state(entries).instrumentation.tracing is None
     settings = {"traces": {"endpoint": "http://127.0.0.1:1/v1/traces", "ratio": ratio}}
-    tracing = made_state(entries, settings).witness.tracing
+    tracing = made_state(entries, settings).instrumentation.tracing
     assert f"TraceIdRatioBased{{{ratio}}}" in repr(tracing)
     assert tracing is not None
     tracing.close()

@@ -99,7 +99,7 @@ async def test_a_raw_result_is_taken_whatever_engines_put_into_hits(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_call_that_is_cancelled_ends_its_legs(engine: ScriptedEngine, mode: str) -> None:
+async def test_a_call_that_is_cancelled_ends_its_engine_calls(engine: ScriptedEngine, mode: str) -> None:
     """A client that cancels its call ends what was asked for it, and goes on with others."""
     engine.answers["retrieve"] = hang
     settings: Json = {"retrieve": {"deadline_ms": 60_000}}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.api.methods import FEDERATED
-from app.federation.methods.extension import extend
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, RcpError
+from app.federation.methods.extension import extend
+from app.protocol.errors import CALL_KINDS, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, members_of, method_call_of
@@ -21,7 +21,7 @@ async def asked(method: str, params: Json, *engines: FakeEngine, **call: Any) ->
     """The result of one call to these engines, in this order."""
     members = members_of(*engines)
     metrics = Metrics("test")
-    metrics.declare_engines(members.ids(), LEG_KINDS)
+    metrics.declare_engines(members.ids(), CALL_KINDS)
     made = method_call_of(method, params, now=asyncio.get_running_loop().time(), **call)
     answer: Method = FEDERATED.get(method, extend)
     return await answer(made, members, GatewaySettings(), RetrieveInstrumentation(metrics))

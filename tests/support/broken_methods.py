@@ -42,7 +42,7 @@ def any_cursor_is_the_first_page(server: BreakableServer) -> None:
     server.replace("retrieve", forgiving)
 
 
-def telling(server: BreakableServer, **params: Any) -> None:
+def reporter(server: BreakableServer, **params: Any) -> None:
     """Let progress be told with these params."""
     whole = server.events
 
@@ -54,12 +54,12 @@ def telling(server: BreakableServer, **params: Any) -> None:
 
 @caught_by("stream.progress")
 def tokens_become_strings(server: BreakableServer) -> None:
-    telling(server, progressToken="7")
+    reporter(server, progressToken="7")
 
 
 @caught_by("stream.progress")
 def progress_is_a_percentage(server: BreakableServer) -> None:
-    telling(server, progress=50)
+    reporter(server, progress=50)
 
 
 @caught_by("stream.progress")

@@ -78,7 +78,7 @@ def alerts() -> dict[str, Json]:
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
-def strangers(query: str) -> set[str]:
+def failed_auth(query: str) -> set[str]:
     """What a query names of ours and nobody offers."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     return set(re.findall(r"\brcp_gateway[\w:]*", query)) - metrics() - recorded

@@ -144,14 +144,14 @@ class QuickTransport(FakeTransport):
 class QuickExchange:
     """A question under way over a QuickTransport."""
 
-    def __init__(self, waiter: "asyncio.Future[Reply]") -> None:
-        self.waiter = waiter
+    def __init__(self, pending: "asyncio.Future[Reply]") -> None:
+        self.pending = pending
 
     def take(self) -> Reply:
-        return self.waiter.result()
+        return self.pending.result()
 
     def drop(self) -> None:
-        self.waiter.cancel()
+        self.pending.cancel()
 
 
 class FakeEngine:

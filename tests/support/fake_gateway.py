@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 
 from app.api.admission import Admission
-from app.api.methods import ANSWERED
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState, Readiness
-from app.federation.membership import Membership
+from app.api.methods import ANSWERED
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, RCP_CODES
+from app.federation.membership import Membership
+from app.protocol.errors import CALL_KINDS, RCP_CODES
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, FakeEngines
@@ -30,13 +30,13 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
     metrics = Metrics("1.2.3")
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
-    metrics.declare_engines((engine.id for engine in engines.engines), LEG_KINDS)
+    metrics.declare_engines((engine.id for engine in engines.engines), CALL_KINDS)
     return GatewayState(
         version="1.2.3",
         settings=read,
         engines=engines,
         membership=Membership(engines, "us-1234", read.retrieve.max_k, writing=read.index.enabled),
-        witness=RetrieveInstrumentation(metrics),
+        instrumentation=RetrieveInstrumentation(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
         admission=Admission(read.server, metrics.door),

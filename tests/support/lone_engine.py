@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from app.engines.in_flight_call import InFlightCall
 from app.engines.engine import RemoteEngine
+from app.engines.in_flight_call import InFlightCall
 from app.engines.transport import Reply
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError
@@ -64,7 +64,7 @@ class LoneEngine:
         self.transport = transport
         self.changes: list[RemoteEngine] = []
         self.told: list[str] = []
-        self.witness = NotingWitness()
+        self.instrumentation = NotingWitness()
         if further:
             wishes["replicas"] = [f"http://docs-{number}.invalid/rcp" for number in range(len(further))]
         self.engine = RemoteEngine(
@@ -73,7 +73,7 @@ class LoneEngine:
             self.changes.append,
             further=further,
             settings=EnginesSettings.model_validate(settings or {}),
-            witness=self.witness,
+            instrumentation=self.instrumentation,
             told=lambda fault: self.told.append("up" if fault is None else fault.kind),
         )
 

@@ -52,7 +52,7 @@ TENANTS = {
 def remember(stage: Stage) -> None:
     """Minutes in which the engines did well and less well, so that there is something to draw."""
     chance = random.Random(7)
-    windows = stage.state.witness.windows
+    windows = stage.state.instrumentation.windows
     for place, engine in enumerate(stage.engines):
         usual_seconds = (0.012, 0.034, 0.085, 0.02, 0.03)[place]
         for back in range(SLOTS - 1, 0, -1):

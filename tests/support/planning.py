@@ -18,11 +18,11 @@ def planned(members: Members, *, wishes: RetrieveSettings | None = None, **call:
     return plan_retrieve(call_of(now=NOW, **call), members, NOW, wishes or RetrieveSettings(), FusionSettings())
 
 
-def only_leg(*, capabilities: dict[str, Any] | None = None, **call: Any) -> EngineCall:
+def only_engine_call(*, capabilities: dict[str, Any] | None = None, **call: Any) -> EngineCall:
     """The one leg of a plan for one engine."""
     engine = FakeEngine("docs", capabilities=capabilities)
-    (leg,) = planned(members_of(engine), **call).legs
-    return leg
+    (engine_call,) = planned(members_of(engine), **call).engine_calls
+    return engine_call
 
 
 def refused(members: Members, **call: Any) -> RcpError:
@@ -39,7 +39,7 @@ def reasons(plan: Plan) -> dict[str, str | None]:
 
 def asked(plan: Plan) -> list[str]:
     """Ids of the engines that are asked."""
-    return [leg.engine.id for leg in plan.legs]
+    return [engine_call.engine.id for engine_call in plan.engine_calls]
 
 
 RETRIEVES: dict[str, Any] = {"retrieve": {"modes": ["dense"]}}

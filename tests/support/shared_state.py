@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
-from app.state.redis import RedisConnection
 from app.state.memory_store import MemoryStore
+from app.state.redis import RedisConnection
 from app.state.redis_store import RedisStore
 from app.telemetry.state_metrics import StateMetrics
 from tests.support.running_gateway import until
@@ -37,7 +37,9 @@ def unique() -> str:
 
 
 @asynccontextmanager
-async def linked(url: str, watched: Watched, patience: float = PATIENT, connections: int = 4) -> AsyncIterator[RedisConnection]:
+async def linked(
+    url: str, watched: Watched, patience: float = PATIENT, connections: int = 4
+) -> AsyncIterator[RedisConnection]:
     """A started link."""
     link = RedisConnection(url, connections, patience, f"{unique()}:probe", watched.metrics)
     await link.start()

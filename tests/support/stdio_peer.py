@@ -82,7 +82,7 @@ def stubborn():
     deaf()
 
 
-def flood(fd, text):
+def output_limit(fd, text):
     data = text.encode() * (65536 // len(text))
     threading.Thread(target=obey, daemon=True).start()
     while True:
@@ -94,4 +94,4 @@ if __name__ == "__main__":
     if behaviour == "exit":
         write_error(rest[1])
         sys.exit(int(rest[0]))
-    {"obey": obey, "deaf": deaf, "stubborn": stubborn, "flood": flood}[behaviour](*rest)
+    {"obey": obey, "deaf": deaf, "stubborn": stubborn, "flood": output_limit}[behaviour](*rest)

@@ -38,10 +38,12 @@ RESULTS = st.fixed_dictionaries(
 
 
 @st.composite
-def voices(draw: Any) -> list[EngineResponse]:
+def responses(draw: Any) -> list[EngineResponse]:
     """Up to four engines, in any order."""
     names = draw(st.lists(st.sampled_from(["e1", "e2", "e3", "n"]), unique=True, max_size=4))
     return [
-        EngineResponse(name, draw(RESULTS), draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from([None, None, "n", "m"])))
+        EngineResponse(
+            name, draw(RESULTS), draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from([None, None, "n", "m"]))
+        )
         for name in names
     ]

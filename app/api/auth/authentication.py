@@ -11,13 +11,13 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn, Protocol
 
+from app.api.auth.client_address import ClientAddress
+from app.api.auth.credentials import Credential, MalformedCredential, credential_of
+from app.api.auth.failed_attempts import FailedAuthLimiter
+from app.api.auth.keys import ApiKey, ApiKeys
+from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller
 from app.api.running_requests import RunningRequest
-from app.api.auth.credentials import Credential, MalformedCredential, credential_of
-from app.api.auth.keys import ApiKey, ApiKeys
-from app.api.auth.client_address import ClientAddress
-from app.api.auth.failed_attempts import FailedAuthLimiter
-from app.api.auth.principal import AuthError, Principal
 from app.federation.tenants import ADMIN, Tenant, tenant_of
 from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
 from app.settings.schema import FusionSettings, GatewaySettings
@@ -59,17 +59,17 @@ class Authenticator:
     __slots__ = (
         "_blend",
         "_clock",
+        "_failed_auth",
         "_inside",
         "_keyring",
         "_metrics",
         "_narrowed",
         "_origin",
         "_quotas",
-        "_strangers",
         "_tenants",
-        "bearers",
         "declared",
         "modes",
+        "token_verifier",
     )
 
     def __init__(
@@ -77,19 +77,19 @@ class Authenticator:
         settings: GatewaySettings,
         tenants: Tenants,
         metrics: CallerMetrics,
-        bearers: TokenVerifier | None = None,
-        sharing: StateBackend = ALONE,
+        token_verifier: TokenVerifier | None = None,
+        backend: StateBackend = ALONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`sharing`: with whom limits are counted. `clock`: seconds since the epoch."""
         self.modes = frozenset(settings.auth.mode)
-        self.bearers = bearers
+        self.token_verifier = token_verifier
         self._blend = settings.fusion
         self._metrics = metrics
         self._clock = clock
         self._origin = ClientAddress(settings.server.trusted_proxies)
-        self._strangers = FailedAuthLimiter(settings.auth.max_failures, settings.state.max_addresses)
-        self._quotas = Quotas(settings.state.max_addresses, sharing.limiter)
+        self._failed_auth = FailedAuthLimiter(settings.auth.max_failures, settings.state.max_addresses)
+        self._quotas = Quotas(settings.state.max_addresses, backend.limiter)
         self._inside: dict[tuple[str, ApiKey | str], set[RunningRequest]] = {}
         self._tenants: Mapping[str, Tenant] = {}
         self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}
@@ -111,7 +111,7 @@ class Authenticator:
         self._metrics.declare(self._tenants)
         ended = [running for holder, those in self._inside.items() if not self._good(*holder) for running in those]
         for running in ended:
-            running.strike()
+            running.expire()
         if ended:
             logger().warning("callers_revoked", requests=len(ended))
         return len(ended)
@@ -132,29 +132,29 @@ class Authenticator:
             return Principal(self._tenants[key.tenant], key, key.id, Owner(key.tenant))
         return await self._of_token(scope, credential)
 
-    def enter(self, visit: Principal) -> RunningRequest:
+    def enter(self, principal: Principal) -> RunningRequest:
         """A caller goes in, in the current task; until it leaves, taking its credential away cancels that task."""
-        running = RunningRequest((visit.tenant.id, visit.key_id or ""))
-        self._inside.setdefault((visit.tenant.id, visit.holder), set()).add(running)
+        running = RunningRequest((principal.tenant.id, principal.key_id or ""))
+        self._inside.setdefault((principal.tenant.id, principal.holder), set()).add(running)
         return running
 
-    def leave(self, visit: Principal, running: RunningRequest) -> None:
+    def leave(self, principal: Principal, running: RunningRequest) -> None:
         """It is over; must be called for everyone that entered, in its task."""
         running.end()
-        holder = (visit.tenant.id, visit.holder)
+        holder = (principal.tenant.id, principal.holder)
         those = self._inside[holder]
         those.discard(running)
         if not those:
             del self._inside[holder]
-        if visit.taken:
-            self._quotas.give_back(visit.owner, visit.tenant.limits, visit.taken)
+        if principal.taken:
+            self._quotas.give_back(principal.owner, principal.tenant.limits, principal.taken)
 
-    async def spend(self, visit: Principal, message: Any) -> None:
+    async def spend(self, principal: Principal, message: Any) -> None:
         """Whether the caller may ask this now; counts it if so. Raises TurnedAway."""
-        tenant = visit.tenant
+        tenant = principal.tenant
         lacking = _lacking(tenant, message)
         if lacking is not None:
-            self._refuse(visit, "forbidden", 403, lacking)
+            self._refuse(principal, "forbidden", 403, lacking)
         limits = tenant.limits
         if limits.none:
             return
@@ -162,11 +162,11 @@ class Authenticator:
         most = at_once(limits)
         if most is not None and count > most:
             fault = InvalidParams(f"a batch of this caller may hold at most {most} messages", field="batch")
-            self._refuse(visit, "requests", 200, fault)
-        reached = await self._quotas.take(visit.owner, limits, count)
+            self._refuse(principal, "requests", 200, fault)
+        reached = await self._quotas.take(principal.owner, limits, count)
         if reached is not None:
-            self._limited(visit, reached)
-        visit.taken = count
+            self._limited(principal, reached)
+        principal.taken = count
 
     async def reserve_hits(self, caller: Caller, hits: int, seconds: float) -> Reservation | None:
         """Set aside what a request of at most `seconds` may be answered of its day's hits; None where none are limited.
@@ -191,26 +191,26 @@ class Authenticator:
 
     def start(self) -> None:
         """Begin what goes on in the background."""
-        if self.bearers is not None:
-            self.bearers.start()
+        if self.token_verifier is not None:
+            self.token_verifier.start()
 
     async def close(self) -> None:
         """End it."""
-        if self.bearers is not None:
-            await self.bearers.close()
+        if self.token_verifier is not None:
+            await self.token_verifier.close()
 
     async def admin(self, scope: Scope) -> Principal:
         """Who calls, if it has the role `admin`. Raises TurnedAway."""
-        visit = await self.identify(scope)
-        if ADMIN not in visit.tenant.roles:
-            self._refuse(visit, "forbidden", 403, Unauthorized(f"this needs the role '{ADMIN}'"))
-        return visit
+        principal = await self.identify(scope)
+        if ADMIN not in principal.tenant.roles:
+            self._refuse(principal, "forbidden", 403, Unauthorized(f"this needs the role '{ADMIN}'"))
+        return principal
 
     async def _of_token(self, scope: Scope, credential: Credential) -> Principal:
         said = None
-        if self.bearers is not None and credential.may_be_jwt:
+        if self.token_verifier is not None and credential.may_be_jwt:
             try:
-                said = await self.bearers.tenant_of(credential.token)
+                said = await self.token_verifier.tenant_of(credential.token)
             except BackendUnavailable as fault:
                 raise AuthError(503, fault, (b"retry-after", b"5")) from None
         if said is None:
@@ -236,20 +236,22 @@ class Authenticator:
     def _unknown(self, scope: Scope, message: str, error: str | None) -> NoReturn:
         """Turn somebody away whom nobody knows: 401, or 429 for an address that has been so too often."""
         self._metrics.refusal(None, "unauthenticated")
-        seconds = self._strangers.failed(self._origin.address(scope))
+        seconds = self._failed_auth.failed(self._origin.address(scope))
         if seconds:
             fault = RateLimited("too many wrong credentials from this address", **_retry(seconds))
             raise AuthError(429, fault, _retry_after(seconds), quiet=True)
         challenge = b'Bearer realm="rcp"' + (f', error="{error}"'.encode() if error else b"")
         raise AuthError(401, Unauthorized(message), (b"www-authenticate", challenge))
 
-    def _limited(self, visit: Principal, reached: Reached) -> NoReturn:
+    def _limited(self, principal: Principal, reached: Reached) -> NoReturn:
         fault = RateLimited(_SAID[reached.bound], **_retry(reached.seconds))
-        self._refuse(visit, reached.bound, 429, fault, _retry_after(reached.seconds))
+        self._refuse(principal, reached.bound, 429, fault, _retry_after(reached.seconds))
 
-    def _refuse(self, visit: Principal, reason: str, status: int, fault: Any, *headers: tuple[bytes, bytes]) -> NoReturn:
-        self._metrics.refusal(visit.tenant.id, reason)
-        raise AuthError(status, fault, *headers, visit=visit)
+    def _refuse(
+        self, principal: Principal, reason: str, status: int, fault: Any, *headers: tuple[bytes, bytes]
+    ) -> NoReturn:
+        self._metrics.refusal(principal.tenant.id, reason)
+        raise AuthError(status, fault, *headers, principal=principal)
 
     def __repr__(self) -> str:
         inside = sum(map(len, self._inside.values()))

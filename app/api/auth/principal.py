@@ -41,14 +41,14 @@ class AuthError(Exception):
         status: int,
         fault: RcpError,
         *headers: tuple[bytes, bytes],
-        visit: Principal | None = None,
+        principal: Principal | None = None,
         quiet: bool = False,
     ) -> None:
         super().__init__(status, fault)
         self.status = status
         self.fault = fault
         self.headers = headers
-        self.visit = visit
+        self.principal = principal
         self.quiet = quiet
 
     def __repr__(self) -> str:

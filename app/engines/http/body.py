@@ -11,8 +11,8 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from app.engines.transport import leg_error_of, read_reply
 from app.engines.pending_answer import Content
+from app.engines.transport import call_error_of, read_reply
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -160,7 +160,7 @@ def _error_in(body: Content) -> LegError | None:
     except (ParseError, PayloadTooLarge):
         return None
     error = message.get("error") if type(message) is dict else None
-    told = leg_error_of(error) if type(error) is dict else None
+    told = call_error_of(error) if type(error) is dict else None
     return told if told is not None and told.code is not None else None
 
 

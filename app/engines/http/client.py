@@ -16,8 +16,8 @@ from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
 from app.engines.http.pool import ConnectionPool
 from app.engines.http.resolver import Resolver
-from app.engines.transport import Reply, ConnectionLost, is_of_before, plain_reply, read_reply
 from app.engines.pending_answer import Content, PendingAnswer
+from app.engines.transport import ConnectionLost, Reply, is_of_before, plain_reply, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.resilience.yield_limiter import heavy_work
@@ -105,10 +105,10 @@ class HttpTransport:
         call_id = next(self._ids)
         return HttpCall(self, connection, call_id, connection.ask(self._request(call_id, method, params)))
 
-    def finish(self, connection: Connection, waiter: PendingAnswer, call_id: int) -> Reply:
+    def finish(self, connection: Connection, pending: PendingAnswer, call_id: int) -> Reply:
         """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
         try:
-            answer = waiter.result()
+            answer = pending.result()
             result = _read(connection, answer, call_id)
         except BaseException as fault:
             self._part(connection, fault, 1)
@@ -187,21 +187,21 @@ class HttpTransport:
 class HttpCall:
     """A question on the wire that no task waits for. Satisfies `Exchange`."""
 
-    __slots__ = ("_call_id", "_connection", "_transport", "waiter")
+    __slots__ = ("_call_id", "_connection", "_transport", "pending")
 
-    def __init__(self, transport: HttpTransport, connection: Connection, call_id: int, waiter: PendingAnswer) -> None:
-        self.waiter = waiter
+    def __init__(self, transport: HttpTransport, connection: Connection, call_id: int, pending: PendingAnswer) -> None:
+        self.pending = pending
         self._transport = transport
         self._connection = connection
         self._call_id = call_id
 
     def take(self) -> Reply:
         """The answer, once `waiter` is done. Raises LegError."""
-        return self._transport.finish(self._connection, self.waiter, self._call_id)
+        return self._transport.finish(self._connection, self.pending, self._call_id)
 
     def drop(self) -> None:
         """Stop waiting: the connection is closed, since its answer would come for nobody."""
-        self.waiter.cancel()  # else the fault of its end is put there, and logged as one that nobody fetched
+        self.pending.cancel()  # else the fault of its end is put there, and logged as one that nobody fetched
         self._connection.abort()
 
     def __repr__(self) -> str:

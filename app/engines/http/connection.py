@@ -13,8 +13,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.transport import ConnectionLost
 from app.engines.pending_answer import Content, PendingAnswer
+from app.engines.transport import ConnectionLost
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 from app.resilience.byte_budget import HELD, HeldBytes
 from app.resilience.yield_limiter import heavy_work
@@ -51,11 +51,11 @@ class Connection(asyncio.Protocol):
         "_limit",
         "_on_lost",
         "_parser",
+        "_pending",
         "_pieces",
         "_silence",
         "_transport",
         "_until_close",
-        "_waiter",
         "born",
         "closed",
         "epoch",
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.retry_after: bytes | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
-        self._waiter: PendingAnswer | None = None
+        self._pending: PendingAnswer | None = None
         self._held: HeldBytes | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
@@ -104,16 +104,16 @@ class Connection(asyncio.Protocol):
 
         Whoever stops waiting must `abort` the connection.
         """
-        waiter = self._waiter = PendingAnswer()
+        pending = self._pending = PendingAnswer()
         if self.closed or self._transport is None:
             self._conclude(self._fault or ConnectionLost("the connection was closed before the request was sent"))
-            return waiter
+            return pending
         self._heard = self._complete = False
         self._silence = 0
         self._body = None
         self._held = HELD.get()
         self._transport.write(request)
-        return waiter
+        return pending
 
     def abort(self) -> None:
         """Close the socket at once, whatever is under way on it."""
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
 
     def data_received(self, data: bytes | memoryview) -> None:
-        if self._waiter is None:
+        if self._pending is None:
             self.abort()  # nobody asked: this peer cannot be trusted with another question
             return
         if not self._heard and len(data) > MAX_HEAD_BYTES:
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         A loop would otherwise read megabytes from each of a hundred connections in one turn.
         """
         transport = self._transport
-        if self._waiter is None or self.closed or transport is None:
+        if self._pending is None or self.closed or transport is None:
             return
         if self._held is not None and not self._held.may_read():
             transport.pause_reading()
@@ -272,9 +272,9 @@ class Connection(asyncio.Protocol):
                 return
             self._body = None  # an idle connection must not keep megabytes
         self._held = None
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(body)
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.done():
+            pending.set_result(body)
 
     def _refuse(self, fault: LegError) -> None:
         """Stop the parser; it only lets an exception through wrapped, so what it means is noted aside."""
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
     def _end(self, exc: Exception | None) -> None:
         """The peer sends no more (`exc` None), or the connection broke."""
         self.closed = True
-        if self._waiter is None:
+        if self._pending is None:
             return
         if isinstance(exc, ssl.SSLError):
             self._conclude(TlsFailed(reason_of(exc)))  # in TLS 1.3 a refused client certificate shows only now
@@ -297,10 +297,10 @@ class Connection(asyncio.Protocol):
 
     def _conclude(self, fault: LegError) -> None:
         self._held = None
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(fault)
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.done():
+            pending.set_exception(fault)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "busy" if self._waiter is not None else "idle"
+        state = "closed" if self.closed else "busy" if self._pending is not None else "idle"
         return f"<Connection {state}, last HTTP {self.status or '-'}, epoch {self.epoch}>"

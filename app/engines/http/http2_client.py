@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.engines.http.body import read_answer
+from app.engines.http.client import HttpCall, HttpTransport
 from app.engines.http.connection import Connection
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
-from app.engines.http.client import HttpCall, HttpTransport
 from app.engines.http.http2_connection import Http2Connection, Unprocessed
 from app.engines.http.resolver import Resolver
-from app.engines.transport import Reply, ConnectionLost
+from app.engines.transport import ConnectionLost, Reply
 from app.protocol import envelope
 from app.protocol.errors import ConnectFailed, LegError, ProtocolViolation
 from app.resilience.byte_budget import hold
@@ -168,7 +168,7 @@ class Http2Transport:
     ) -> Reply:
         stream = connection.ask(head, content)
         try:
-            answer = await stream.waiter
+            answer = await stream.pending
             self._unproven = False
         except asyncio.CancelledError:
             connection.cancel(stream)

@@ -20,8 +20,8 @@ from h2.settings import SettingCodes, Settings
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.transport import ConnectionLost
 from app.engines.pending_answer import PendingAnswer
+from app.engines.transport import ConnectionLost
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
 STREAM_WINDOW: Final = 1 << 20
@@ -52,12 +52,12 @@ class Unprocessed(ConnectionLost):
 class Stream:
     """One request and its response. `waiter` gets the decoded body, or a LegError."""
 
-    __slots__ = ("body", "head", "heard", "id", "mark", "retry_after", "status", "unsent", "waiter")
+    __slots__ = ("body", "head", "heard", "id", "mark", "pending", "retry_after", "status", "unsent")
 
     def __init__(self, head: Headers, content: bytes) -> None:
         self.head = head
         self.unsent = memoryview(content)
-        self.waiter = PendingAnswer()
+        self.pending = PendingAnswer()
         self.id = 0  # until it is opened
         self.mark = 0
         self.heard = False
@@ -66,7 +66,7 @@ class Stream:
         self.body: ResponseBody | None = None
 
     def __repr__(self) -> str:
-        return f"<Stream {self.id} {self.waiter!r}>"
+        return f"<Stream {self.id} {self.pending!r}>"
 
 
 class Http2Connection(asyncio.Protocol):
@@ -106,7 +106,7 @@ class Http2Connection(asyncio.Protocol):
         """Send one request, as soon as the engine allows another stream. Whoever stops waiting must `cancel`."""
         stream = Stream(head, content)
         if not self.usable:
-            stream.waiter.set_exception(
+            stream.pending.set_exception(
                 self._fault or Unprocessed("the connection was closed before the request was sent")
             )
             return stream
@@ -119,7 +119,7 @@ class Http2Connection(asyncio.Protocol):
 
     def cancel(self, stream: Stream) -> None:
         """Nobody waits for this response any more: the engine is told, other streams go on."""
-        stream.waiter.cancel()
+        stream.pending.cancel()
         if stream in self._waiting:
             self._waiting.remove(stream)
         elif self._streams.get(stream.id) is stream:
@@ -262,7 +262,7 @@ class Http2Connection(asyncio.Protocol):
             self._reset(stream, fault)
 
     def _on_data(self, event: DataReceived) -> None:
-        # The window is given back at once, also of what nobody wants any more: how much is held is bounded by `ResponseBody`.
+        # The window is given back at once, also for unwanted data: `ResponseBody` bounds how much is held.
         if event.flow_controlled_length:
             with suppress(H2Error):  # closed by now
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -285,8 +285,8 @@ class Http2Connection(asyncio.Protocol):
         if stream.unsent:
             self._reset(stream)  # the engine answered without reading the whole request
         self._streams.pop(stream_id, None)
-        if not stream.waiter.done():
-            stream.waiter.set_result(content)
+        if not stream.pending.done():
+            stream.pending.set_result(content)
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.pop(event.stream_id, None)
@@ -397,8 +397,8 @@ class Http2Connection(asyncio.Protocol):
 
 
 def _end(stream: Stream, fault: LegError) -> None:
-    if not stream.waiter.done():
-        stream.waiter.set_exception(fault)
+    if not stream.pending.done():
+        stream.pending.set_exception(fault)
 
 
 def _name(code: ErrorCodes | int | None) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
-from app.federation.engine_interface import Engine, EngineReply
-from app.federation.forward import ForwardedRequest, Result, Share, ForwardReport, forward
-from app.federation.membership import Members
 from app.federation.concurrency import side_by_side
+from app.federation.engine_interface import Engine, EngineReply
+from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement
 from app.protocol.embed_params import Embedding, checked, joined, read_embedding, split
 from app.protocol.method_names import GATES
@@ -27,7 +27,9 @@ MAX_PARTS = 128
 """Parts that one batch may be sent in: one small request must not become any number of calls."""
 
 
-async def embed(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def embed(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Embed by the first engine that advertises it, or by one of the same space in its place. Raises RcpError.
 
     RCP §7.3 to §7.5, whichever of the three the call is.
@@ -43,7 +45,7 @@ async def embed(call: MethodCall, members: Members, settings: GatewaySettings, w
         return _lacks(wish, _offer(said, capability)) or _too_many(wish, _offer(said, capability))
 
     candidates = candidates_for(call, members, capability, gateway, fit)
-    return await forward(call, candidates, members, settings, witness, _question(call.method, capability, wish))
+    return await forward(call, candidates, members, settings, instrumentation, _question(call.method, capability, wish))
 
 
 def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest:

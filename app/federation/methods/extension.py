@@ -7,16 +7,18 @@ idempotency key that it may be. It refuses to know what vendors mean.
 from app.federation.calls import MethodCall
 from app.federation.candidates import candidates_for
 from app.federation.forward import Result, forward, plain
-from app.federation.membership import Members
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.membership import Members
 from app.protocol.documents import read_idempotency_key
-from app.protocol.param_fields import OURS
 from app.protocol.method_names import gate_of
+from app.protocol.param_fields import OURS
 from app.protocol.retrieve_params import read_gateway
 from app.settings.schema import GatewaySettings
 
 
-async def extend(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def extend(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Hand a vendor's own method on (RCP §6.2). Raises RcpError."""
     vendor = gate_of(call.method)
     assert vendor is not None, "the door lets no other method through"
@@ -24,4 +26,4 @@ async def extend(call: MethodCall, members: Members, settings: GatewaySettings, 
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))
     question = plain(call.method, sent, idempotent=not once)
-    return await forward(call, candidates, members, settings, witness, question)
+    return await forward(call, candidates, members, settings, instrumentation, question)

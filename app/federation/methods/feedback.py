@@ -7,26 +7,26 @@ under way, and refuses to know what a signal says.
 from collections.abc import Mapping
 from typing import Any
 
-from app.federation.forwarded_params import dedups
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, gather, told_of
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, gather, told_of
+from app.federation.feedback_routing import RoutedSignals, addressed, recorded
+from app.federation.forwarded_params import dedups
 from app.federation.outcome import Outcome, skipped, told
 from app.federation.pagination import Pages
 from app.federation.sessions import scoped
-from app.federation.feedback_routing import RoutedSignals, addressed, recorded
 from app.protocol.errors import ProtocolViolation
 from app.protocol.feedback_params import FeedbackParams, read_feedback
 from app.protocol.retrieve_params import read_gateway
 
 
-async def feedback(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
+async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `feedback`: `accepted` signals were recorded by at least one engine. Raises RcpError.
 
     An engine is sent it once: what may have been recorded is not repeated. Hits that are called poisoned are remembered
     for whoever says so, if screens heed that.
     """
-    call, members = errand.call, errand.members
+    call, members = context.call, context.members
     wish = read_feedback(call.params)
     candidates = candidates_for(call, members, "feedback", read_gateway(call.params.get("x-gateway")))
     await pages.report(f"{signal['hitId']}" for signal in wish.signals if signal.get("poisonSuspected"))
@@ -34,24 +34,26 @@ async def feedback(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
     namespaces = {engine.id: engine.entry.id_namespace for engine in members.engines}
     mail = addressed(wish.signals, known, namespaces, [engine.id for engine in candidates.engines])
 
-    def letter(engine: Engine) -> BroadcastRequest | Outcome:
-        return _letter(wish, mail, errand, engine)
+    def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
+        return _engine_request(wish, mail, context, engine)
 
-    gathered = await gather(errand, candidates, letter, _read, idempotent=False)
+    gathered = await gather(context, candidates, engine_request, _read, idempotent=False)
     accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in gathered.answers()}
     unheard = (
         (f"{len(mail.unheard)} signal(s) are about hits of engines that take no feedback",) if mail.unheard else ()
     )
-    return told_of(errand, gathered, {"accepted": recorded(mail.letters, accepted)}, unheard)
+    return told_of(context, gathered, {"accepted": recorded(mail.engine_requests, accepted)}, unheard)
 
 
-def _letter(wish: FeedbackParams, mail: RoutedSignals, errand: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
-    signals = mail.letters.get(engine.id)
+def _engine_request(
+    wish: FeedbackParams, mail: RoutedSignals, context: BroadcastContext, engine: Engine
+) -> BroadcastRequest | Outcome:
+    signals = mail.engine_requests.get(engine.id)
     if not signals:
         return skipped(engine.id, "signals", "no signal is about a hit of it")
     params = {**wish.raw, "signals": list(signals.values())}
     if wish.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
-        params["sessionId"] = scoped(errand.members.identity, wish.session_id, errand.call.tenant)
+        params["sessionId"] = scoped(context.members.identity, wish.session_id, context.call.tenant)
     return BroadcastRequest(params)
 
 

@@ -10,22 +10,22 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from app.federation.forwarded_params import dedups
-from app.federation.hit_fusion import HitFusion
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, blend_of, gather, told_of
 from app.federation.calls import time_waited
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.clues import join_followups
 from app.federation.communities import join_communities, join_summaries
 from app.federation.engine_interface import Engine
-from app.federation.result_validation import found
-from app.federation.broadcast import BroadcastContext, BroadcastResult, BroadcastRequest, blend_of, gather, told_of
+from app.federation.engine_response import given, left_over
+from app.federation.forwarded_params import dedups
+from app.federation.hit_fusion import HitFusion
+from app.federation.id_routing import seeds_for
 from app.federation.neighborhood import join_edges, join_nodes
 from app.federation.outcome import MAX_HITS, Hit, Outcome, skipped
 from app.federation.pagination import Pages
 from app.federation.request_options import window_of
-from app.federation.id_routing import seeds_for
+from app.federation.result_validation import found
 from app.federation.sessions import scoped
-from app.federation.engine_response import given, left_over
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import InvalidParams
 from app.protocol.graph_params import GraphParams, read_graph
@@ -46,36 +46,36 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 _JOINED = ("hits", "followups", "summary", "communities", "nodes", "edges", "nextCursor", "usage", "_meta")
 
 
-async def graph(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
+async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `graph` for the whole federation, with the report of every engine. Raises RcpError.
 
     `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
     """
-    call, members, settings = errand.call, errand.members, errand.settings
+    call, members, settings = context.call, context.members, context.settings
     began = perf_counter() - time_waited(call)
     wish = read_graph(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     candidates = candidates_for(call, members, "graph", gateway, partial(_fit, wish.op))
     screen = await pages.screen(settings.screen)
-    blend = HitFusion(gateway, blend_of(errand), min(wish.k or DEFAULT_K, members.max_k), screen)
+    blend = HitFusion(gateway, blend_of(context), min(wish.k or DEFAULT_K, members.max_k), screen)
     so_far = blend.so_far if wish.op in FUSED else None
     read = partial(found, NEEDED[wish.op])
-    gathered = await gather(errand, candidates, partial(_letter, wish, errand), read, so_far)
-    if not gathered.legs and not gathered.notes:
+    gathered = await gather(context, candidates, partial(_engine_request, wish, context), read, so_far)
+    if not gathered.engine_calls and not gathered.notes:
         raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
-    for _ in blend.steps(gathered.legs, gathered.outcomes):
+    for _ in blend.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
-    fusion = blend.fusion(gathered.legs, gathered.outcomes)
+    fusion = blend.fusion(gathered.engine_calls, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
     result = _joined(wish, gathered, blend.hits(fusion))
     if screen is not None:
-        errand.witness.screened(screen)
+        context.instrumentation.screened(screen)
     result["usage"] = {
         "candidates": sum([outcome.candidates for outcome in gathered.outcomes]),
         "latencyMs": round((perf_counter() - began) * 1000, 2),
     }
-    return told_of(errand, gathered, result, (*wish.notes, *fusion.notes))
+    return told_of(context, gathered, result, (*wish.notes, *fusion.notes))
 
 
 def _fit(op: str, _: Engine, said: Advertisement) -> UnfitEngine | None:
@@ -85,20 +85,20 @@ def _fit(op: str, _: Engine, said: Advertisement) -> UnfitEngine | None:
     return UnfitEngine(f"graph op {op} is not advertised", option="op") if type(ops) is list and op not in ops else None
 
 
-def _letter(wish: GraphParams, errand: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
+def _engine_request(wish: GraphParams, context: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
     """What this engine is sent: its own seeds under its own ids, and for hits more than `k`, as in `retrieve`."""
-    members = errand.members
+    members = context.members
     params = dict(wish.raw)
     asked = 0
     if wish.op in FUSED:
-        window = window_of(min(wish.k or DEFAULT_K, members.max_k), errand.settings.retrieve)
+        window = window_of(min(wish.k or DEFAULT_K, members.max_k), context.settings.retrieve)
         asked = params["k"] = min(window, MAX_HITS)
     elif wish.k is not None:
         params["k"] = min(wish.k, members.max_k)
     if wish.hops is not None:
         params["hops"] = wish.hops
     if wish.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
-        params["sessionId"] = scoped(members.identity, wish.session_id, errand.call.tenant)
+        params["sessionId"] = scoped(members.identity, wish.session_id, context.call.tenant)
     if wish.seeds is not None:
         namespaces = {known.id: known.entry.id_namespace for known in members.engines}
         seeds = seeds_for(engine.id, wish.seeds, namespaces)
@@ -111,18 +111,18 @@ def _letter(wish: GraphParams, errand: BroadcastContext, engine: Engine) -> Broa
 
 def _joined(wish: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
     """All that was said: what the operation is about, whatever else of it anybody added, and what nobody knows."""
-    op, voices = wish.op, gathered.voices()
-    result = left_over(voices, _JOINED)
+    op, responses = wish.op, gathered.responses()
+    result = left_over(responses, _JOINED)
     if op in FUSED or hits:
         result["hits"] = hits
-    if op == "drift" or given(voices, "followups"):
-        result["followups"] = join_followups(voices)
-    if op == "global" or given(voices, "summary"):
-        result["summary"] = join_summaries(voices) or ""
-    if op in ("global", "communities") or given(voices, "communities"):
-        result["communities"] = join_communities(voices, wish.k if op == "communities" else None)
-    if op == "neighbors" or given(voices, "nodes"):
-        result["nodes"] = join_nodes(voices)
-    if op == "neighbors" or given(voices, "edges"):
-        result["edges"] = join_edges(voices)
+    if op == "drift" or given(responses, "followups"):
+        result["followups"] = join_followups(responses)
+    if op == "global" or given(responses, "summary"):
+        result["summary"] = join_summaries(responses) or ""
+    if op in ("global", "communities") or given(responses, "communities"):
+        result["communities"] = join_communities(responses, wish.k if op == "communities" else None)
+    if op == "neighbors" or given(responses, "nodes"):
+        result["nodes"] = join_nodes(responses)
+    if op == "neighbors" or given(responses, "edges"):
+        result["edges"] = join_edges(responses)
     return result

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for, check_route
+from app.federation.concurrency import side_by_side
 from app.federation.engine_interface import Engine
 from app.federation.forward import NEXT, ForwardedRequest, Result, ask_one, by_default, plain, reported, share_of
+from app.federation.index_routing import IndexRouter, public, router_of
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
-from app.federation.concurrency import side_by_side
-from app.federation.index_routing import IndexRouter, public, shelf_of
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import (
     Addition,
@@ -50,11 +50,13 @@ class Writing(NamedTuple):
     call: MethodCall
     members: Members
     settings: GatewaySettings
-    witness: RetrieveInstrumentation
+    instrumentation: RetrieveInstrumentation
     candidates: Candidates
 
 
-async def add(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def add(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Add documents, or replace those whose id is known (RCP §7.10). Raises RcpError.
 
     What was sent is sent once more only if that does no more than once: every document of it has an id, or the call has
@@ -63,9 +65,9 @@ async def add(call: MethodCall, members: Members, settings: GatewaySettings, wit
     wish = read_addition(call.params)
     key = read_idempotency_key(call.passed_on)
     gateway = read_gateway(call.params.get("x-gateway"))
-    writing = _writing(call, members, settings, witness, gateway)
-    shelf = shelf_of(writing.candidates, members, gateway)
-    loads = _loads_of(wish.documents, shelf)
+    writing = _writing(call, members, settings, instrumentation, gateway)
+    router = router_of(writing.candidates, members, gateway)
+    loads = _loads_of(wish.documents, router)
     for load in loads:
         _check_options(wish, load.engine)
 
@@ -81,23 +83,25 @@ async def add(call: MethodCall, members: Members, settings: GatewaySettings, wit
     for load, result in zip(loads, written.results, strict=True):
         for place, known_as in zip(load.places, result["ids"], strict=True):
             ids[place] = public(known_as, load.engine)
-    chosen = shelf.chosen(document.get("id") for document in wish.documents)
+    chosen = router.chosen(document.get("id") for document in wish.documents)
     return _joined(writing, written, "chunks", {"ids": ids}, chosen)
 
 
-async def delete(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def delete(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Delete documents by id (RCP §7.11) at every engine that may hold them. Raises RcpError."""
     wish = read_deletion(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
-    writing = _writing(call, members, settings, witness, gateway)
-    shelf = shelf_of(writing.candidates, members, gateway)
+    writing = _writing(call, members, settings, instrumentation, gateway)
+    router = router_of(writing.candidates, members, gateway)
     loads: dict[str, IndexBatch] = {}
     for place, document_id in enumerate(wish.ids):
-        engines, known_as = shelf.holders(document_id, f"ids[{place}]")
+        engines, known_as = router.holders(document_id, f"ids[{place}]")
         for engine in engines:
             _put(loads, engine, place, known_as)
     if not loads:
-        loads[""] = IndexBatch(shelf.writer(), [], [])
+        loads[""] = IndexBatch(router.writer(), [], [])
 
     def question(load: IndexBatch) -> ForwardedRequest:
         def read(result: Result) -> Result:
@@ -117,11 +121,15 @@ class Written(NamedTuple):
 
 
 def _writing(
-    call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation, gateway: GatewayOptions
+    call: MethodCall,
+    members: Members,
+    settings: GatewaySettings,
+    instrumentation: RetrieveInstrumentation,
+    gateway: GatewayOptions,
 ) -> Writing:
     """Raises RcpError if nothing may be forwarded."""
     check_route(call, members)
-    return Writing(call, members, settings, witness, candidates_for(call, members, "index", gateway, _writable))
+    return Writing(call, members, settings, instrumentation, candidates_for(call, members, "index", gateway, _writable))
 
 
 def _writable(engine: Engine, said: Advertisement) -> UnfitEngine | None:
@@ -140,13 +148,13 @@ def _check_options(wish: Addition, engine: Engine) -> None:
             raise OptionUnsupported(f"engine '{engine.id}' does not advertise index.{flag}", option=option)
 
 
-def _loads_of(documents: Sequence[dict[str, Any]], shelf: IndexRouter) -> list[IndexBatch]:
+def _loads_of(documents: Sequence[dict[str, Any]], router: IndexRouter) -> list[IndexBatch]:
     """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
     loads: dict[str, IndexBatch] = {}
     for place, document in enumerate(documents):
-        engine, known_as = shelf.keeper(document.get("id"), f"documents[{place}].id")
+        engine, known_as = router.keeper(document.get("id"), f"documents[{place}].id")
         _put(loads, engine, place, document if known_as is None else {**document, "id": known_as})
-    return list(loads.values()) or [IndexBatch(shelf.writer(), [], [])]
+    return list(loads.values()) or [IndexBatch(router.writer(), [], [])]
 
 
 def _put(loads: dict[str, IndexBatch], engine: Engine, place: int, item: Any) -> None:
@@ -156,7 +164,11 @@ def _put(loads: dict[str, IndexBatch], engine: Engine, place: int, item: Any) ->
 
 
 async def _write(
-    writing: Writing, loads: Sequence[IndexBatch], question: Callable[[IndexBatch], ForwardedRequest], *, repeatable: bool = False
+    writing: Writing,
+    loads: Sequence[IndexBatch],
+    question: Callable[[IndexBatch], ForwardedRequest],
+    *,
+    repeatable: bool = False,
 ) -> Written:
     """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did.
 
@@ -168,7 +180,7 @@ async def _write(
     shares = [share_of(call, load.engine, writing.members, writing.settings) for load in loads]
     outcomes = await side_by_side(
         [
-            partial(ask_one, load.engine, share, question(load), writing.witness)
+            partial(ask_one, load.engine, share, question(load), writing.instrumentation)
             for load, share in zip(loads, shares, strict=True)
         ],
         AT_ONCE,

@@ -7,22 +7,22 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from app.federation.hit_fusion import HitFusion
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, blend_of, gather, told_of
 from app.federation.calls import MethodCall
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for
 from app.federation.clues import join_clues
 from app.federation.engine_interface import Engine
-from app.federation.result_validation import found
+from app.federation.engine_response import given, left_over
 from app.federation.forward import by_default, forward, plain
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, blend_of, gather, told_of
+from app.federation.hit_fusion import HitFusion
+from app.federation.index_routing import router_of
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.memory_ids import ANYBODY, MAX_NAME, MemoryRef, MemoryOwner, memory_of, name_of
+from app.federation.memory_ids import ANYBODY, MAX_NAME, MemoryOwner, MemoryRef, memory_of, name_of
 from app.federation.outcome import skipped
 from app.federation.pagination import Pages
+from app.federation.result_validation import found
 from app.federation.sessions import scoped
-from app.federation.index_routing import shelf_of
-from app.federation.engine_response import given, left_over
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import read_idempotency_key
 from app.protocol.errors import (
@@ -42,7 +42,7 @@ _JOINED = ("clues", "hits", "usage", "_meta")
 
 
 async def memory_build(
-    call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> dict[str, Any]:
     """Answer one `memory/build`; the `memoryId` it answers names the engine, too. Raises RcpError.
 
@@ -56,15 +56,15 @@ async def memory_build(
     params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
     again = read_idempotency_key(call.passed_on) is not None
     question = plain("memory/build", params, partial(named, chosen.engines[0].id, owner_of(call)), idempotent=again)
-    return by_default(await forward(call, chosen, members, settings, witness, question), default)
+    return by_default(await forward(call, chosen, members, settings, instrumentation, question), default)
 
 
-async def memory_recall(errand: BroadcastContext, pages: Pages) -> dict[str, Any]:
+async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `memory/recall`, by the memory's engine or by all that have memories. Raises RcpError.
 
     `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
     """
-    call, members = errand.call, errand.members
+    call, members = context.call, context.members
     wish = read_recall(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
@@ -75,27 +75,27 @@ async def memory_recall(errand: BroadcastContext, pages: Pages) -> dict[str, Any
         params["memoryId"] = memory.own
     if wish.session_id is not None:
         params["sessionId"] = scoped(members.identity, wish.session_id, call.tenant)
-    screen = await pages.screen(errand.settings.screen)
-    blend = HitFusion(gateway, blend_of(errand), members.max_k, screen)
+    screen = await pages.screen(context.settings.screen)
+    blend = HitFusion(gateway, blend_of(context), members.max_k, screen)
     gathered = await gather(
-        errand,
+        context,
         candidates,
         lambda _: BroadcastRequest(params),
         partial(found, ("clues",)),
         blend.so_far,
         lone=memory is not None,
     )
-    for _ in blend.steps(gathered.legs, gathered.outcomes):
+    for _ in blend.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
-    voices, fusion = gathered.voices(), blend.fusion(gathered.legs, gathered.outcomes)
+    responses, fusion = gathered.responses(), blend.fusion(gathered.engine_calls, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
-    result = {**left_over(voices, _JOINED), "clues": join_clues(voices, wish.n)}
-    if len(fusion) or given(voices, "hits"):
+    result = {**left_over(responses, _JOINED), "clues": join_clues(responses, wish.n)}
+    if len(fusion) or given(responses, "hits"):
         result["hits"] = blend.hits(fusion)
     if screen is not None:
-        errand.witness.screened(screen)
-    return told_of(errand, gathered, result, fusion.notes)
+        context.instrumentation.screened(screen)
+    return told_of(context, gathered, result, fusion.notes)
 
 
 def owner_of(call: MethodCall) -> MemoryOwner:
@@ -118,8 +118,8 @@ def _builder(
     """(the one engine that builds: the memory's, the one that is named, or the default writer; its id in the last
     case). Raises RcpError."""
     if memory is None:
-        shelf = shelf_of(candidates, members, gateway)
-        return _only(candidates, shelf.writer().id, members), shelf.chosen()
+        router = router_of(candidates, members, gateway)
+        return _only(candidates, router.writer().id, members), router.chosen()
     if gateway.engine not in (None, memory.engine):
         raise InvalidParams("the memory belongs to another engine than 'x-gateway.engine'", field="x-gateway.engine")
     return _only(candidates, memory.engine, members), None

@@ -10,16 +10,18 @@ from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.forward import Result, forward, plain
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.option_demands import reranked_modalities
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.advertisement import Advertisement
-from app.protocol.retrieve_params import read_gateway
 from app.protocol.rerank_params import Reranking, completed, read_reranking
+from app.protocol.retrieve_params import read_gateway
 from app.settings.schema import GatewaySettings
 
 
-async def rerank(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def rerank(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Judge passages (RCP §7.6), with `scores`, `order` and `results` in the answer. Raises RcpError."""
     wish = read_reranking(call.params)
 
@@ -31,7 +33,7 @@ async def rerank(call: MethodCall, members: Members, settings: GatewaySettings, 
     def read(result: Result) -> Result:
         return completed(result, len(wish.passages), wish.top_n)
 
-    return await forward(call, candidates, members, settings, witness, plain("rerank", wish.sent, read))
+    return await forward(call, candidates, members, settings, instrumentation, plain("rerank", wish.sent, read))
 
 
 def lacks(wish: Reranking, offer: Any) -> UnfitEngine | None:

@@ -7,15 +7,17 @@ from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.forward import Result, forward, plain
-from app.federation.membership import Members
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement
 from app.protocol.retrieve_params import read_gateway
 from app.protocol.transform_params import read_transform, transformed
 from app.settings.schema import GatewaySettings
 
 
-async def transform(call: MethodCall, members: Members, settings: GatewaySettings, witness: RetrieveInstrumentation) -> Result:
+async def transform(
+    call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
+) -> Result:
     """Rewrite a question (RCP §7.8). Raises RcpError."""
     wish = read_transform(call.params)
 
@@ -27,4 +29,6 @@ async def transform(call: MethodCall, members: Members, settings: GatewaySetting
         return UnfitEngine(f"method {wish.method[:40]} is not advertised", option="method")
 
     candidates = candidates_for(call, members, "transform", read_gateway(call.params.get("x-gateway")), fit)
-    return await forward(call, candidates, members, settings, witness, plain(call.method, wish.sent, transformed))
+    return await forward(
+        call, candidates, members, settings, instrumentation, plain(call.method, wish.sent, transformed)
+    )

@@ -1,8 +1,8 @@
 """The value that a door makes of whoever sends a message."""
 
-from app.api.caller import Caller
 from app.api.auth.keys import ApiKey
 from app.api.auth.principal import AuthError, Principal
+from app.api.caller import Caller
 from app.federation.tenants import Tenant
 from app.protocol.errors import Unauthorized
 from app.state.quotas import Owner
@@ -16,11 +16,11 @@ def test_sessions_of_two_tenants_are_never_one() -> None:
     assert Caller("r", tenant=Tenant("red")).cancel_scope is None
 
 
-def test_a_visit_tells_no_secret() -> None:
+def test_a_principal_tells_no_secret() -> None:
     """In an incident one sees who and with which key, by name."""
-    visit = Principal(Tenant("red"), ApiKey("red", "k", b"SECRET", 0.0), "k", Owner("red"))
-    assert repr(visit) == "<Visit of red with k, 0 limited requests>"
-    assert "SECRET" not in repr(visit.holder)
+    principal = Principal(Tenant("red"), ApiKey("red", "k", b"SECRET", 0.0), "k", Owner("red"))
+    assert repr(principal) == "<Visit of red with k, 0 limited requests>"
+    assert "SECRET" not in repr(principal.holder)
     assert repr(AuthError(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
 
 

@@ -19,10 +19,10 @@ def ends() -> tuple[int, int]:
 async def test_bytes_go_through_and_end(ends: tuple[int, int]) -> None:
     """What is written is read, in pieces; after the last writer left there is nothing."""
     reading, writing = ends
-    source, sink = Pipe(reading), Pipe(writing)
+    source, log_writer = Pipe(reading), Pipe(writing)
     assert repr(source) == f"<Pipe {reading}, not used yet>"
     data = os.urandom(10 * CHUNK_BYTES + 7)
-    written = asyncio.create_task(sink.write(data))
+    written = asyncio.create_task(log_writer.write(data))
     read = b""
     while len(read) < len(data):
         read += await source.read()
@@ -38,10 +38,10 @@ async def test_nobody_reads_any_more(ends: tuple[int, int]) -> None:
     """Writing to a pipe without a reader is an OSError, of the caller and not of the thread."""
     reading, writing = ends
     os.close(reading)
-    sink = Pipe(writing)
+    log_writer = Pipe(writing)
     for _ in range(2):
         with pytest.raises(BrokenPipeError):
-            await sink.write(b"x")
+            await log_writer.write(b"x")
     os.close(writing)
 
 
@@ -65,11 +65,11 @@ async def test_a_descriptor_that_does_not_block(ends: tuple[int, int]) -> None:
     reading, writing = ends
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
-    source, sink = Pipe(reading), Pipe(writing)
+    source, log_writer = Pipe(reading), Pipe(writing)
     first = asyncio.create_task(source.read())
     await asyncio.sleep(0.02)
     assert not first.done()
-    written = asyncio.create_task(sink.write(b"y" * 1_000_000))
+    written = asyncio.create_task(log_writer.write(b"y" * 1_000_000))
     count = len(await asyncio.wait_for(first, PATIENCE))
     while count < 1_000_000:
         count += len(await asyncio.wait_for(source.read(), PATIENCE))

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from app.api.probes import probes
 from app.api.gateway_state import Readiness
+from app.api.probes import probes
 from tests.support.fake_engine import FakeEngine, FakeEngines
 from tests.support.fake_gateway import http_client, state_of
 
@@ -97,7 +97,7 @@ def test_readiness_says_what_it_is() -> None:
 
 async def test_metrics_in_the_format_that_is_asked_for(probed: Probed) -> None:
     """Prometheus' text format by default, OpenMetrics for who accepts it."""
-    probed.state.metrics.leg("a", "ok", 0.1)
+    probed.state.metrics.engine_call("a", "ok", 0.1)
     response = await probed.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")

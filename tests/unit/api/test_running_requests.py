@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.running_requests import RunningRequests, RunningRequest
+from app.api.running_requests import RunningRequest, RunningRequests
 from tests.support.virtual_time import turns
 
 
@@ -117,6 +117,6 @@ async def test_cancellation_that_was_swallowed_does_no_later_harm() -> None:
 
     task = asyncio.create_task(swallowing())
     await turns(1)
-    running[0].strike()
+    running[0].expire()
     assert repr(running[0]) == "<Running 1 cancelled>"
     assert await task == 0

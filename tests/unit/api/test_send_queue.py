@@ -33,8 +33,8 @@ class Sink:
 
 async def test_lines_leave_in_order_and_then_it_ends() -> None:
     """Everything put before `close` is written, each with its newline; room is told of."""
-    sink = Sink()
-    box = SendQueue(sink.write, sink.made)
+    log_writer = Sink()
+    box = SendQueue(log_writer.write, log_writer.made)
     writing = asyncio.create_task(box.run())
     for number in range(3):
         box.put(b"%d" % number)
@@ -43,20 +43,20 @@ async def test_lines_leave_in_order_and_then_it_ends() -> None:
     assert repr(box).startswith("<Outbox ")
     box.close()
     await asyncio.wait_for(writing, PATIENCE)
-    assert sink.data == b"0\n1\n2\n3\n"
-    assert (box.unsent, sink.room > 0, repr(box)) == (0, True, "<Outbox 0 bytes unread, closing>")
+    assert log_writer.data == b"0\n1\n2\n3\n"
+    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<Outbox 0 bytes unread, closing>")
 
 
 async def test_what_nobody_takes_is_unread() -> None:
     """It is full once more than a megabyte waits, the piece that is being written included."""
-    sink = Sink()
-    sink.open.clear()
-    box = SendQueue(sink.write, sink.made)
+    log_writer = Sink()
+    log_writer.open.clear()
+    box = SendQueue(log_writer.write, log_writer.made)
     writing = asyncio.create_task(box.run())
     box.put(b"x" * FULL_BYTES)
     await asyncio.sleep(0)
     assert box.full
-    sink.open.set()
+    log_writer.open.set()
     box.close()
     await asyncio.wait_for(writing, PATIENCE)
     assert not box.full
@@ -76,8 +76,8 @@ async def test_a_caller_that_is_gone() -> None:
 
 async def test_what_the_ear_passes_on() -> None:
     """Progress with a token, log lines always; no progress while the caller does not read."""
-    sink = Sink()
-    box = SendQueue(sink.write, sink.made)
+    log_writer = Sink()
+    box = SendQueue(log_writer.write, log_writer.made)
     ear = LineReader(box)
     ear.open()
     ear.tell({"progressToken": None, "stage": "recall"})
@@ -89,4 +89,4 @@ async def test_what_the_ear_passes_on() -> None:
     box.unsent -= FULL_BYTES
     box.close()
     await box.run()
-    assert [line["method"] for line in sink.lines] == ["notifications/progress", *["notifications/log"] * 2]
+    assert [line["method"] for line in log_writer.lines] == ["notifications/progress", *["notifications/log"] * 2]

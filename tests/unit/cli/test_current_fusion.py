@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.evaluation.fusion_search import FusionParameters
-from app.cli.failures import Failure
 from app.cli.current_fusion import CurrentFusion, ask_gateway, read_files
+from app.cli.failures import Failure
+from app.evaluation.fusion_search import FusionParameters
 from app.settings.field_errors import SettingsError
 from tests.support.judged_gateway import JudgedGateway, hits, listening
 

@@ -58,7 +58,9 @@ def test_scores_fall_and_confidences_with_them(space: Concepts) -> None:
 
 def test_words_that_the_space_cannot_express_cost_confidence(space: Concepts) -> None:
     """The order stays, the confidence goes down with every unknown word."""
-    sure, unsure = (space.search(DemoQuery(question, k=3)).found for question in ("file path", "file path zymurgy quux"))
+    sure, unsure = (
+        space.search(DemoQuery(question, k=3)).found for question in ("file path", "file path zymurgy quux")
+    )
     assert [hit.document.id for hit in sure] == [hit.document.id for hit in unsure]
     assert unsure[0].confidence == pytest.approx(sure[0].confidence / 2, abs=1e-5)
 

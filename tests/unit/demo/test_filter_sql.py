@@ -6,8 +6,8 @@ import pytest
 import rcp
 
 from app.demo.demo_document import DemoDocument
-from app.demo.filter_sql import read_filter
 from app.demo.document_store import DocumentStore
+from app.demo.filter_sql import read_filter
 
 PLACES = [("json", "function"), ("json", "class"), ("csv", "class"), ("os", "module")]
 
@@ -33,11 +33,11 @@ def leaf(field: str, op: str, value: Any) -> dict[str, Any]:
 def test_trees_select_documents(tree: dict[str, Any], places: list[int]) -> None:
     """Every operator and combinator means what the protocol says; a value is never part of the statement."""
     documents = [DemoDocument(str(n), "", "", {}, {"module": m, "kind": k}) for n, (m, k) in enumerate(PLACES)]
-    shelf = DocumentStore(documents)
+    router = DocumentStore(documents)
     where = read_filter(tree)
     assert where is not None
-    assert shelf.places(where) == places
-    shelf.close()
+    assert router.places(where) == places
+    router.close()
 
 
 @pytest.mark.parametrize("tree", [None, {}])

@@ -23,7 +23,8 @@ TEXTS = {
     "shutil.rmtree": "Remove a directory tree.",
 }
 DOCUMENTS = [
-    DemoDocument(name, name.replace(".", " "), text, {}, {"module": name.partition(".")[0]}) for name, text in TEXTS.items()
+    DemoDocument(name, name.replace(".", " "), text, {}, {"module": name.partition(".")[0]})
+    for name, text in TEXTS.items()
 ]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import rcp
 
-from app.demo.rcp_server import FILTER_OFFER, retrieve_offer
 from app.demo.query_params import DemoQuery, read_question
+from app.demo.rcp_server import FILTER_OFFER, retrieve_offer
 
 PLAIN: dict[str, Any] = {"retrieve": retrieve_offer("sparse", "bm25", max_k=50)}
 FILTERING = PLAIN | {"filter": FILTER_OFFER}

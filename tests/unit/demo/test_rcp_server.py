@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 import pytest
 import rcp
 
-from app.demo import concepts, packages, stdlib
-from app.demo import rcp_server
+from app.demo import concepts, packages, rcp_server, stdlib
 from app.demo.demo_document import DemoDocument, Found, Search
 from app.demo.fulltext import FullText
 from app.demo.query_params import DemoQuery

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from app.engines.call_instrumentation import HOLD_QUIET_SECONDS, EngineInstrumentation, NoInstrumentation
-from app.protocol.errors import LEG_KINDS, BadStatus
+from app.protocol.errors import CALL_KINDS, BadStatus
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import advertised
 from tests.support.log_lines import own_log
@@ -18,8 +18,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.metrics = Metrics("1.2.3")
-        self.metrics.declare_engines(["docs"], LEG_KINDS)
-        self.witness = EngineInstrumentation("docs", self.metrics)
+        self.metrics.declare_engines(["docs"], CALL_KINDS)
+        self.instrumentation = EngineInstrumentation("docs", self.metrics)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"rcp_gateway_{name}", {"engine": "docs", **labels})
@@ -33,27 +33,27 @@ def plain(line: dict[str, Any]) -> dict[str, Any]:
 def test_attempts_are_counted_by_why() -> None:
     """First ones, repeats of each kind, and retries that were not made."""
     watched = Watched()
-    watched.witness.first()
-    watched.witness.attempted("again", 2)
-    watched.witness.attempted("retry")
-    watched.witness.forgone("budget")
-    watched.witness.waited(0.5)
+    watched.instrumentation.first()
+    watched.instrumentation.attempted("again", 2)
+    watched.instrumentation.attempted("retry")
+    watched.instrumentation.forgone("budget")
+    watched.instrumentation.waited(0.5)
     counted = {kind: watched.value("attempts_total", kind=kind) for kind in ("first", "again", "retry", "hedge")}
     assert counted == {"first": 1, "again": 2, "retry": 1, "hedge": 0}
     assert watched.value("retries_forgone_total", reason="budget") == 1
     assert watched.value("gate_wait_seconds_count") == 1
-    assert repr(watched.witness) == "<EngineWitness docs>"
+    assert repr(watched.instrumentation) == "<EngineWitness docs>"
 
 
 def test_rare_events_are_logged_and_counted() -> None:
     """Each change of a breaker or of a replica is a line that says why, and a number."""
     with own_log() as log:
         watched = Watched()
-        watched.witness.breaker("open", SICK, 1.0)
-        watched.witness.breaker("half_open")
-        watched.witness.breaker("closed")
-        watched.witness.replica("1", SICK)
-        watched.witness.replica("1", None)
+        watched.instrumentation.breaker("open", SICK, 1.0)
+        watched.instrumentation.breaker("half_open")
+        watched.instrumentation.breaker("closed")
+        watched.instrumentation.replica("1", SICK)
+        watched.instrumentation.replica("1", None)
         lines = log.lines
     why = {"reason": "http_status", "detail": "HTTP 503"}
     assert [plain(line) for line in lines] == [
@@ -78,9 +78,9 @@ def test_rate_limits_are_logged_once_in_a_while() -> None:
         with own_log() as log:
             watched = Watched()
             for _ in range(100):
-                watched.witness.held(5.0)
+                watched.instrumentation.held(5.0)
             await asyncio.sleep(HOLD_QUIET_SECONDS)
-            watched.witness.held(9.0)
+            watched.instrumentation.held(9.0)
             return [line["seconds"] for line in log.lines if line["event"] == "engine_rate_limited"]
 
     assert virtually(story()) == [5.0, 9.0]
@@ -89,7 +89,9 @@ def test_rate_limits_are_logged_once_in_a_while() -> None:
 def test_another_advertisement_is_logged_by_its_difference() -> None:
     """What an engine can do since its last handshake, and what not."""
     with own_log() as log:
-        Watched().witness.advertised(advertised({"retrieve": {"maxK": 9}}), advertised({"retrieve": {"maxK": 8}}))
+        Watched().instrumentation.advertised(
+            advertised({"retrieve": {"maxK": 9}}), advertised({"retrieve": {"maxK": 8}})
+        )
         (line,) = log.lines
     assert plain(line) == {"event": "advertisement_changed", "changed": ["retrieve.maxK: 9 -> 8"]}
 

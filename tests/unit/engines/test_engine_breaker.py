@@ -50,7 +50,7 @@ def test_five_failures_in_a_row_open_it() -> None:
         assert subject.engine.retry_in() == 1.0
         assert not subject.engine.up
         assert transport.renewed == 1
-        assert subject.witness.count("breaker open for 1 s: http_status") == 1
+        assert subject.instrumentation.count("breaker open for 1 s: http_status") == 1
 
     virtually(story())
 
@@ -135,7 +135,7 @@ def test_recovered_engine_is_used_again() -> None:
         assert transport.asked("retrieve") == 6
         assert subject.engine.up
         await subject.ask()
-        assert subject.witness.lines[-4:] == ["breaker half_open", "first", "breaker closed", "first"]
+        assert subject.instrumentation.lines[-4:] == ["breaker half_open", "first", "breaker closed", "first"]
 
     virtually(story())
 
@@ -183,7 +183,7 @@ def test_calls_that_wait_at_the_gate_are_told_too() -> None:
         assert {fault.kind for fault in await asyncio.gather(*calls)} == {"timeout"}
         fault = await waiting
         assert (fault.kind, fault.attempts) == ("breaker_open", 0)
-        assert subject.witness.waits == [pytest.approx(0.5)]
+        assert subject.instrumentation.waits == [pytest.approx(0.5)]
         assert subject.engine.gate.in_flight == 0
 
     virtually(story())
@@ -235,7 +235,7 @@ def test_an_operator_can_reset_it() -> None:
         subject = await opened(FakeTransport(retrieve=[*[SICK] * 5, GOOD]))
         subject.engine.reset()
         assert (await subject.ask()).result == GOOD
-        assert subject.witness.count("breaker closed") == 1
+        assert subject.instrumentation.count("breaker closed") == 1
 
     virtually(story())
 
@@ -370,9 +370,9 @@ def test_control_call_that_is_called_off_is_made_anew() -> None:
         await subject.shake()
         for _ in range(4):
             await subject.fault()
-        assert subject.engine.guards.ledger.suspicion.pending
+        assert subject.engine.policies.tracker.suspicion.pending
         await subject.engine.replicas[0].close()
-        assert not subject.engine.guards.ledger.suspicion.pending
+        assert not subject.engine.policies.tracker.suspicion.pending
         assert subject.engine.state().breaker == "closed"
         await subject.fault()
         await turns(5)

@@ -98,7 +98,7 @@ def test_a_sick_replica_is_left_out() -> None:
         for _ in range(100):
             await subject.ask()
         assert sick.asked("retrieve") == 3
-        assert subject.witness.count("replica 0 connect") == 1
+        assert subject.instrumentation.count("replica 0 connect") == 1
         assert [replica.up for replica in subject.engine.state().replicas] == [False, True]
         assert subject.engine.state().breaker == "closed"
         assert subject.engine.up
@@ -107,7 +107,7 @@ def test_a_sick_replica_is_left_out() -> None:
         for _ in range(20):
             await subject.ask()
             await asyncio.sleep(1.0)
-        assert subject.witness.count("replica 0 back") == 1
+        assert subject.instrumentation.count("replica 0 back") == 1
         assert sick.asked("retrieve") > 3
 
     virtually(story())
@@ -221,7 +221,7 @@ def test_a_check_is_content_with_one_that_is_well() -> None:
             await subject.check()
             await turns()
             assert subject.engine.up
-        assert subject.witness.count("replica 0 connect") == 1
+        assert subject.instrumentation.count("replica 0 connect") == 1
         well.script("ping", ConnectFailed("refused"))
         with pytest.raises(ConnectFailed):
             await subject.check()
@@ -291,7 +291,7 @@ def test_slow_calls_are_hedged() -> None:
         hedged = [reply for reply in replies if reply.hedged]
         assert hedged
         assert all((reply.replica, reply.attempts) == ("1", 2) for reply in hedged)
-        assert subject.witness.count("hedge") == len(hedged)
+        assert subject.instrumentation.count("hedge") == len(hedged)
         assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
         assert [replica.in_flight for replica in subject.engine.state().replicas] == [0, 0]
 
@@ -310,7 +310,7 @@ def test_hedges_are_few() -> None:
             transport.script("retrieve", after(0.5))
         for _ in range(8):
             await asyncio.gather(*(subject.ask() for _ in range(10)))
-        assert 0 < subject.witness.count("hedge") <= 1 + 100 * 0.05
+        assert 0 < subject.instrumentation.count("hedge") <= 1 + 100 * 0.05
 
     virtually(story())
 
@@ -322,10 +322,10 @@ def test_what_changes_something_is_not_hedged() -> None:
         subject = await shaken(*wires(after(0.01), after(0.01)), hedge=True, settings={"hedge_budget": 1.0})
         for _ in range(20):
             await subject.ask()
-        for replica in subject.engine.guards.ledger.replicas.all:
+        for replica in subject.engine.policies.tracker.replicas.all:
             replica.transport.script("retrieve", after(1.0))  # type: ignore[attr-defined]
         assert not (await subject.ask(idempotent=False)).hedged
-        assert subject.witness.count("hedge") == 0
+        assert subject.instrumentation.count("hedge") == 0
 
     virtually(story())
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.transport import Reply, ConnectionLost
+from app.engines.transport import ConnectionLost, Reply
 from app.protocol.errors import (
     BadStatus,
     ConnectFailed,
@@ -51,7 +51,7 @@ def test_what_may_pass_is_asked_again(fault: LegError) -> None:
         began = jumping_loop().time()
         assert (await subject.ask()).attempts == 2
         assert 0.025 <= jumping_loop().time() - began <= 0.05
-        assert subject.witness.lines == ["first", "retry"]
+        assert subject.instrumentation.lines == ["first", "retry"]
         assert subject.engine.up
 
     virtually(story())
@@ -110,7 +110,7 @@ def test_reconnects_count_as_attempts() -> None:
         twice.attempts = 2
         subject = await shaken(twice)
         assert (await subject.fault()).attempts == 2
-        assert subject.witness.lines == ["first", "again"]
+        assert subject.instrumentation.lines == ["first", "again"]
         subject.transport.script("retrieve", Reply(GOOD, attempts=2))
         assert (await subject.ask()).attempts == 2
 
@@ -126,7 +126,7 @@ def test_handshakes_do_not() -> None:
         reply = await subject.ask()
         assert (reply.attempts, reply.result) == (3, GOOD)
         assert subject.transport.asked("initialize") == 2
-        assert subject.witness.lines == ["first", "again", "retry"]
+        assert subject.instrumentation.lines == ["first", "again", "retry"]
 
     virtually(story())
 
@@ -139,7 +139,7 @@ def test_no_attempt_without_time_for_it() -> None:
         fault = await subject.fault(0.3)
         assert fault.message == "HTTP 503 (attempt 1 of 4: no time is left for another attempt)"
         assert fault.attempts == 1
-        assert subject.witness.lines == ["first", "no retry: time"]
+        assert subject.instrumentation.lines == ["first", "no retry: time"]
 
     virtually(story())
 
@@ -169,7 +169,7 @@ def test_an_outage_does_not_double_the_load() -> None:
         faults = [await subject.fault() for _ in range(1000)]
         assert 1200 <= subject.transport.asked("retrieve") <= 1210
         assert faults[-1].message.endswith("(attempt 1 of 2: the retry budget is used up)") or faults[-1].attempts == 2
-        assert subject.witness.count("no retry: budget") == 2000 - subject.transport.asked("retrieve")
+        assert subject.instrumentation.count("no retry: budget") == 2000 - subject.transport.asked("retrieve")
 
     virtually(story())
 
@@ -182,12 +182,14 @@ def test_the_budget_is_a_setting(share: float) -> None:
         subject = await shaken(SICK, settings={"retry_budget": share})
         for _ in range(50):
             await subject.fault()
-        assert subject.witness.count("retry") == 50 * share
+        assert subject.instrumentation.count("retry") == 50 * share
 
     virtually(story())
 
 
-@pytest.mark.parametrize("fault", [SICK, ConnectionLost("closed"), Refused("-32010", code=-32010)], ids=lambda f: f.message)
+@pytest.mark.parametrize(
+    "fault", [SICK, ConnectionLost("closed"), Refused("-32010", code=-32010)], ids=lambda f: f.message
+)
 def test_what_changes_something_is_sent_once(fault: LegError) -> None:
     """A call that is not idempotent is never sent twice; unsent, it may be tried again (B56)."""
 
@@ -233,7 +235,7 @@ def test_a_long_wish_to_wait_leaves_the_engine_alone() -> None:
         await asyncio.sleep(3.0)
         assert (await subject.ask()).result == GOOD
         subject.begin().drop()
-        assert subject.witness.count("held 5 s") == 1
+        assert subject.instrumentation.count("held 5 s") == 1
 
     virtually(story())
 
@@ -296,7 +298,7 @@ def test_a_begun_attempt_is_the_first_of_its_call(fault: LegError, lines: list[s
     async def story() -> None:
         subject = await shaken(fault, GOOD, transport=QuickTransport)
         assert (await resumed(subject)).attempts == 2
-        assert subject.witness.lines == lines
+        assert subject.instrumentation.lines == lines
         assert subject.engine.gate.in_flight == 0
 
     virtually(story())

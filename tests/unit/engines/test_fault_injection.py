@@ -33,10 +33,10 @@ def test_a_delayed_engine_answers_later() -> None:
     """Its answers are the same, so much later; nothing is begun at once meanwhile."""
 
     async def story() -> None:
-        subject, drill = await drilled("delay", 0.5)
+        subject, fault_injection = await drilled("delay", 0.5)
         assert subject.engine.begin("retrieve", {}) is None
         assert await asked(subject) == (GOOD, 0.5)
-        drill.end()
+        fault_injection.end()
         assert await asked(subject) == (GOOD, 0.0)
         begun = subject.engine.begin("retrieve", {})
         assert begun is not None
@@ -73,10 +73,10 @@ def test_it_ends_by_itself() -> None:
     """After its time the engine is as it was before, without anybody's doing."""
 
     async def story() -> None:
-        subject, drill = await drilled("error", seconds=5)
-        assert drill.on
+        subject, fault_injection = await drilled("error", seconds=5)
+        assert fault_injection.on
         await asyncio.sleep(5.01)
-        assert not drill.on
+        assert not fault_injection.on
         assert await asked(subject) == (GOOD, 0.0)
 
     virtually(story())
@@ -99,11 +99,11 @@ def test_an_incident_can_be_read() -> None:
     """What a person sees of a drill: which, of whom, and whether it is on."""
 
     async def story() -> None:
-        subject, drill = await drilled("hang")
-        assert repr(drill) == f"<Drill hang of {subject.engine.id}, on>"
-        (replica,) = subject.engine.guards.ledger.replicas.all
+        subject, fault_injection = await drilled("hang")
+        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, on>"
+        (replica,) = subject.engine.policies.tracker.replicas.all
         assert repr(replica.transport).startswith("<Drilled hang ")
-        drill.end()
-        assert repr(drill) == f"<Drill hang of {subject.engine.id}, over>"
+        fault_injection.end()
+        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, over>"
 
     virtually(story())

@@ -34,11 +34,11 @@ def test_a_changed_advertisement_is_told_once_with_what_it_was() -> None:
     async def story() -> None:
         subject = LoneEngine(FakeTransport(initialize=[described(), described({"graph": {}})]))
         await subject.shake()
-        assert (len(subject.changes), subject.witness.lines) == (1, [])
+        assert (len(subject.changes), subject.instrumentation.lines) == (1, [])
         await subject.shake()
         await subject.shake()
         assert len(subject.changes) == 2
-        assert subject.witness.lines == ["advertises ['graph'] instead of ['retrieve']"]
+        assert subject.instrumentation.lines == ["advertises ['graph'] instead of ['retrieve']"]
 
     virtually(story())
 

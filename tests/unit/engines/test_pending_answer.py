@@ -10,41 +10,41 @@ from app.protocol.errors import ConnectFailed
 
 def test_who_listens_is_told_at_once() -> None:
     """In the moment the answer is there, without a loop, and never again."""
-    waiter, heard = PendingAnswer(), []
-    waiter.add_done_callback(heard.append)
-    waiter.set_result(b"body")
-    assert heard == [waiter]
-    assert (waiter.done(), waiter.cancelled(), waiter.exception()) == (True, False, None)
-    assert waiter.result() == b"body"
+    pending, heard = PendingAnswer(), []
+    pending.add_done_callback(heard.append)
+    pending.set_result(b"body")
+    assert heard == [pending]
+    assert (pending.done(), pending.cancelled(), pending.exception()) == (True, False, None)
+    assert pending.result() == b"body"
 
 
 async def test_who_comes_late_is_told_soon() -> None:
     """Never while it is still adding itself."""
-    waiter, heard = PendingAnswer(), []
-    waiter.set_result(b"")
-    waiter.add_done_callback(heard.append)
+    pending, heard = PendingAnswer(), []
+    pending.set_result(b"")
+    pending.add_done_callback(heard.append)
     assert heard == []
     await asyncio.sleep(0)
-    assert heard == [waiter]
+    assert heard == [pending]
 
 
 def test_a_fault_is_raised() -> None:
     """There is no answer, and why."""
-    waiter, fault = PendingAnswer(), ConnectFailed("gone")
-    waiter.set_exception(fault)
-    assert waiter.exception() is fault
+    pending, fault = PendingAnswer(), ConnectFailed("gone")
+    pending.set_exception(fault)
+    assert pending.exception() is fault
     with pytest.raises(ConnectFailed, match="gone"):
-        waiter.result()
+        pending.result()
 
 
 def test_nobody_is_told_of_what_nobody_wants() -> None:
     """After a cancellation it is done, tells nobody, and has no answer; what has ended stays as it ended."""
-    waiter, heard = PendingAnswer(), []
-    waiter.add_done_callback(heard.append)
-    waiter.cancel()
-    assert (waiter.done(), waiter.cancelled(), waiter.exception(), heard) == (True, True, None, [])
+    pending, heard = PendingAnswer(), []
+    pending.add_done_callback(heard.append)
+    pending.cancel()
+    assert (pending.done(), pending.cancelled(), pending.exception(), heard) == (True, True, None, [])
     with pytest.raises(asyncio.CancelledError):
-        waiter.result()
+        pending.result()
     ended = PendingAnswer()
     ended.set_result(b"body")
     ended.cancel()
@@ -53,10 +53,10 @@ def test_nobody_is_told_of_what_nobody_wants() -> None:
 
 async def test_a_task_can_wait_for_it() -> None:
     """Before it ends and after, for an answer and for a fault."""
-    waiter = PendingAnswer()
-    asyncio.get_running_loop().call_soon(waiter.set_result, b"body")
-    assert await waiter == b"body"
-    assert await waiter == b"body"
+    pending = PendingAnswer()
+    asyncio.get_running_loop().call_soon(pending.set_result, b"body")
+    assert await pending == b"body"
+    assert await pending == b"body"
     failed = PendingAnswer()
     asyncio.get_running_loop().call_soon(failed.set_exception, ConnectFailed("gone"))
     with pytest.raises(ConnectFailed):
@@ -65,25 +65,25 @@ async def test_a_task_can_wait_for_it() -> None:
 
 async def test_a_task_that_gives_up() -> None:
     """Its waiter may end after it without anybody being hurt."""
-    waiter = PendingAnswer()
+    pending = PendingAnswer()
 
     async def wait() -> None:
-        await waiter
+        await pending
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    waiter.set_result(b"body")
+    pending.set_result(b"body")
 
 
-def test_a_waiter_can_be_looked_at() -> None:
+def test_a_pending_can_be_looked_at() -> None:
     """In an incident: how it stands."""
-    waiter = PendingAnswer()
-    assert repr(waiter) == "<Waiter pending>"
-    waiter.set_result(b"")
-    assert repr(waiter) == "<Waiter done>"
+    pending = PendingAnswer()
+    assert repr(pending) == "<Waiter pending>"
+    pending.set_result(b"")
+    assert repr(pending) == "<Waiter done>"
     cancelled, failed = PendingAnswer(), PendingAnswer()
     cancelled.cancel()
     failed.set_exception(ConnectFailed("gone"))

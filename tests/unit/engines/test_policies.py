@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.engines.policies import CallPolicies, guards_of
-from app.engines.transport import Reply, ConnectionLost
 from app.engines.call_instrumentation import NoInstrumentation
+from app.engines.policies import CallPolicies, policies_of
+from app.engines.transport import ConnectionLost, Reply
 from app.protocol.errors import BadStatus, ConnectFailed, LegError, LegRateLimited, ProtocolViolation, Refused
 from app.settings.schema import EnginesSettings
 from tests.support.fake_engine import QuickTransport, entry_of, never
@@ -19,12 +19,12 @@ from tests.support.virtual_time import turns, virtually
 SICK = BadStatus("HTTP 503", status=503)
 
 
-def guards(settings: dict[str, Any], **wishes: Any) -> CallPolicies:
+def policies(settings: dict[str, Any], **wishes: Any) -> CallPolicies:
     """Guards of an engine with two replicas."""
     entry = entry_of("docs", replicas=["http://other.invalid/rcp"], **wishes)
     made = EnginesSettings.model_validate(settings)
     transports = [QuickTransport(), QuickTransport()]
-    return guards_of(entry, made, transports, NoInstrumentation(), lambda fault: None, lambda said: None, lambda: 0.5)
+    return policies_of(entry, made, transports, NoInstrumentation(), lambda fault: None, lambda said: None, lambda: 0.5)
 
 
 def test_settings_of_the_breaker() -> None:
@@ -36,7 +36,7 @@ def test_settings_of_the_breaker() -> None:
         "breaker_open_ms": 300,
         "breaker_longest_open_ms": 400,
     }
-    breaker = guards(settings).ledger.breaker
+    breaker = policies(settings).tracker.breaker
     for _ in range(2):
         breaker.failed(breaker.generation, 1.0)
     assert breaker.retry_in(1.0) == pytest.approx(0.3)
@@ -45,25 +45,25 @@ def test_settings_of_the_breaker() -> None:
     breaker.failed(probe, 2.0)
     assert breaker.retry_in(2.0) == pytest.approx(0.4)
     assert repr(breaker).endswith("2 failures in the last 4, 2 in a row, cool-down 0.4 s>")
-    by_share = guards({**settings, "breaker_failures": 9}).ledger.breaker
+    by_share = policies({**settings, "breaker_failures": 9}).tracker.breaker
     opened = [by_share.succeeded(0), *(by_share.failed(0, 1.0) for _ in range(3))]
     assert opened == [False, False, False, True]
-    own = guards(settings, breaker={"failures": 1, "window": 7, "openMs": 70, "longestOpenMs": 80, "share": 1.0})
-    assert own.ledger.breaker.failed(0, 1.0)
-    assert own.ledger.breaker.retry_in(1.0) == pytest.approx(0.07)
+    own = policies(settings, breaker={"failures": 1, "window": 7, "openMs": 70, "longestOpenMs": 80, "share": 1.0})
+    assert own.tracker.breaker.failed(0, 1.0)
+    assert own.tracker.breaker.retry_in(1.0) == pytest.approx(0.07)
 
 
 def test_settings_of_attempts() -> None:
     """The first pause, the budget, and the budget of hedges."""
-    made = guards({"retry_backoff_ms": 400, "retry_budget": 0.5, "hedge_budget": 0.25}, hedge=True)
+    made = policies({"retry_backoff_ms": 400, "retry_budget": 0.5, "hedge_budget": 0.25}, hedge=True)
     assert made.pace.pause(0) == pytest.approx(0.3)
-    assert (made.allowance.share, made.hedge and made.hedge.allowance.share) == (0.5, 0.25)
-    assert guards({}).hedge is None
+    assert (made.budget.share, made.hedge and made.hedge.budget.share) == (0.5, 0.25)
+    assert policies({}).hedge is None
 
 
 def test_settings_of_replicas() -> None:
     """When one is left out, for how long, and how long it takes to be all there again."""
-    replicas = guards({"eject_failures": 2, "eject_ms": 700, "slow_start_seconds": 3.0}).ledger.replicas
+    replicas = policies({"eject_failures": 2, "eject_ms": 700, "slow_start_seconds": 3.0}).tracker.replicas
     first = replicas.all[0]
     replicas.failed(first, SICK, 100.0)
     assert first.ejected_until is None
@@ -80,7 +80,7 @@ def test_settings_of_replicas() -> None:
 @pytest.mark.parametrize(("wishes", "queue"), [({}, 24), ({"maxWaiting": 0}, 0), ({"maxWaiting": 5}, 5)])
 def test_settings_of_the_gate(wishes: dict[str, Any], queue: int) -> None:
     """Eight wait for each place, unless the entry says otherwise."""
-    made = guards({}, maxConcurrency=3, **wishes)
+    made = policies({}, maxConcurrency=3, **wishes)
     assert (made.gate.limit, made.gate.queue) == (3, queue)
 
 
@@ -125,7 +125,7 @@ def test_whatever_happens_no_place_is_lost(seed: int) -> None:
             after = None
             if asked is not None:
                 try:
-                    done, _ = await asyncio.wait([asked.waiter], timeout=chance.choice([0.05, 2.0]))
+                    done, _ = await asyncio.wait([asked.pending], timeout=chance.choice([0.05, 2.0]))
                 except asyncio.CancelledError:
                     asked.drop()
                     raise
@@ -149,7 +149,7 @@ def test_whatever_happens_no_place_is_lost(seed: int) -> None:
         await turns()
         state = subject.engine.state()
         assert (state.in_flight, state.waiting) == (0, 0)
-        assert [replica.in_flight for replica in subject.engine.guards.ledger.replicas.all] == [0] * len(transports)
+        assert [replica.in_flight for replica in subject.engine.policies.tracker.replicas.all] == [0] * len(transports)
         assert [transport.under_way for transport in transports] == [0] * len(transports)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         for transport in transports:

@@ -241,7 +241,7 @@ async def test_too_much_for_an_engine_that_does_not_read_is_refused() -> None:
 
 
 @on_both_loops
-async def test_a_flood_on_stderr_blocks_nobody() -> None:
+async def test_a_output_limit_on_stderr_blocks_nobody() -> None:
     """256 KB on stderr without a newline before the answer: answered, the last 8 KB kept, the log limited."""
     log: list[str] = []
     async with opened(log=log.append) as transport:

@@ -17,7 +17,7 @@ FLOODS = [("1", "noise\n"), ("1", "\n"), ("1", "{}\n"), ("1", "x"), ("2", "moan\
 
 
 @pytest.mark.parametrize(("fd", "text"), FLOODS)
-async def test_a_flood_is_read_slowly(fd: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_output_limit_is_read_slowly(fd: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines, blank lines, objects, one line without end, stderr: after a burst it is a piece for each pause."""
     monkeypatch.setattr(output_limit, "PAUSE_SECONDS", 0.4)
     async with opened(peer("flood", fd, text), limit=65_536, grace=0.1) as transport:
@@ -37,7 +37,7 @@ async def test_an_engine_that_writes_much_to_stderr_still_answers() -> None:
         assert (await ask(transport, echo=7))["echo"] == 7
 
 
-async def test_a_flood_without_an_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_output_limit_without_an_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the bound the process is killed, its calls are told why, and it is started again by the next."""
     monkeypatch.setattr(output_limit, "MOST_BYTES", 300_000)
     log: list[str] = []

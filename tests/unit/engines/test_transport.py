@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engines.transport import leg_error_of, read_reply, result_of
+from app.engines.transport import call_error_of, read_reply, result_of
 from app.protocol.errors import LegError, LegRateLimited, ProtocolViolation, Refused
 
 
@@ -110,7 +110,7 @@ def test_error_for_another_id_is_none() -> None:
 )
 def test_code_decides_the_class(code: int, kind: str) -> None:
     """Each code belongs to one class, and both code and message are kept for the note."""
-    fault = leg_error_of({"code": code, "message": "because"})
+    fault = call_error_of({"code": code, "message": "because"})
     assert (fault.kind, fault.code, fault.message) == (kind, code, f"{code} because")
 
 
@@ -120,7 +120,7 @@ def test_code_decides_the_class(code: int, kind: str) -> None:
 )
 def test_wait_is_kept_if_it_is_one(sent: Any, kept: int | None) -> None:
     """`retryAfterMs` is kept if it is a non-negative integer (RCP §12), which 700.0 is (§4.6)."""
-    fault = leg_error_of({"code": -32011, "message": "later", "data": {"retryAfterMs": sent}})
+    fault = call_error_of({"code": -32011, "message": "later", "data": {"retryAfterMs": sent}})
     assert isinstance(fault, LegRateLimited)
     assert fault.retry_after_ms == kept
 
@@ -138,13 +138,13 @@ def test_wait_is_kept_if_it_is_one(sent: Any, kept: int | None) -> None:
 )
 def test_what_a_refusal_names_is_kept(data: Any, kept: Any) -> None:
     """The field or option that an engine names, made fit for a note; nothing else of its data."""
-    assert leg_error_of({"code": -32602, "message": "no", "data": data}).culprit == kept
+    assert call_error_of({"code": -32602, "message": "no", "data": data}).culprit == kept
 
 
 def test_message_is_made_fit_for_a_note() -> None:
     """A foreign message is cleaned and cut, and one that is no string is left out."""
-    assert leg_error_of({"code": -32602, "message": {"a": 1}}).message == "-32602"
-    message = leg_error_of({"code": -32602, "message": "line\nline\x1b[31m" + "x" * 1000}).message
+    assert call_error_of({"code": -32602, "message": {"a": 1}}).message == "-32602"
+    message = call_error_of({"code": -32602, "message": "line\nline\x1b[31m" + "x" * 1000}).message
     assert message.isprintable()
     assert len(message) <= 300
 
@@ -160,7 +160,7 @@ Junk = st.recursive(
 
 
 @given(Junk)
-def test_whatever_comes_is_a_result_or_a_leg_error(message: Any) -> None:
+def test_whatever_comes_is_a_result_or_a_engine_call_error(message: Any) -> None:
     """No answer, however odd, raises anything but a LegError or yields anything but an object."""
     try:
         assert type(result_of(message, 7)) is dict

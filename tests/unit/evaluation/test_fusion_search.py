@@ -12,7 +12,9 @@ START = FusionParameters({"a": 1.0, "b": 1.0}, 60, 0.8)
 LISTS = {"a": hits("x", "y", confidence=(0.9, 0.1)), "b": hits("z", "y", confidence=(0.2, 0.8))}
 
 
-def counting(gauge: Callable[[FusionParameters], float]) -> tuple[Callable[[FusionParameters], float], list[FusionParameters]]:
+def counting(
+    gauge: Callable[[FusionParameters], float],
+) -> tuple[Callable[[FusionParameters], float], list[FusionParameters]]:
     """The gauge, and the blends that it has been asked for."""
     asked: list[FusionParameters] = []
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.evaluation import measures
 from app.cli.failures import Failure
+from app.evaluation import measures
 from app.evaluation.measures import MRR, NDCG, RECALL, Evaluator, holm, mean, p_value, paired
 
 pytest.importorskip("ir_measures", reason="its binary part is not built for this kind of machine")

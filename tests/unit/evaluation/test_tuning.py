@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.evaluation import tuning
 from app.cli.tuning_report import conclusion, report_of
+from app.evaluation import tuning
 from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
 from app.evaluation.tuning import Tuning, split, tune_pool
 from tests.support.judged_gateway import hits

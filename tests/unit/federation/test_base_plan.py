@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.federation.base_plan import MAX_OUTLINES
 from app.federation.calls import RetrieveCall
 from app.federation.membership import Members
-from app.federation.base_plan import MAX_OUTLINES
 from app.federation.planner import Plan, plan_retrieve
 from app.federation.tenants import Tenant
 from app.protocol.errors import BackendUnavailable
@@ -39,7 +39,7 @@ def planned(members: Members, call: RetrieveCall, wishes: RetrieveSettings = WIS
     st.sampled_from([None, 1, 5]),
     st.sampled_from([None, Tenant("t"), Tenant("t", weights={"e0": 3.0})]),
 )
-def test_an_outline_makes_no_difference(k: int, seconds: float, depth: int | None, tenant: Tenant | None) -> None:
+def test_an_base_plan_makes_no_difference(k: int, seconds: float, depth: int | None, tenant: Tenant | None) -> None:
     """Whatever is asked, by whom and in which time, after others or as the first."""
     asked = engines()
     members = members_of(*asked, disabled=["off"])
@@ -55,7 +55,7 @@ def test_engines_alike_are_sent_the_very_same() -> None:
     """What engines with the same bounds and times are asked is one object, written once."""
     members = members_of(*engines(of=9))
     for _ in range(2):
-        params = {id(leg.params) for leg in planned(members, call_of("q")).legs}
+        params = {id(engine_call.params) for engine_call in planned(members, call_of("q")).engine_calls}
         assert len(params) == 2
 
 
@@ -94,8 +94,8 @@ def test_a_path_is_looked_at_each_time() -> None:
     members = members_of(*engines(), FakeEngine("above", gateway_id="above"))
     planned(members, call_of("q"))
     plan = planned(members, call_of("q", meta={"federation": {"path": ["above"]}}))
-    assert "above" not in [leg.engine.id for leg in plan.legs]
-    assert "above" in [leg.engine.id for leg in planned(members, call_of("q")).legs]
+    assert "above" not in [engine_call.engine.id for engine_call in plan.engine_calls]
+    assert "above" in [engine_call.engine.id for engine_call in planned(members, call_of("q")).engine_calls]
 
 
 def test_outlines_are_bounded() -> None:
@@ -106,10 +106,10 @@ def test_outlines_are_bounded() -> None:
     assert 0 < len(members.outlines) <= MAX_OUTLINES
 
 
-def test_an_outline_can_be_looked_at() -> None:
+def test_an_base_plan_can_be_looked_at() -> None:
     """In an incident: what it is of."""
     members = members_of(*engines())
     planned(members, call_of("q", k=3))
-    (outline,) = members.outlines.values()
-    assert repr(outline) == "<Outline of k 3, 3 engines in 2 lots>"
-    assert repr(outline.drafts[2]) == f"<Draft of e2: {WISHES.window_min} hits, weight 2.5>"
+    (base_plan,) = members.outlines.values()
+    assert repr(base_plan) == "<Outline of k 3, 3 engines in 2 lots>"
+    assert repr(base_plan.drafts[2]) == f"<Draft of e2: {WISHES.window_min} hits, weight 2.5>"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, told_of
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.broadcast import BroadcastContext, BroadcastResult, BroadcastRequest, gather, told_of
 from app.federation.outcome import Outcome, skipped, told
 from app.protocol.errors import (
     BackendUnavailable,
@@ -18,7 +18,7 @@ from app.protocol.errors import (
     Refused,
 )
 from app.protocol.retrieve_params import read_gateway
-from tests.support.errands import errand_of
+from tests.support.errands import context_of
 from tests.support.fake_engine import FakeEngine, Json
 
 GRAPH: Json = {"graph": {}}
@@ -28,17 +28,19 @@ def graph(name: str, answer: Any = None, **wishes: Any) -> FakeEngine:
     return FakeEngine(name, {"x": name} if answer is None else answer, capabilities=GRAPH, **wishes)
 
 
-def letter(engine: Engine) -> BroadcastRequest | Outcome:
+def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
     """To all but `c`."""
     return skipped("c", "seeds", "none of its own") if engine.id == "c" else BroadcastRequest({"op": "x"}, 7)
 
 
-async def gathered(*engines: FakeEngine, names: list[str] | None = None, **more: Any) -> tuple[BroadcastContext, BroadcastResult]:
+async def gathered(
+    *engines: FakeEngine, names: list[str] | None = None, **more: Any
+) -> tuple[BroadcastContext, BroadcastResult]:
     call = {key: more.pop(key) for key in ("meta", "seconds") if key in more}
-    errand = errand_of("graph", {}, *engines, **call)
+    context = context_of("graph", {}, *engines, **call)
     options = read_gateway(None if names is None else {"engines": names})
-    candidates = candidates_for(errand.call, errand.members, "graph", options)
-    return errand, await gather(errand, candidates, letter, told, **more)
+    candidates = candidates_for(context.call, context.members, "graph", options)
+    return context, await gather(context, candidates, engine_request, told, **more)
 
 
 async def error_of(*engines: FakeEngine, **more: Any) -> RcpError:
@@ -47,17 +49,17 @@ async def error_of(*engines: FakeEngine, **more: Any) -> RcpError:
     return error.value
 
 
-async def test_all_candidates_with_a_letter_are_asked() -> None:
+async def test_all_candidates_with_a_engine_request_are_asked() -> None:
     """With the method of the call, each with its own `_meta`; the others are skipped with their reason."""
     engines = [graph("a", weight=3.0), graph("b", BadStatus("503")), graph("c"), FakeEngine("d")]
-    errand, found = await gathered(*engines)
+    context, found = await gathered(*engines)
     assert [(outcome.engine, outcome.status) for outcome in found.outcomes] == [("a", "ok"), ("b", "failed")]
     assert {outcome.engine: outcome.kind for outcome in found.skipped} == {"c": "seeds", "d": "capability"}
     assert engines[0].methods == ["graph"]
     assert engines[0].asked[0].keys() == {"op", "_meta"}
-    assert (found.legs["a"].weight, found.legs["a"].asked) == (3.0, 7)
-    assert [voice.engine for voice in found.voices()] == ["a"]
-    result = told_of(errand, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
+    assert (found.engine_calls["a"].weight, found.engine_calls["a"].asked) == (3.0, 7)
+    assert [response.engine for response in found.responses()] == ["a"]
+    result = told_of(context, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
     assert result["usage"]["notes"][0].startswith("b: http_status")
     assert result["usage"]["notes"][1] == "more"
     assert result["_meta"]["degraded"] == ["b"]
@@ -66,8 +68,8 @@ async def test_all_candidates_with_a_letter_are_asked() -> None:
 
 async def test_a_result_without_notes_has_no_usage() -> None:
     """`feedback` has none by itself."""
-    errand, found = await gathered(graph("a"))
-    assert "usage" not in told_of(errand, found, {"accepted": 1})
+    context, found = await gathered(graph("a"))
+    assert "usage" not in told_of(context, found, {"accepted": 1})
 
 
 async def test_what_is_not_idempotent_is_sent_so() -> None:
@@ -77,10 +79,10 @@ async def test_what_is_not_idempotent_is_sent_so() -> None:
     assert engine.idempotent == [False]
 
 
-async def test_nobody_with_a_letter() -> None:
+async def test_nobody_with_a_engine_request() -> None:
     """Nothing is gathered; what that means is the method's to say."""
     _, found = await gathered(graph("c"))
-    assert (found.legs, found.outcomes) == ({}, [])
+    assert (found.engine_calls, found.outcomes) == ({}, [])
 
 
 async def test_nobody_may_be_asked() -> None:

@@ -23,7 +23,7 @@ class Told:
 
 def test_an_engine_is_asked_within_its_span() -> None:
     """What is told holds while the engine is asked and not after; the rest is the engine's own."""
-    span = Tracing(TracerProvider(shutdown_on_exit=False)).leg("docs", "retrieve")
+    span = Tracing(TracerProvider(shutdown_on_exit=False)).engine_call("docs", "retrieve")
     engine: Any = Told()
     within = TracedEngine(engine, span)
     assert within.begin("retrieve", {}) is None
@@ -33,8 +33,8 @@ def test_an_engine_is_asked_within_its_span() -> None:
     assert repr(within) == f"<TracedEngine <Told> in {span!r}>"
 
 
-def test_without_tracing_legs_are_as_they_are() -> None:
+def test_without_tracing_engine_calls_are_as_they_are() -> None:
     """Nothing is wrapped, and nothing made."""
-    legs: list[Any] = []
+    engine_calls: list[Any] = []
     heard: Any = object()
-    assert traced(None, "retrieve", legs, heard) == (legs, heard)
+    assert traced(None, "retrieve", engine_calls, heard) == (engine_calls, heard)

@@ -14,8 +14,10 @@ def test_clues_with_other_seeds_are_other_clues() -> None:
 
 def test_seeds_that_name_nothing() -> None:
     """They are left out, and a `seedIds` that is no array with them."""
-    voice = EngineResponse("a", {"clues": [{"query": "q", "seedIds": [True, None, "x"]}, {"query": "r", "seedIds": "x"}]})
-    assert [clue.get("seedIds") for clue in join_clues([voice])] == [["x"], None]
+    response = EngineResponse(
+        "a", {"clues": [{"query": "q", "seedIds": [True, None, "x"]}, {"query": "r", "seedIds": "x"}]}
+    )
+    assert [clue.get("seedIds") for clue in join_clues([response])] == [["x"], None]
 
 
 def test_long_questions_are_compared_by_their_beginning() -> None:
@@ -28,5 +30,8 @@ def test_long_questions_are_compared_by_their_beginning() -> None:
 
 def test_followups_take_turns() -> None:
     """Everybody's first question comes before anybody's second."""
-    voices = [EngineResponse("b", {"followups": ["b1", "b2"]}), EngineResponse("a", {"followups": ["a1", "a2", "a3"]})]
-    assert join_followups(voices) == ["a1", "b1", "a2", "b2", "a3"]
+    responses = [
+        EngineResponse("b", {"followups": ["b1", "b2"]}),
+        EngineResponse("a", {"followups": ["a1", "a2", "a3"]}),
+    ]
+    assert join_followups(responses) == ["a1", "b1", "a2", "b2", "a3"]

@@ -13,13 +13,15 @@ def test_a_prefixed_id_that_meets_another() -> None:
 
 def test_two_engines_of_one_namespace() -> None:
     """Their shared ids are told apart by the engines, behind which the namespace stays."""
-    voices = [EngineResponse(name, {"communities": [{"id": 1}]}, namespace="n") for name in ("a", "b")]
-    assert [found["id"] for found in join_communities(voices)] == ["a:n:1", "b:n:1"]
+    responses = [EngineResponse(name, {"communities": [{"id": 1}]}, namespace="n") for name in ("a", "b")]
+    assert [found["id"] for found in join_communities(responses)] == ["a:n:1", "b:n:1"]
 
 
 def test_an_engine_that_repeats_an_id() -> None:
     """Its first counts."""
-    (found,) = join_communities([EngineResponse("a", {"communities": [{"id": 1, "score": 2}, {"id": "1", "score": 3}]})])
+    (found,) = join_communities(
+        [EngineResponse("a", {"communities": [{"id": 1, "score": 2}, {"id": "1", "score": 3}]})]
+    )
     assert found == {"id": 1, "score": 2, "meta": {"engine": "a", "engines": [{"id": "a"}]}}
 
 

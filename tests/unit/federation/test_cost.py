@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.federation.retrieve import retrieve
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS
+from app.federation.retrieve import retrieve
+from app.protocol.errors import CALL_KINDS
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, call_of, members_of
@@ -37,8 +37,8 @@ async def calls_of(engines: int, k: int) -> int:
     peers = [FakeEngine(f"e{number:03}", {"hits": ranked(number, 2 * k)}) for number in range(engines)]
     members = members_of(*peers)
     metrics = Metrics("test")
-    metrics.declare_engines(members.ids(), LEG_KINDS)
-    witness = RetrieveInstrumentation(metrics)
+    metrics.declare_engines(members.ids(), CALL_KINDS)
+    instrumentation = RetrieveInstrumentation(metrics)
     call = call_of(now=asyncio.get_running_loop().time(), k=k, x_gateway={"explain": True})
     calls = 0
 
@@ -49,7 +49,7 @@ async def calls_of(engines: int, k: int) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        result = await retrieve(call, members, GatewaySettings(), witness)
+        result = await retrieve(call, members, GatewaySettings(), instrumentation)
     finally:
         sys.setprofile(before)
     assert len(result["hits"]) == k  # type: ignore[arg-type]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.federation.direct import ask_alone
 from app.federation.calls import MethodCall
+from app.federation.direct import ask_alone
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, ConnectFailed, LegRateLimited, LegTimeout, Overloaded, RcpError, Refused
+from app.protocol.errors import CALL_KINDS, ConnectFailed, LegRateLimited, LegTimeout, Overloaded, RcpError, Refused
 from app.protocol.retrieve_params import read_meta
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
@@ -20,7 +20,7 @@ async def ask(
 ) -> Any:
     """The result of one call, or the error it raised."""
     metrics = Metrics("1")
-    metrics.declare_engines([engine.id], LEG_KINDS)
+    metrics.declare_engines([engine.id], CALL_KINDS)
     now = asyncio.get_running_loop().time()
     read: Any = read_meta(meta)
     passed_on = {key: value for key, value in (meta or {}).items() if key == "idempotencyKey"}

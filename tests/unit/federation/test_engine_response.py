@@ -7,16 +7,16 @@ from app.federation.engine_response import EngineResponse, by_turns, given, in_o
 
 def test_engines_speak_by_priority_then_by_id() -> None:
     """Neither the order of arrival nor of the registry shows."""
-    voices = [EngineResponse("b", {}), EngineResponse("c", {}, priority=1), EngineResponse("a", {})]
-    assert [voice.engine for voice in in_order(voices)] == ["c", "a", "b"]
+    responses = [EngineResponse("b", {}), EngineResponse("c", {}, priority=1), EngineResponse("a", {})]
+    assert [response.engine for response in in_order(responses)] == ["c", "a", "b"]
 
 
 def test_what_nobody_knows_is_the_first_engines() -> None:
     """Fields that are joined elsewhere are left out."""
-    voices = [EngineResponse("b", {"x": 1, "y": 2, "hits": []}), EngineResponse("a", {"x": 3})]
-    assert left_over(voices, ["hits"]) == {"x": 3, "y": 2}
-    assert given(voices, "y")
-    assert not given(voices, "z")
+    responses = [EngineResponse("b", {"x": 1, "y": 2, "hits": []}), EngineResponse("a", {"x": 3})]
+    assert left_over(responses, ["hits"]) == {"x": 3, "y": 2}
+    assert given(responses, "y")
+    assert not given(responses, "z")
 
 
 def test_turns() -> None:

@@ -14,7 +14,7 @@ from tests.support.fake_engine import FakeEngine, hits, never
 from tests.support.virtual_time import JumpingLoop, jumping_loop, turns, virtually
 
 
-def legs_of(*engines: FakeEngine) -> tuple[EngineCall, ...]:
+def engine_calls_of(*engines: FakeEngine) -> tuple[EngineCall, ...]:
     """One leg per engine."""
     return tuple(EngineCall(engine, {"query": "q", "k": 20}, 1.0, 2.0, 1002.0, 20) for engine in engines)
 
@@ -40,10 +40,10 @@ async def no_tasks_left() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_plan_without_legs_ends_at_once() -> None:
+async def test_plan_without_engine_calls_ends_at_once() -> None:
     """Nobody to ask, nothing to wait for."""
     heard: list[Outcome] = []
-    fan_out = FanOut(legs_of(), heard.append)
+    fan_out = FanOut(engine_calls_of(), heard.append)
     assert await fan_out.run() is None
     assert fan_out.outcomes == heard == []
 
@@ -56,7 +56,7 @@ def test_everybody_is_asked_at_once() -> None:
         heard: list[tuple[float, str]] = []
         engines = [FakeEngine(f"e{number}", after(number, {"hits": hits("a")})) for number in (3, 1, 2)]
         fan_out = FanOut(
-            legs_of(*engines), lambda outcome: heard.append((loop.time() - 1000, outcome.engine)), loop.time
+            engine_calls_of(*engines), lambda outcome: heard.append((loop.time() - 1000, outcome.engine)), loop.time
         )
         assert repr(fan_out) == "<FanOut 0 of 3 legs ended>"
         assert await fan_out.run() is None
@@ -72,7 +72,7 @@ async def test_failure_costs_that_engine_only() -> None:
     """A failed optional engine is an outcome like any other, with its class, code and attempts."""
     fault = Refused("-32602 no", code=-32602)
     fault.attempts = 2
-    fan_out = FanOut(legs_of(FakeEngine("a"), FakeEngine("b", fault), FakeEngine("c")), lambda outcome: None)
+    fan_out = FanOut(engine_calls_of(FakeEngine("a"), FakeEngine("b", fault), FakeEngine("c")), lambda outcome: None)
     assert await fan_out.run() is None
     assert statuses(fan_out.outcomes) == {"a": "ok", "b": "refused", "c": "ok"}
     lost = next(outcome for outcome in fan_out.outcomes if outcome.engine == "b")
@@ -81,7 +81,7 @@ async def test_failure_costs_that_engine_only() -> None:
 
 async def test_malformed_answer_fails_its_engine() -> None:
     """A `retrieve` result without hits is a failure of the class protocol (decision 7)."""
-    fan_out = FanOut(legs_of(FakeEngine("a", {"hits": None}), FakeEngine("b", {})), lambda outcome: None)
+    fan_out = FanOut(engine_calls_of(FakeEngine("a", {"hits": None}), FakeEngine("b", {})), lambda outcome: None)
     await fan_out.run()
     assert statuses(fan_out.outcomes) == {"a": ProtocolViolation.kind, "b": ProtocolViolation.kind}
 
@@ -95,7 +95,7 @@ def test_required_failure_ends_the_whole(position: int) -> None:
         heard: list[Outcome] = []
         engines = [FakeEngine("slow", never), FakeEngine("slower", never)]
         engines.insert(position, FakeEngine("must", after(0.5, BadStatus("503")), required=True))
-        lost = await FanOut(legs_of(*engines), heard.append).run()
+        lost = await FanOut(engine_calls_of(*engines), heard.append).run()
         assert lost is not None
         assert (lost.engine, lost.kind) == ("must", "http_status")
         assert loop.time() == 1000.5
@@ -108,7 +108,9 @@ def test_required_failure_ends_the_whole(position: int) -> None:
 
 async def test_required_failure_as_the_last_to_end() -> None:
     """A required engine that fails after all others have answered fails the whole just the same."""
-    fan_out = FanOut(legs_of(FakeEngine("a"), FakeEngine("b", ConnectFailed("no"), required=True)), lambda _: None)
+    fan_out = FanOut(
+        engine_calls_of(FakeEngine("a"), FakeEngine("b", ConnectFailed("no"), required=True)), lambda _: None
+    )
     lost = await fan_out.run()
     assert lost is not None
     assert lost.engine == "b"
@@ -117,7 +119,7 @@ async def test_required_failure_as_the_last_to_end() -> None:
 async def test_required_success_changes_nothing() -> None:
     """A required engine that answers is one of many; an optional one may fail beside it."""
     engines = (FakeEngine("a", required=True), FakeEngine("b", ConnectFailed("no")))
-    assert await FanOut(legs_of(*engines), lambda outcome: None).run() is None
+    assert await FanOut(engine_calls_of(*engines), lambda outcome: None).run() is None
 
 
 async def test_first_required_failure_is_told() -> None:
@@ -126,17 +128,17 @@ async def test_first_required_failure_is_told() -> None:
         FakeEngine("late", after(0.01, ConnectFailed("no")), required=True),
         FakeEngine("early", ConnectFailed("no"), required=True),
     )
-    lost = await FanOut(legs_of(*engines), lambda outcome: None).run()
+    lost = await FanOut(engine_calls_of(*engines), lambda outcome: None).run()
     assert lost is not None
     assert lost.engine == "early"
 
 
-async def test_cancelling_the_run_cancels_every_leg() -> None:
+async def test_cancelling_the_run_cancels_every_engine_call() -> None:
     """A caller that leaves takes all legs with it, and the run ends only when each is gone (B36)."""
     heard: list[Outcome] = []
     engines = [FakeEngine(f"e{number}", never) for number in range(8)]
     done = FakeEngine("done")
-    run = asyncio.create_task(FanOut(legs_of(*engines, done), heard.append).run())
+    run = asyncio.create_task(FanOut(engine_calls_of(*engines, done), heard.append).run())
     await turns()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -150,7 +152,7 @@ async def test_cancelling_the_run_cancels_every_leg() -> None:
 async def test_cancelling_at_any_moment(begun: int) -> None:
     """However far a run has got when it is cancelled, every call that began has ended, and nothing is left."""
     engines = [FakeEngine(f"e{number}", never) for number in range(3)]
-    run = asyncio.create_task(FanOut(legs_of(*engines), lambda outcome: None).run())
+    run = asyncio.create_task(FanOut(engine_calls_of(*engines), lambda outcome: None).run())
     for _ in range(begun):
         await asyncio.sleep(0)
     run.cancel()
@@ -159,7 +161,7 @@ async def test_cancelling_at_any_moment(begun: int) -> None:
     await no_tasks_left()
 
 
-async def test_leg_that_takes_its_time_to_go_is_waited_for() -> None:
+async def test_engine_call_that_takes_its_time_to_go_is_waited_for() -> None:
     """A cancelled run waits for a leg that has something to put away first."""
     put_away = asyncio.Event()
 
@@ -170,7 +172,7 @@ async def test_leg_that_takes_its_time_to_go_is_waited_for() -> None:
             await turns(10)
             put_away.set()
 
-    run = asyncio.create_task(FanOut(legs_of(FakeEngine("a", tidy)), lambda outcome: None).run())
+    run = asyncio.create_task(FanOut(engine_calls_of(FakeEngine("a", tidy)), lambda outcome: None).run())
     await turns()
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
@@ -181,7 +183,9 @@ def test_fault_of_ours_costs_one_engine() -> None:
     """An exception that is no LegError costs that leg, is told to the loop, and hurts nobody else (B36)."""
 
     async def story() -> JumpingLoop:
-        fan_out = FanOut(legs_of(FakeEngine("a", ZeroDivisionError("secret")), FakeEngine("b")), lambda outcome: None)
+        fan_out = FanOut(
+            engine_calls_of(FakeEngine("a", ZeroDivisionError("secret")), FakeEngine("b")), lambda outcome: None
+        )
         assert await fan_out.run() is None
         assert statuses(fan_out.outcomes) == {"a": "internal", "b": "ok"}
         lost = next(outcome for outcome in fan_out.outcomes if outcome.engine == "a")
@@ -198,7 +202,9 @@ def test_stray_cancellation_does_not_hang_the_whole() -> None:
     """A CancelledError that nobody aimed at the leg is a fault of ours: the leg fails and the whole goes on."""
 
     async def story() -> JumpingLoop:
-        fan_out = FanOut(legs_of(FakeEngine("a", asyncio.CancelledError()), FakeEngine("b")), lambda outcome: None)
+        fan_out = FanOut(
+            engine_calls_of(FakeEngine("a", asyncio.CancelledError()), FakeEngine("b")), lambda outcome: None
+        )
         assert await fan_out.run() is None
         assert statuses(fan_out.outcomes) == {"a": "internal", "b": "ok"}
         return jumping_loop()
@@ -214,7 +220,7 @@ def test_listener_that_fails_does_not_hang_the_whole() -> None:
         def deaf(outcome: Outcome) -> None:
             raise ZeroDivisionError
 
-        fan_out = FanOut(legs_of(FakeEngine("a"), FakeEngine("b", after(1, {"hits": []}))), deaf)
+        fan_out = FanOut(engine_calls_of(FakeEngine("a"), FakeEngine("b", after(1, {"hits": []}))), deaf)
         assert await fan_out.run() is None
         assert statuses(fan_out.outcomes) == {"a": "ok", "b": "ok"}
         del fan_out
@@ -233,7 +239,7 @@ def test_outcomes_do_not_depend_on_the_order_of_arrival(order: tuple[int, int, i
             FakeEngine(f"e{number}", after(seconds, answer))
             for number, (seconds, answer) in enumerate(zip(order, answers, strict=True))
         ]
-        fan_out = FanOut(legs_of(*engines), lambda outcome: None)
+        fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None)
         await fan_out.run()
         return sorted((out.engine, out.status, out.kind, [hit["id"] for hit in out.hits]) for out in fan_out.outcomes)
 
@@ -247,7 +253,7 @@ def test_outcomes_do_not_depend_on_the_order_of_arrival(order: tuple[int, int, i
 async def test_any_method_can_be_fanned_out() -> None:
     """Engines are asked with the method that is given, and its results are read as that method's."""
     engines = [FakeEngine("a", {"nodes": [1]}), FakeEngine("b", {"nodes": [2]})]
-    fan_out = FanOut(legs_of(*engines), lambda outcome: None, method="graph", read=told)
+    fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None, method="graph", read=told)
     assert await fan_out.run() is None
     assert [engine.methods for engine in engines] == [["graph"], ["graph"]]
     assert [engine.idempotent for engine in engines] == [[True], [True]]
@@ -262,5 +268,5 @@ async def test_what_must_not_run_twice_is_not_begun() -> None:
             raise AssertionError("begun")
 
     engine = Eager("a", {})
-    await FanOut(legs_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
+    await FanOut(engine_calls_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
     assert engine.idempotent == [False]

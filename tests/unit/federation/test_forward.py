@@ -12,7 +12,7 @@ from app.federation.forward import forward, plain
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import (
-    LEG_KINDS,
+    CALL_KINDS,
     BackendUnavailable,
     BadStatus,
     CapabilityMissing,
@@ -58,7 +58,7 @@ async def asked(
     options = read_gateway(None if names is None else {"engines": names})
     candidates = candidates_for(made, members, "transform", options, *([] if fit is None else [fit]))
     metrics = metrics or Metrics("test")
-    metrics.declare_engines(members.ids(), LEG_KINDS)
+    metrics.declare_engines(members.ids(), CALL_KINDS)
     question = plain(METHOD, params or {}, idempotent=idempotent)
     return await forward(made, candidates, members, GatewaySettings(), RetrieveInstrumentation(metrics), question)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.hit_validation import LEAST_PARTS, PARTS_OF_A_HIT, _Budget, mended, relayed
+from app.federation.hit_validation import LEAST_PARTS, PARTS_OF_A_HIT, _Budget, relayed, sanitized
 
 
 def served(engine: str = "e", **more: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_well_formed_hits_stay_as_they_are() -> None:
     """Unknown fields included; nothing is noted."""
     hit = served(**WELL)
     parts = {name: id(value) for name, value in hit.items()}
-    assert mended([hit, served()]) == []
+    assert sanitized([hit, served()]) == []
     assert {name: id(value) for name, value in hit.items()} == parts
 
 
@@ -63,7 +63,7 @@ def test_what_is_malformed_is_left_out_and_noted(name: str, sent: Any, left: Any
     """The rest of the field stays where it can; what the engine sent is not changed."""
     before = repr(sent)
     hit = served(**{"text": "t", name: sent})
-    assert mended([hit]) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
+    assert sanitized([hit]) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
     assert hit.get(name) == left
     assert name in hit or left is None
     assert repr(sent) == before
@@ -72,7 +72,7 @@ def test_what_is_malformed_is_left_out_and_noted(name: str, sent: Any, left: Any
 def test_one_line_for_each_engine() -> None:
     """However many hits and fields; null counts as absent and is no reproach."""
     hits = [served("b", text=1, unit=2), served("a", text=[]), served("b", text=3), served("c", text=None)]
-    assert mended(hits) == [
+    assert sanitized(hits) == [
         "a: of 1 hit(s) left out what has another shape than RCP's: text",
         "b: of 2 hit(s) left out what has another shape than RCP's: text, unit",
     ]
@@ -90,7 +90,7 @@ def test_of_too_many_parts_the_last_are_not_looked_at(name: str, part: Any, many
     """An engine cannot make everybody wait while its hits are judged; what was not is left out, and that is said."""
     half = LEAST_PARTS // 2
     answer = [served(**{name: many(parts)}) for parts in (half, half - 2, 3)] + [served(**{name: part})]
-    assert mended(answer) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
+    assert sanitized(answer) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
     assert [name in hit for hit in answer] == [True, True, False, True]
     own = {"hits": [{"id": 1, "score": 1, name: many(LEAST_PARTS + 1)}]}
     result, _ = relayed("e", own)
@@ -100,7 +100,7 @@ def test_of_too_many_parts_the_last_are_not_looked_at(name: str, part: Any, many
 def test_a_vector_may_be_long() -> None:
     """Numbers are looked at so quickly that nobody waits."""
     hit = served(vector=[0.5] * (LEAST_PARTS + 1))
-    assert mended([hit]) == []
+    assert sanitized([hit]) == []
     assert "vector" in hit
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from app.federation import instrumentation as module
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import Outcome, answered, cancelled, failed
 from app.federation.planner import Plan
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
-from app.protocol.errors import LEG_KINDS, LegTimeout
+from app.protocol.errors import CALL_KINDS, LegTimeout
 from app.telemetry.metrics import Metrics
 from app.telemetry.overlap import LOOK_SECONDS
 from tests.support.fake_engine import Json, hit, hits
@@ -34,7 +34,7 @@ def log() -> Iterator[LogLines]:
 def metrics() -> Metrics:
     """Metrics that know the engines of these tests."""
     made = Metrics("test")
-    made.declare_engines(["a", "b", "c"], LEG_KINDS)
+    made.declare_engines(["a", "b", "c"], CALL_KINDS)
     return made
 
 
@@ -49,42 +49,44 @@ def fused(**lists: list[Json]) -> FusedList:
     return fuse(ranked, FusionConfig())
 
 
-def test_legs_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
+def test_engine_calls_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
     """Each leg is counted once, as ok, as cancelled or by the class of its failure, with its time."""
-    witness = RetrieveInstrumentation(metrics)
-    witness.leg(answered("a", {"hits": []}, 0.25, 1))
-    witness.leg(failed("a", LegTimeout("slow"), 2.0))
-    witness.leg(cancelled("b", 0.5))
+    instrumentation = RetrieveInstrumentation(metrics)
+    instrumentation.engine_call(answered("a", {"hits": []}, 0.25, 1))
+    instrumentation.engine_call(failed("a", LegTimeout("slow"), 2.0))
+    instrumentation.engine_call(cancelled("b", 0.5))
     assert value(metrics, "legs_total", engine="a", outcome="ok") == 1
     assert value(metrics, "leg_duration_seconds_sum", engine="a", outcome="timeout") == 2.0
     assert value(metrics, "legs_total", engine="b", outcome="cancelled") == 1
 
 
-@pytest.mark.parametrize("kind", LEG_KINDS)
+@pytest.mark.parametrize("kind", CALL_KINDS)
 def test_every_class_of_failure_can_be_counted(metrics: Metrics, kind: str) -> None:
     """No class of failure is unknown to the metrics."""
-    RetrieveInstrumentation(metrics).leg(Outcome("a", "failed", attempts=1, kind=kind))
+    RetrieveInstrumentation(metrics).engine_call(Outcome("a", "failed", attempts=1, kind=kind))
     assert value(metrics, "legs_total", engine="a", outcome=kind) == 1
 
 
 def test_dropped_hits_are_counted(metrics: Metrics) -> None:
     """Malformed and excess hits are counted for their engine (B116)."""
-    witness = RetrieveInstrumentation(metrics)
-    witness.leg(answered("a", {"hits": [None, hit("x")] + [hit(number) for number in range(1003)]}, 0.1, 1))
+    instrumentation = RetrieveInstrumentation(metrics)
+    instrumentation.engine_call(
+        answered("a", {"hits": [None, hit("x")] + [hit(number) for number in range(1003)]}, 0.1, 1)
+    )
     assert value(metrics, "hits_dropped_total", engine="a", reason="malformed") == 1
     assert value(metrics, "hits_dropped_total", engine="a", reason="excess") == 5
 
 
-def test_overhead_is_what_the_longest_leg_does_not_explain(metrics: Metrics) -> None:
+def test_overhead_is_what_the_longest_engine_call_does_not_explain(metrics: Metrics) -> None:
     """The overhead of a retrieve is its time less its longest leg, and never negative."""
-    witness = RetrieveInstrumentation(metrics)
+    instrumentation = RetrieveInstrumentation(metrics)
     outcomes = [answered("a", {"hits": []}, 0.25, 1), failed("b", LegTimeout("slow"), 0.5)]
-    witness.retrieved(outcomes, 0.75)
+    instrumentation.retrieved(outcomes, 0.75)
     assert value(metrics, "overhead_seconds_sum") == 0.25
-    witness.retrieved(outcomes, 0.4)
+    instrumentation.retrieved(outcomes, 0.4)
     assert value(metrics, "overhead_seconds_sum") == 0.25
     assert value(metrics, "overhead_seconds_count") == 2
-    witness.retrieved([], 0.1)
+    instrumentation.retrieved([], 0.1)
     assert value(metrics, "overhead_seconds_count") == 2
 
 
@@ -97,21 +99,21 @@ def test_merged_copies_are_counted(metrics: Metrics) -> None:
 def test_collisions_are_counted_in_sampled_answers_and_logged_once_per_pair(metrics: Metrics, log: LogLines) -> None:
     """Two engines that give one id to clearly different texts are counted, logged once, and looked for now and then."""
     now = 0.0
-    witness = RetrieveInstrumentation(metrics, lambda: now)
+    instrumentation = RetrieveInstrumentation(metrics, lambda: now)
     clash = fused(
         a=[hit("1", text=LONG + "apples and pears " * 9)],
         b=[hit("1", text="Entirely unlike: " + "zinc, tin, iron " * 9)],
     )
     for _ in range(3):
-        witness.served(PLAN, [], clash, [])
-        witness.served(PLAN, [], clash, [])  # too soon after the one before
+        instrumentation.served(PLAN, [], clash, [])
+        instrumentation.served(PLAN, [], clash, [])  # too soon after the one before
         now += LOOK_SECONDS
     assert value(metrics, "id_collisions_total") == 3
     assert value(metrics, "duplicates_merged_total") == 6
     (line,) = log.lines
     assert (line["event"], line["level"], line["engines"]) == ("id_collision", "warning", ["a", "b"])
     assert "idNamespace" in line["remedy"]
-    assert repr(witness) == "<Witness of 1 pairs of engines whose ids collide>"
+    assert repr(instrumentation) == "<Witness of 1 pairs of engines whose ids collide>"
     assert "apples" not in log.text
 
 
@@ -126,13 +128,13 @@ def test_only_what_is_answered_is_looked_at(metrics: Metrics) -> None:
 def test_memory_of_pairs_is_bounded(metrics: Metrics, log: LogLines, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many pairs are remembered as logged and no more; what is beyond is only counted."""
     monkeypatch.setattr(module, "MAX_PAIRS", 1)
-    witness = RetrieveInstrumentation(metrics, itertools.count().__next__)
+    instrumentation = RetrieveInstrumentation(metrics, itertools.count().__next__)
 
     def clash(*engines: str) -> Any:
         texts = (LONG + "apples and pears " * 9, "Entirely unlike: " + "zinc, tin, iron " * 9)
         return fused(**{engine: [hit("1", text=text)] for engine, text in zip(engines, texts, strict=True)})
 
-    witness.served(PLAN, [], clash("a", "b"), [])
-    witness.served(PLAN, [], clash("b", "c"), [])
+    instrumentation.served(PLAN, [], clash("a", "b"), [])
+    instrumentation.served(PLAN, [], clash("b", "c"), [])
     assert len(log.lines) == 1
     assert value(metrics, "id_collisions_total") == 2

@@ -27,10 +27,12 @@ def test_an_altered_name_is_none(engine: str, own: str, data: st.DataObject) -> 
     """One letter exchanged, taken away or added."""
     name = name_of(MemoryRef(engine, own))
     place = data.draw(st.integers(0, len(name) - 1))
-    letter = data.draw(st.sampled_from("ABCDEFabcdef0123_-.=é"))
-    changed = data.draw(st.sampled_from([name[:place] + letter + name[place + 1 :], name[:place] + name[place + 1 :]]))
+    engine_request = data.draw(st.sampled_from("ABCDEFabcdef0123_-.=é"))
+    changed = data.draw(
+        st.sampled_from([name[:place] + engine_request + name[place + 1 :], name[:place] + name[place + 1 :]])
+    )
     if changed == name:
-        changed = name + letter
+        changed = name + engine_request
     with pytest.raises(NotFound) as error:
         memory_of(changed)
     assert error.value.data["field"] == "memoryId"

@@ -1,7 +1,7 @@
 """Nodes and edges of several graphs: which are one, and whose fields win."""
 
-from app.federation.neighborhood import join_edges, join_nodes
 from app.federation.engine_response import EngineResponse
+from app.federation.neighborhood import join_edges, join_nodes
 
 
 def test_the_higher_priority_has_its_way() -> None:
@@ -19,11 +19,11 @@ def test_the_higher_priority_has_its_way() -> None:
 
 def test_edges_that_say_different_things_are_different() -> None:
     """Ends alone do not make two edges one; weights do not make them two."""
-    voice = EngineResponse(
+    response = EngineResponse(
         "a", {"edges": [{"src": 1, "dst": 2, "type": "x"}, {"src": "1", "dst": "2", "type": "y", "weight": 1}]}
     )
     other = EngineResponse("b", {"edges": [{"src": 1, "dst": 2, "type": "y", "weight": 2, "meta": {"m": 1}}]})
-    edges = join_edges([voice, other])
+    edges = join_edges([response, other])
     assert [(edge["type"], edge.get("weight")) for edge in edges] == [("x", None), ("y", 2)]
     assert edges[1]["meta"] == {"m": 1, "engine": "a", "engines": [{"id": "a"}, {"id": "b"}]}
 

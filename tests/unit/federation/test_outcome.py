@@ -23,7 +23,7 @@ from app.federation.outcome import (
     skipped,
 )
 from app.protocol.errors import (
-    LEG_KINDS,
+    CALL_KINDS,
     MAX_MESSAGE,
     BackendUnavailable,
     BadStatus,
@@ -305,7 +305,7 @@ def test_everybody_at_the_limit() -> None:
     assert (error.data["retryable"], error.data["retryAfterMs"]) == (True, 200)
 
 
-@pytest.mark.parametrize("kind", LEG_KINDS)
+@pytest.mark.parametrize("kind", CALL_KINDS)
 def test_every_class_of_failure_comes_to_an_error(kind: str) -> None:
     """Whatever class all legs failed with, there is an error for it that says so."""
     outcome = Outcome("docs", "failed", kind=kind, detail="because", attempts=1)

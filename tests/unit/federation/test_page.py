@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.page import Page, DiversityOptions, fresh, portion_of, remembered_of, seen_of, spread_over
+from app.federation.page import DiversityOptions, Page, fresh, page_of, remembered_of, seen_of, spread_over
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -25,8 +25,8 @@ def options(**params: Any) -> RetrieveOptions:
     return RetrieveOptions.model_validate(params)
 
 
-def ids(portion: Page) -> list[Any]:
-    return [found["id"] for found in portion.hits]
+def ids(page: Page) -> list[Any]:
+    return [found["id"] for found in page.hits]
 
 
 TEN = fused(hits(*range(10)))
@@ -43,10 +43,10 @@ TEN = fused(hits(*range(10)))
 )
 def test_a_slice(k: int, start: int, expected: list[int], end: int, short: bool, more: bool) -> None:
     """So many from a place on; it is known whether the order ended, and whether it goes on."""
-    portion = portion_of(TEN, OPTIONS, k, start)
-    assert ids(portion) == expected
-    assert list(portion.keys) == [str(place) for place in expected]
-    assert (portion.end, portion.short, portion.more) == (end, short, more)
+    page = page_of(TEN, OPTIONS, k, start)
+    assert ids(page) == expected
+    assert list(page.keys) == [str(place) for place in expected]
+    assert (page.end, page.short, page.more) == (end, short, more)
 
 
 @pytest.mark.parametrize("seen", [{"0", "2"}, {"7", "8", "9"}, set(), set("0123456789")])
@@ -54,39 +54,39 @@ def test_what_was_seen_is_passed_over(seen: set[str]) -> None:
     """Seen documents are left out, and the place goes on behind them; nothing is more if all that is left was seen."""
     start, found = 0, []
     while True:
-        portion = portion_of(TEN, OPTIONS, 3, start, seen)
-        found += ids(portion)
-        if not portion.more:
+        page = page_of(TEN, OPTIONS, 3, start, seen)
+        found += ids(page)
+        if not page.more:
             break
-        start = portion.end
+        start = page.end
     assert found == [number for number in range(10) if str(number) not in seen]
 
 
 def test_a_floor_is_the_end_of_the_order() -> None:
     """Below `minScore` nothing is served, and it is known that nothing can follow."""
     floor = TEN.scores()[4]
-    first = portion_of(TEN, options(minScore=floor), 3)
-    rest = portion_of(TEN, options(minScore=floor), 3, first.end)
+    first = page_of(TEN, options(minScore=floor), 3)
+    rest = page_of(TEN, options(minScore=floor), 3, first.end)
     assert ids(first) + ids(rest) == [0, 1, 2, 3, 4]
     assert (first.more, rest.more, rest.short, rest.floored) == (True, False, True, True)
-    assert not portion_of(TEN, options(minScore=0), 3).floored
+    assert not page_of(TEN, options(minScore=0), 3).floored
 
 
 def test_a_budget_cuts_and_the_place_is_behind_the_last() -> None:
     """What did not fit is where the next portion begins; a portion that was cut is not short."""
     order = fused([hit(number, 1 - number / 9, text="abcd" * 3) for number in range(5)])
-    portion = portion_of(order, options(tokenBudget=7), 4)
-    assert (ids(portion), portion.tokens, portion.end) == ([0, 1], 6, 2)
-    assert (portion.short, portion.more) == (False, True)
-    assert ids(portion_of(order, options(tokenBudget=7), 4, portion.end)) == [2, 3]
+    page = page_of(order, options(tokenBudget=7), 4)
+    assert (ids(page), page.tokens, page.end) == ([0, 1], 6, 2)
+    assert (page.short, page.more) == (False, True)
+    assert ids(page_of(order, options(tokenBudget=7), 4, page.end)) == [2, 3]
 
 
 def test_text_is_left_out_of_the_hits_alone() -> None:
     """`includeText: false` leaves text out after it was counted; what the engine sent has it still."""
     sent = [hit(number, 1, text="abcd") for number in range(3)]
-    portion = portion_of(fused(sent), options(includeText=False, tokenBudget=2), 3)
-    assert [found.keys() & {"text"} for found in portion.hits] == [set(), set()]
-    assert portion.tokens == 2
+    page = page_of(fused(sent), options(includeText=False, tokenBudget=2), 3)
+    assert [found.keys() & {"text"} for found in page.hits] == [set(), set()]
+    assert page.tokens == 2
     assert all("text" in found for found in sent)
 
 
@@ -100,14 +100,14 @@ def test_varied_portions_are_slices_of_one_order(
     """However it is cut, a diversified order is one order: every document once, behind the pool as it was fused."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
     spread = DiversityOptions(lambda_, pool)
-    whole = ids(portion_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
     assert sorted(whole) == list(range(len(texts)))
     assert whole[pool:] == list(range(len(texts)))[pool:]
     start, found = 0, list[Any]()
     for number in range(len(texts)):
-        portion = portion_of(order, OPTIONS, sizes[number % len(sizes)], start, spread=spread)
-        found += ids(portion)
-        start = portion.end
+        page = page_of(order, OPTIONS, sizes[number % len(sizes)], start, spread=spread)
+        found += ids(page)
+        start = page.end
     assert found == whole
 
 
@@ -116,12 +116,12 @@ def test_varied_and_seen(texts: list[str], lambda_: float, seen: set[str]) -> No
     """Seen documents are passed over in a diversified order, too, and all others keep their places."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
     spread = DiversityOptions(lambda_, 50)
-    whole = ids(portion_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
     start, found = 0, list[Any]()
     for _ in texts:
-        portion = portion_of(order, OPTIONS, 3, start, seen, spread)
-        found += ids(portion)
-        start = portion.end
+        page = page_of(order, OPTIONS, 3, start, seen, spread)
+        found += ids(page)
+        start = page.end
     assert found == [number for number in whole if str(number) not in seen]
 
 
@@ -145,6 +145,6 @@ def test_seen_by_id_under_another_identity() -> None:
     assert seen_of(order, {"1", "uri:https://x/2"}, "uri") == {"uri:https://x/1", "uri:https://x/2"}
     seen = {"1"}
     assert seen_of(TEN, seen, "id") is seen
-    portion = portion_of(order, OPTIONS, 1)
-    assert list(remembered_of(portion, "uri")) == ["uri:https://x/0", "0"]
-    assert remembered_of(portion, "id") == ["uri:https://x/0"]
+    page = page_of(order, OPTIONS, 1)
+    assert list(remembered_of(page, "uri")) == ["uri:https://x/0", "0"]
+    assert remembered_of(page, "id") == ["uri:https://x/0"]

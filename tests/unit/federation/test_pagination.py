@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from app.federation.hit_origins import HitOrigins
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import answered
+from app.federation.page import page_of
 from app.federation.pagination import FIRST, Pages, fingerprint, reproducible
-from app.federation.page import portion_of
+from app.federation.result_set import ResultSet, result_set_of
 from app.federation.retrieve import retrieve
 from app.federation.sessions import RetrieveSessions
-from app.federation.result_set import ResultSet, stock_of
-from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, InvalidParams, NotFound
+from app.protocol.errors import CALL_KINDS, InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.schema import GatewaySettings
 from app.settings.state import StateSettings
@@ -37,20 +37,20 @@ def read(**params: Any) -> RetrieveParams:
     return call_of(**params).params
 
 
-def stock_for(params: RetrieveParams, *ids: Any) -> ResultSet:
+def result_set_for(params: RetrieveParams, *ids: Any) -> ResultSet:
     """What one engine gave."""
     plan = planned(members_of(FakeEngine("e")))
-    stock = stock_of(plan, [answered("e", {"hits": hits(*ids)}, 0.01, 1)], params)
-    assert stock is not None
-    return stock
+    result_set = result_set_of(plan, [answered("e", {"hits": hits(*ids)}, 0.01, 1)], params)
+    assert result_set is not None
+    return result_set
 
 
 async def left_behind(pages: Pages, **params: Any) -> str:
     """The cursor after the first three hits of twenty."""
     asked = read(**params)
-    stock = stock_for(asked, *range(20))
-    turn = await pages.turn(asked)
-    return await pages.keep(asked, turn, stock, portion_of(stock.fusion, asked.options, 3), 20)
+    result_set = result_set_for(asked, *range(20))
+    turn = await pages.cursor_state(asked)
+    return await pages.keep(asked, turn, result_set, page_of(result_set.fusion, asked.options, 3), 20)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_what_may_not_differ() -> None:
 
 async def test_a_request_that_continues_nothing_finds_nothing() -> None:
     """Without cursor and session nothing is looked up."""
-    assert await Pages.kept(StateSettings()).turn(read()) is FIRST
+    assert await Pages.kept(StateSettings()).cursor_state(read()) is FIRST
 
 
 async def test_a_cursor_leads_to_its_place() -> None:
     """The place, the stock, and what was answered are found again."""
     pages = Pages.kept(StateSettings())
     cursor = await left_behind(pages)
-    turn = await pages.turn(read(cursor=cursor))
-    assert turn.stock is not None
+    turn = await pages.cursor_state(read(cursor=cursor))
+    assert turn.result_set is not None
     assert (turn.place.start, turn.place.returned, turn.place.reach) == (3, ("0", "1", "2"), 20)
-    assert portion_of(turn.stock.fusion, read().options, 2, turn.place.start).keys == ["3", "4"]
+    assert page_of(turn.result_set.fusion, read().options, 2, turn.place.start).keys == ["3", "4"]
 
 
 async def test_cursors_end_with_their_time() -> None:
@@ -112,10 +112,10 @@ async def test_cursors_end_with_their_time() -> None:
     pages = Pages.kept(StateSettings(cursor_ttl_seconds=300), clock)
     cursor = await left_behind(pages)
     clock.now = 299.0
-    await pages.turn(read(cursor=cursor))
+    await pages.cursor_state(read(cursor=cursor))
     clock.now = 300.0
     with pytest.raises(NotFound) as error:
-        await pages.turn(read(cursor=cursor))
+        await pages.cursor_state(read(cursor=cursor))
     assert error.value.code == -32015
 
 
@@ -124,12 +124,12 @@ async def test_sessions_end_with_their_time() -> None:
     clock = Clock()
     pages = Pages.kept(StateSettings(session_ttl_seconds=60), clock)
     asked = read(sessionId="s")
-    turn = await pages.turn(asked)
-    stock = stock_for(asked, "a")
-    await pages.remember("s", turn, portion_of(stock.fusion, asked.options, 3), stock)
+    turn = await pages.cursor_state(asked)
+    result_set = result_set_for(asked, "a")
+    await pages.remember("s", turn, page_of(result_set.fusion, asked.options, 3), result_set)
     for now, known in ((59.0, True), (60.0, False)):
         clock.now = now
-        trajectory = (await pages.turn(asked)).trajectory
+        trajectory = (await pages.cursor_state(asked)).trajectory
         assert trajectory is not None
         assert ("a" in trajectory) is known
 
@@ -139,15 +139,15 @@ async def test_a_cursor_of_another_question_is_refused() -> None:
     pages = Pages.kept(StateSettings())
     cursor = await left_behind(pages)
     with pytest.raises(InvalidParams) as error:
-        await pages.turn(read(cursor=cursor, query="another"))
+        await pages.cursor_state(read(cursor=cursor, query="another"))
     assert error.value.data["field"] == "cursor"
 
 
-async def test_a_place_outlives_its_stock() -> None:
+async def test_a_place_outlives_its_result_set() -> None:
     """Without room for hits the place is still found, without a stock."""
     pages = Pages.kept(StateSettings(max_kept_hits=5))
-    turn = await pages.turn(read(cursor=await left_behind(pages)))
-    assert turn.stock is None
+    turn = await pages.cursor_state(read(cursor=await left_behind(pages)))
+    assert turn.result_set is None
     assert turn.place.returned == ("0", "1", "2")
 
 
@@ -155,14 +155,14 @@ async def test_the_quicker_of_two_restocks_for_both() -> None:
     """When two ask deeper for one cursor at the same time, both serve what the first of them brought."""
     pages = Pages.kept(StateSettings())
     asked = read(cursor=await left_behind(pages))
-    one, two = await pages.turn(asked), await pages.turn(asked)
-    quick = await pages.restock(asked, one, stock_for(asked, "x", "y"), 40)
-    slow = await pages.restock(asked, two, stock_for(asked, "z"), 40)
-    assert quick.stock is slow.stock
+    one, two = await pages.cursor_state(asked), await pages.cursor_state(asked)
+    quick = await pages.restock(asked, one, result_set_for(asked, "x", "y"), 40)
+    slow = await pages.restock(asked, two, result_set_for(asked, "z"), 40)
+    assert quick.result_set is slow.result_set
     assert quick.place == slow.place
     assert (quick.place.start, quick.place.returned, quick.place.reach) == (0, ("0", "1", "2"), 40)
-    later = await pages.turn(asked)
-    assert later.stock is quick.stock
+    later = await pages.cursor_state(asked)
+    assert later.result_set is quick.result_set
 
 
 async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
@@ -174,10 +174,10 @@ async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
     first = await left_behind(pages, **pinned)
     assert await left_behind(pages, **pinned) == first
     asked = read(**pinned)
-    stock = stock_for(asked, *range(20))
-    for k, order in ((4, stock), (3, stock_for(asked, *range(1, 21)))):
-        portion = portion_of(order.fusion, asked.options, k)
-        assert await pages.keep(asked, FIRST, order, portion, 20) != first
+    result_set = result_set_for(asked, *range(20))
+    for k, order in ((4, result_set), (3, result_set_for(asked, *range(1, 21)))):
+        page = page_of(order.fusion, asked.options, k)
+        assert await pages.keep(asked, FIRST, order, page, 20) != first
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def corpus(name: str, *ids: Any) -> FakeEngine:
 async def paged(pages: Pages, *engines: FakeEngine) -> list[Any]:
     """The ids of all pages of one question in a session, in order."""
     metrics, settings = Metrics("test"), GatewaySettings()
-    metrics.declare_engines([engine.id for engine in engines], LEG_KINDS)
-    members, witness = members_of(*engines), RetrieveInstrumentation(metrics)
+    metrics.declare_engines([engine.id for engine in engines], CALL_KINDS)
+    members, instrumentation = members_of(*engines), RetrieveInstrumentation(metrics)
     found: list[Any] = []
     params: dict[str, Any] = {"sessionId": "s", "k": 7, "x_gateway": {"mmr": {}}}
     while True:
         call = call_of(now=asyncio.get_running_loop().time(), **params)
-        result: Any = await retrieve(call, members, settings, witness, None, pages)
+        result: Any = await retrieve(call, members, settings, instrumentation, None, pages)
         found += [hit["id"] for hit in result["hits"]]
         if "nextCursor" not in result:
             return found

@@ -10,7 +10,7 @@ from app.federation.planner import plan_retrieve
 from app.protocol.errors import InvalidParams, OptionUnsupported
 from app.settings.schema import FusionSettings, RetrieveSettings
 from tests.support.fake_engine import FakeEngine, call_of, members_of
-from tests.support.planning import NOW, asked, only_leg, planned, reasons, refused
+from tests.support.planning import NOW, asked, only_engine_call, planned, reasons, refused
 
 # How much is asked for
 
@@ -30,22 +30,25 @@ from tests.support.planning import NOW, asked, only_leg, planned, reasons, refus
 def test_window(k: int | None, max_k: int | None, expected: int) -> None:
     """Each engine is asked for twice k, for 20 at least, and never for more than it serves."""
     offer = {} if max_k is None else {"maxK": max_k}
-    leg = only_leg(capabilities={"retrieve": offer}, **({} if k is None else {"k": k}))
-    assert leg.params["k"] == leg.asked == expected
+    engine_call = only_engine_call(capabilities={"retrieve": offer}, **({} if k is None else {"k": k}))
+    assert engine_call.params["k"] == engine_call.asked == expected
 
 
 def test_k_is_clamped_to_ours() -> None:
     """A k above our own bound is clamped, not refused."""
     plan = planned(members_of(FakeEngine("a", capabilities={"retrieve": {}}), max_k=30), k=1000)
     assert plan.k == 30
-    assert plan.legs[0].asked == 60
+    assert plan.engine_calls[0].asked == 60
 
 
 @given(st.integers(1, 10), st.integers(1, 500) | st.none())
 def test_smaller_k_asks_the_same(k: int, max_k: int | None) -> None:
     """Up to the default k every k asks an engine for the same, so its answers are prefixes of each other."""
     capabilities = {"retrieve": {} if max_k is None else {"maxK": max_k}}
-    assert only_leg(capabilities=capabilities, k=k).params == only_leg(capabilities=capabilities, k=10).params
+    assert (
+        only_engine_call(capabilities=capabilities, k=k).params
+        == only_engine_call(capabilities=capabilities, k=10).params
+    )
 
 
 @st.composite
@@ -75,13 +78,13 @@ def test_funnel_holds_at_every_engine(funnel: tuple[dict[str, Any], dict[str, An
     """After over-fetching, candidateK >= rerank.topN >= k still holds for what an engine is sent (RCP §7.7)."""
     params, capabilities = funnel
     try:
-        leg = only_leg(capabilities=capabilities, strict=strict, **params)
+        engine_call = only_engine_call(capabilities=capabilities, strict=strict, **params)
     except OptionUnsupported:
         assert strict
         assert not capabilities["retrieve"]["rerankBuiltin"]
         return
-    sent = leg.params
-    assert sent["k"] == leg.asked >= 1
+    sent = engine_call.params
+    assert sent["k"] == engine_call.asked >= 1
     most = capabilities["retrieve"].get("maxK")
     assert most is None or sent["k"] <= most
     rerank = sent.get("rerank") or {}
@@ -97,9 +100,9 @@ def test_funnel_holds_at_every_engine(funnel: tuple[dict[str, Any], dict[str, An
 def test_left_out_rerank_bounds_nothing() -> None:
     """A rerank that an engine is not asked for does not make it return less."""
     capabilities = {"retrieve": {}, "rerank": {"methods": ["llm"], "maxCandidates": 5}}
-    leg = only_leg(capabilities=capabilities, k=3, rerank={"method": "llm", "topN": 4}, strict=False)
-    assert "rerank" not in leg.params
-    assert leg.asked == 20
+    engine_call = only_engine_call(capabilities=capabilities, k=3, rerank={"method": "llm", "topN": 4}, strict=False)
+    assert "rerank" not in engine_call.params
+    assert engine_call.asked == 20
 
 
 # What is sent
@@ -107,15 +110,15 @@ def test_left_out_rerank_bounds_nothing() -> None:
 
 def test_own_options_are_not_forwarded() -> None:
     """What the gateway does itself never reaches an engine (decision 4)."""
-    leg = only_leg(
+    engine_call = only_engine_call(
         minScore=0.5,
         tokenBudget=100,
         cursor="c",
         x_gateway={"identity": "id"},
         meta={"progressToken": 1},
     )
-    assert leg.params.keys() == {"query", "k", "_meta"}
-    assert leg.params["_meta"].keys() == {"federation", "deadlineMs"}
+    assert engine_call.params.keys() == {"query", "k", "_meta"}
+    assert engine_call.params["_meta"].keys() == {"federation", "deadlineMs"}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,9 @@ def test_session_is_scoped_and_kept_from_engines_that_dedup(session: Any, told: 
     """Engines see a session id of ours; one that leaves out hits by itself sees none, since it would leave out hits
     that were fetched and never shown."""
     capabilities = {"retrieve": {}} if session is None else {"retrieve": {}, "session": session}
-    first, again, other = (only_leg(capabilities=capabilities, sessionId=name).params for name in ("s", "s", "t"))
+    first, again, other = (
+        only_engine_call(capabilities=capabilities, sessionId=name).params for name in ("s", "s", "t")
+    )
     if not told:
         assert "sessionId" not in first
         return
@@ -154,8 +159,8 @@ def test_other_options_are_forwarded_as_they_are() -> None:
         "x-acme": {"boost": [1, None]},
         "brandNew": "yes",
     }
-    leg = only_leg(capabilities=capabilities, **sent, mmr=None)
-    assert {key: value for key, value in leg.params.items() if key not in ("query", "k", "_meta")} == sent
+    engine_call = only_engine_call(capabilities=capabilities, **sent, mmr=None)
+    assert {key: value for key, value in engine_call.params.items() if key not in ("query", "k", "_meta")} == sent
 
 
 @pytest.mark.parametrize(
@@ -163,8 +168,8 @@ def test_other_options_are_forwarded_as_they_are() -> None:
 )
 def test_text_is_asked_for_where_the_gateway_needs_it(own: dict[str, Any]) -> None:
     """`includeText: false` is not forwarded while the gateway itself needs the text to do what was asked."""
-    assert only_leg(includeText=False).params["includeText"] is False
-    assert "includeText" not in only_leg(includeText=False, **own).params
+    assert only_engine_call(includeText=False).params["includeText"] is False
+    assert "includeText" not in only_engine_call(includeText=False, **own).params
 
 
 def test_engines_share_no_params() -> None:
@@ -174,7 +179,7 @@ def test_engines_share_no_params() -> None:
         FakeEngine("b", capabilities={"retrieve": {"rerankBuiltin": True}}),
     )
     plan = planned(members, k=3, rerank={"topN": 4}, candidateK=4)
-    first, second = (leg.params for leg in plan.legs)
+    first, second = (engine_call.params for engine_call in plan.engine_calls)
     assert (first["k"], first["rerank"], first["candidateK"]) == (5, {"topN": 5}, 5)
     assert (second["k"], second["rerank"], second["candidateK"]) == (20, {"topN": 20}, 20)
 
@@ -186,14 +191,14 @@ def test_engines_share_no_params() -> None:
     ("seconds", "timeout_ms", "expected"),
     [(10.0, 2000, 2.0), (10.0, 10_000, 9.9), (10.0, 60_000, 9.9), (0.5, 2000, 0.4), (0.1, 2000, 0.08)],
 )
-def test_leg_gets_its_own_timeout_or_what_remains(seconds: float, timeout_ms: int, expected: float) -> None:
+def test_engine_call_gets_its_own_timeout_or_what_remains(seconds: float, timeout_ms: int, expected: float) -> None:
     """An engine has the smaller of its own timeout and what remains less the reserve (B28)."""
     engine = FakeEngine("docs", timeoutMs=timeout_ms)
     plan = planned(members_of(engine), seconds=seconds)
-    (leg,) = plan.legs
-    assert leg.seconds == pytest.approx(expected)
-    assert leg.deadline == pytest.approx(NOW + expected)
-    assert leg.params["_meta"]["deadlineMs"] == pytest.approx(expected * 1000, abs=1)
+    (engine_call,) = plan.engine_calls
+    assert engine_call.seconds == pytest.approx(expected)
+    assert engine_call.deadline == pytest.approx(NOW + expected)
+    assert engine_call.params["_meta"]["deadlineMs"] == pytest.approx(expected * 1000, abs=1)
     assert plan.cut_by_caller is (expected * 1000 < timeout_ms)
 
 
@@ -202,8 +207,10 @@ def test_less_time_is_passed_on_than_there_is(deadline_ms: int, timeout_ms: int,
     """Every engine is told strictly less time than the caller has, in whole milliseconds and at least one (RCP §16)."""
     engine = FakeEngine("docs", timeoutMs=timeout_ms)
     wishes = RetrieveSettings(reserve_ms=reserve_ms)
-    (leg,) = planned(members_of(engine), wishes=wishes, meta={"deadlineMs": deadline_ms}, seconds=60.0).legs
-    told = leg.params["_meta"]["deadlineMs"]
+    (engine_call,) = planned(
+        members_of(engine), wishes=wishes, meta={"deadlineMs": deadline_ms}, seconds=60.0
+    ).engine_calls
+    told = engine_call.params["_meta"]["deadlineMs"]
     assert type(told) is int
     assert 1 <= told < deadline_ms
     assert told <= timeout_ms
@@ -213,7 +220,7 @@ def test_each_timeout_has_its_own_deadline() -> None:
     """Engines with different timeouts are told different deadlines."""
     members = members_of(FakeEngine("a", timeoutMs=100), FakeEngine("b", timeoutMs=900), FakeEngine("c", timeoutMs=100))
     plan = planned(members)
-    assert [leg.params["_meta"]["deadlineMs"] for leg in plan.legs] == [100, 900, 100]
+    assert [engine_call.params["_meta"]["deadlineMs"] for engine_call in plan.engine_calls] == [100, 900, 100]
 
 
 # Loops
@@ -221,15 +228,15 @@ def test_each_timeout_has_its_own_deadline() -> None:
 
 def test_depth_and_path_go_down_the_line() -> None:
     """An engine gets one level less, and our identity at the end of the path (RCP §16)."""
-    leg = only_leg(meta={"federation": {"depth": 2, "path": ["top"]}})
-    assert leg.params["_meta"]["federation"] == {"depth": 1, "path": ["top", "us"]}
+    engine_call = only_engine_call(meta={"federation": {"depth": 2, "path": ["top"]}})
+    assert engine_call.params["_meta"]["federation"] == {"depth": 1, "path": ["top", "us"]}
 
 
 @pytest.mark.parametrize(("stated", "expected"), [(None, 2), (2, 1), (3, 2), (4, 2), (10**9, 2)])
 def test_depth_is_bounded_by_ours(stated: int | None, expected: int) -> None:
     """A caller that states no depth gets ours, and none gets more."""
     meta = None if stated is None else {"federation": {"depth": stated}}
-    assert only_leg(meta=meta).params["_meta"]["federation"]["depth"] == expected
+    assert only_engine_call(meta=meta).params["_meta"]["federation"]["depth"] == expected
 
 
 def test_depth_is_never_negative() -> None:
@@ -237,7 +244,7 @@ def test_depth_is_never_negative() -> None:
     call = call_of(now=NOW)
     call = type(call)(call.params, call.meta, call.started, call.deadline, call.request_id, default_depth=0)
     plan = plan_retrieve(call, members_of(FakeEngine("a")), NOW, RetrieveSettings(), FusionSettings())
-    assert plan.legs[0].params["_meta"]["federation"] == {"depth": 0, "path": ["us"]}
+    assert plan.engine_calls[0].params["_meta"]["federation"] == {"depth": 0, "path": ["us"]}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +256,7 @@ def test_nothing_is_forwarded_in_a_loop(federation: dict[str, Any], reason: str)
     """With no depth to pass on, or with our identity in the path, nobody is asked, and the success says so."""
     members = members_of(FakeEngine("a"), FakeEngine("b", reached=False, required=True), disabled=["off"])
     plan = planned(members, meta={"federation": federation})
-    assert plan.legs == ()
+    assert plan.engine_calls == ()
     assert reasons(plan) == {"a": reason, "b": reason, "off": reason}
     (note,) = plan.notes
     assert note.startswith("no engine was asked: ")
@@ -259,7 +266,7 @@ def test_only_cycles_are_an_empty_success() -> None:
     """If whoever could be asked would close a cycle, nobody is asked, and that is no error."""
     members = members_of(FakeEngine("a", gateway_id="top"), FakeEngine("b", capabilities={"embed": {}}))
     plan = planned(members, meta={"federation": {"depth": 3, "path": ["top"]}})
-    assert plan.legs == ()
+    assert plan.engine_calls == ()
     assert reasons(plan) == {"a": "loop", "b": "capability"}
     assert len(plan.notes) == 1
 
@@ -276,7 +283,7 @@ def test_meta_of_the_caller_is_passed_on() -> None:
     passed_on = {"traceId": "t", "federation": "forged", "deadlineMs": 10**9}
     call = type(call)(call.params, call.meta, call.started, call.deadline, call.request_id, passed_on=passed_on)
     plan = plan_retrieve(call, members_of(FakeEngine("a")), NOW, RetrieveSettings(), FusionSettings())
-    assert plan.legs[0].params["_meta"] == {
+    assert plan.engine_calls[0].params["_meta"] == {
         "traceId": "t",
         "federation": {"depth": 2, "path": ["us"]},
         "deadlineMs": 2000,
@@ -289,9 +296,9 @@ def test_meta_of_the_caller_is_passed_on() -> None:
 def test_weights_of_the_registry_and_of_the_request() -> None:
     """A weight in the request overrides the registry's for that engine only (B07)."""
     members = members_of(FakeEngine("a", weight=2.0), FakeEngine("b", weight=3.0))
-    assert [leg.weight for leg in planned(members).legs] == [2.0, 3.0]
+    assert [engine_call.weight for engine_call in planned(members).engine_calls] == [2.0, 3.0]
     plan = planned(members, fusion={"weights": {"a": 0}})
-    assert [leg.weight for leg in plan.legs] == [0, 3.0]
+    assert [engine_call.weight for engine_call in plan.engine_calls] == [0, 3.0]
 
 
 def test_unknown_name_in_the_weights_is_refused() -> None:
@@ -310,7 +317,7 @@ def test_dense_and_sparse_weights_belong_to_the_engines() -> None:
         FakeEngine("plain", capabilities={"retrieve": {}}),
     )
     plan = planned(members, fusion={"method": "weighted", "weights": {"dense": 2, "sparse": 1, "plain": 5}})
-    by_id = {leg.engine.id: leg for leg in plan.legs}
+    by_id = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     assert by_id["blends"].params["fusion"] == {"method": "weighted", "weights": {"dense": 2, "sparse": 1}}
     assert "fusion" not in by_id["plain"].params
     assert (by_id["blends"].weight, by_id["plain"].weight) == (1.0, 5)
@@ -332,8 +339,8 @@ def test_inner_fusion_is_forwarded_if_the_engine_has_it(
     fusion: dict[str, Any], offered: list[str], sent: dict[str, Any] | None
 ) -> None:
     """Only what concerns the lists inside an engine is forwarded, and only if it advertises the method."""
-    leg = only_leg(capabilities={"retrieve": {"fusion": offered}}, fusion=fusion)
-    assert leg.params.get("fusion") == sent
+    engine_call = only_engine_call(capabilities={"retrieve": {"fusion": offered}}, fusion=fusion)
+    assert engine_call.params.get("fusion") == sent
 
 
 def test_blend_comes_from_request_then_settings() -> None:
@@ -343,7 +350,7 @@ def test_blend_comes_from_request_then_settings() -> None:
     plain = plan_retrieve(call_of(now=NOW), members, NOW, RetrieveSettings(), blend)
     assert (plain.fusion.method, plain.fusion.rrf_k, plain.fusion.confidence_weight) == ("weighted", 7, 0.5)
     assert plain.fusion.identity == "id"
-    assert plain.legs[0].score_floor == 0.25
+    assert plain.engine_calls[0].score_floor == 0.25
     call = call_of(
         now=NOW, fusion={"method": "convex", "rrfK": 9}, x_gateway={"confidenceWeight": 0, "identity": "uri"}
     )
@@ -365,7 +372,7 @@ def test_the_name_of_a_gateway_stands_for_its_engines() -> None:
     """Named or weighed, a gateway means its engines; a weight of their own goes first."""
     members = members_of(FakeEngine("g/a"), FakeEngine("g/b"), FakeEngine("x"), groups={"g": ("g/a", "g/b")})
     plan = planned(members, x_gateway={"engines": ["g"]}, fusion={"weights": {"g": 3, "g/b": 5}})
-    assert {leg.engine.id: leg.weight for leg in plan.legs} == {"g/a": 3, "g/b": 5}
+    assert {engine_call.engine.id: engine_call.weight for engine_call in plan.engine_calls} == {"g/a": 3, "g/b": 5}
     assert reasons(plan) == {"x": "not_selected"}
     assert refused(members, fusion={"weights": {"h": 1}}).code == -32602
     assert refused(members, x_gateway={"engines": ["h"]}).code == -32602
@@ -375,7 +382,7 @@ def test_engines_that_are_sent_the_same_share_it() -> None:
     """Without options that depend on an engine, engines of one timeout and bound are sent one and the same params."""
     wide, also, narrow = FakeEngine("a"), FakeEngine("b"), FakeEngine("c", capabilities={"retrieve": {"maxK": 5}})
     plan = planned(members_of(wide, also, narrow), k=7, minScore=0.1)
-    first, second, third = (leg.params for leg in plan.legs)
+    first, second, third = (engine_call.params for engine_call in plan.engine_calls)
     assert first is second
     assert third == {**first, "k": 5}
     assert first["query"]

@@ -110,18 +110,18 @@ def test_everybody_is_asked_or_skipped_exactly_once(
     assert len(stood) == len(set(stood))
     assert set(stood) == names
     assert all(outcome.status == "skipped" and outcome.kind and outcome.detail for outcome in plan.skipped)
-    for leg in plan.legs:
-        check_leg(leg, params, strict)
-        assert repr(leg.engine) in repr(plan)
+    for engine_call in plan.engine_calls:
+        check_engine_call(engine_call, params, strict)
+        assert repr(engine_call.engine) in repr(plan)
 
 
-def check_leg(leg: EngineCall, params: dict[str, Any], strict: bool) -> None:
+def check_engine_call(engine_call: EngineCall, params: dict[str, Any], strict: bool) -> None:
     """What holds for whatever an engine is sent."""
-    sent = leg.params
+    sent = engine_call.params
     rerank = sent.get("rerank") or {}
     top = rerank.get("topN", sent["k"])
     assert sent.get("candidateK", top) >= top >= sent["k"] >= 1
-    offer = leg.engine.advertisement.retrieve if leg.engine.advertisement else None
+    offer = engine_call.engine.advertisement.retrieve if engine_call.engine.advertisement else None
     assert offer is not None
     assert offer.max_k is None or sent["k"] <= offer.max_k
     assert not {"minScore", "tokenBudget", "x-gateway", "cursor", "sessionId"} & sent.keys()

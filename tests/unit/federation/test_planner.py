@@ -101,7 +101,7 @@ def test_strict_routes_an_option() -> None:
     )
     plan = planned(members, mmr={"lambda": 0.3})
     assert asked(plan) == ["can"]
-    assert plan.legs[0].params["mmr"] == {"lambda": 0.3}
+    assert plan.engine_calls[0].params["mmr"] == {"lambda": 0.3}
     assert plan.notes == ()
 
 
@@ -111,7 +111,7 @@ def test_lenient_asks_without_the_option_and_says_so() -> None:
         FakeEngine("can", capabilities={"retrieve": {"mmr": True}}), FakeEngine("cannot", capabilities={"retrieve": {}})
     )
     plan = planned(members, mmr={"lambda": 0.3}, strict=False)
-    params = {leg.engine.id: leg.params for leg in plan.legs}
+    params = {engine_call.engine.id: engine_call.params for engine_call in plan.engine_calls}
     assert params["can"]["mmr"] == {"lambda": 0.3}
     assert "mmr" not in params["cannot"]
     assert plan.notes == ("cannot: asked without 'mmr': mmr is not advertised",)
@@ -119,7 +119,7 @@ def test_lenient_asks_without_the_option_and_says_so() -> None:
 
 def test_lenient_drops_every_option_that_is_missing() -> None:
     """Several missing options are left out one by one, each with its note; the rest is asked for as usual."""
-    leg_plan = planned(
+    engine_call_plan = planned(
         members_of(FakeEngine("docs", capabilities=RETRIEVES)),
         mode="sparse",
         unit="page",
@@ -128,12 +128,12 @@ def test_lenient_drops_every_option_that_is_missing() -> None:
         seed=7,
         strict=False,
     )
-    (leg,) = leg_plan.legs
-    assert not {"mode", "unit", "rerank"} & leg.params.keys()
-    assert leg.params["seed"] == 7
-    assert leg.params["strict"] is False
-    assert leg.params["candidateK"] >= leg.params["k"]
-    assert len(leg_plan.notes) == 3
+    (engine_call,) = engine_call_plan.engine_calls
+    assert not {"mode", "unit", "rerank"} & engine_call.params.keys()
+    assert engine_call.params["seed"] == 7
+    assert engine_call.params["strict"] is False
+    assert engine_call.params["candidateK"] >= engine_call.params["k"]
+    assert len(engine_call_plan.notes) == 3
 
 
 def test_lenient_never_drops_a_filter() -> None:
@@ -142,7 +142,7 @@ def test_lenient_never_drops_a_filter() -> None:
     members = members_of(FakeEngine("a", capabilities={**RETRIEVES, "filter": {"fields": ["lang"]}}), FakeEngine("b"))
     plan = planned(members, filter=tree, strict=False)
     assert asked(plan) == ["a"]
-    assert plan.legs[0].params["filter"] == tree
+    assert plan.engine_calls[0].params["filter"] == tree
     assert reasons(plan) == {"b": "filter"}
 
 
@@ -152,14 +152,14 @@ def test_lenient_never_drops_the_query() -> None:
     members = members_of(FakeEngine("a", capabilities={"retrieve": {"modalities": ["text", "image"]}}), FakeEngine("b"))
     plan = planned(members, query=["what is", image], strict=False)
     assert asked(plan) == ["a"]
-    assert plan.legs[0].params["query"] == ["what is", image]
+    assert plan.engine_calls[0].params["query"] == ["what is", image]
     assert reasons(plan) == {"b": "option"}
 
 
 def test_lenient_with_a_word_outside_rcp() -> None:
     """A lenient request with a value that RCP does not know is asked without it; so is its fusion method."""
     plan = planned(members_of(FakeEngine("docs")), mode="telepathy", fusion={"method": "vibes"}, strict=False)
-    assert "mode" not in plan.legs[0].params
+    assert "mode" not in plan.engine_calls[0].params
     assert plan.fusion.method == "rrf"
     assert plan.notes == (
         "fusion.method is none of rrf, weighted, convex; the default was used",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.federation.outcome import answered, failed
-from app.federation.progress import fused, leg_ended
-from app.federation.retrieve import retrieve
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, BackendUnavailable, BadStatus, LegTimeout, OptionUnsupported, RcpError
+from app.federation.outcome import answered, failed
+from app.federation.progress import call_ended, fused
+from app.federation.retrieve import retrieve
+from app.protocol.errors import CALL_KINDS, BackendUnavailable, BadStatus, LegTimeout, OptionUnsupported, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, Json, call_of, hit, hits, members_of, never
@@ -22,14 +22,14 @@ ANSWERED = answered("docs", {"hits": hits("a", "b")}, 0.0351, 1)
 @pytest.mark.parametrize("token", ["t", "", 0, 7, -1, 2**53])
 def test_token_comes_back_as_it_was_sent(token: Any) -> None:
     """The token is echoed with its type and value."""
-    for told in (leg_ended(token, ANSWERED, 1, 2, None), fused(token, [ANSWERED])):
+    for told in (call_ended(token, ANSWERED, 1, 2, None), fused(token, [ANSWERED])):
         assert told["progressToken"] == token
         assert type(told["progressToken"]) is type(token)
 
 
 def test_engine_that_answered() -> None:
     """Its name, its hits and its time; the share of engines that have ended; the list so far."""
-    assert leg_ended("t", ANSWERED, 1, 4, [{"id": "a"}]) == {
+    assert call_ended("t", ANSWERED, 1, 4, [{"id": "a"}]) == {
         "progressToken": "t",
         "progress": 0.25,
         "stage": "recall",
@@ -37,12 +37,12 @@ def test_engine_that_answered() -> None:
         "partial": {"hits": [{"id": "a"}]},
     }
     one = answered("docs", {"hits": hits("a")}, 0.001, 1)
-    assert leg_ended("t", one, 4, 4, [])["message"] == "docs: 1 hit after 1 ms"
+    assert call_ended("t", one, 4, 4, [])["message"] == "docs: 1 hit after 1 ms"
 
 
 def test_engine_that_failed() -> None:
     """Its name, the class of its failure and the rest of its note; no list while nobody has answered."""
-    told = leg_ended("t", failed("docs", LegTimeout("no answer"), 2.0), 2, 2, None)
+    told = call_ended("t", failed("docs", LegTimeout("no answer"), 2.0), 2, 2, None)
     assert told["message"] == "docs: timeout after 2000 ms (1 attempt): no answer"
     assert told["progress"] == 1.0
     assert "partial" not in told
@@ -99,7 +99,7 @@ def told_of(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
         listening = Listening()
         members = members_of(*engines)
         metrics = Metrics("test")
-        metrics.declare_engines(members.ids(), LEG_KINDS)
+        metrics.declare_engines(members.ids(), CALL_KINDS)
         now = asyncio.get_running_loop().time()
         asked = call_of(now=now, **{"meta": {"progressToken": "t"}, **call})
         try:
@@ -160,7 +160,7 @@ def test_being_told_changes_no_answer() -> None:
     async def plain() -> Any:
         members = members_of(*engines())
         metrics = Metrics("test")
-        metrics.declare_engines(members.ids(), LEG_KINDS)
+        metrics.declare_engines(members.ids(), CALL_KINDS)
         call = call_of(now=asyncio.get_running_loop().time(), meta={"progressToken": "t"})
         return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics))
 
@@ -183,7 +183,7 @@ def test_everybody_failed() -> None:
     assert listening.lists == []
 
 
-def test_legs_ended_by_a_required_failure_are_not_told() -> None:
+def test_engine_calls_ended_by_a_required_failure_are_not_told() -> None:
     """When a required engine fails the others did not end, they were ended; the failure is the last that is told."""
     error, listening = told_of(
         FakeEngine("slow", never), FakeEngine("quick"), FakeEngine("must", after(0.1, BadStatus("503")), required=True)
@@ -206,7 +206,7 @@ def test_listener_that_breaks_hurts_nobody() -> None:
     async def story() -> Any:
         members = members_of(FakeEngine("a"), FakeEngine("b", after(1, {"hits": []})))
         metrics = Metrics("test")
-        metrics.declare_engines(members.ids(), LEG_KINDS)
+        metrics.declare_engines(members.ids(), CALL_KINDS)
         call = call_of(now=asyncio.get_running_loop().time())
         return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), Broken())
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import answered, cancelled, failed, told
 from app.federation.progress_reporting import ProgressReporter
-from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, BadStatus
+from app.protocol.errors import CALL_KINDS, BadStatus
 from app.protocol.retrieve_params import CallMeta
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import hits
@@ -33,24 +33,26 @@ class Ear:
         self.logged.append(line)
 
 
-def telling(ear: Ear, meta: CallMeta, so_far: Any = lambda ended: None, legs: int = 2) -> tuple[ProgressReporter, Metrics]:
+def reporter(
+    ear: Ear, meta: CallMeta, so_far: Any = lambda ended: None, engine_calls: int = 2
+) -> tuple[ProgressReporter, Metrics]:
     metrics = Metrics("test")
-    metrics.declare_engines(["a", "b"], LEG_KINDS)
-    return ProgressReporter(ear, RetrieveInstrumentation(metrics), meta, legs, so_far), metrics
+    metrics.declare_engines(["a", "b"], CALL_KINDS)
+    return ProgressReporter(ear, RetrieveInstrumentation(metrics), meta, engine_calls, so_far), metrics
 
 
-async def test_each_leg_is_told() -> None:
+async def test_each_engine_call_is_told() -> None:
     """The stream opens first; the list holds what has come by then, and does not come with the last leg."""
     ear = Ear()
-    legs, metrics = telling(ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}])
+    engine_calls, metrics = reporter(ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}])
     assert ear.opened == 1
-    legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
-    legs.heard(failed("b", BadStatus("503"), 0.1))
+    engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+    engine_calls.heard(failed("b", BadStatus("503"), 0.1))
     assert [(one["progressToken"], one["progress"]) for one in ear.told] == [(7, 0.5), (7, 1.0)]
     assert [one.get("partial") for one in ear.told] == [{"hits": [{"id": 1}]}, None]
     assert ear.logged == []
     assert metrics.registry.get_sample_value("rcp_gateway_legs_total", {"engine": "a", "outcome": "ok"}) == 1
-    assert repr(legs) == "<Telling of 2 of 2 legs>"
+    assert repr(engine_calls) == "<Telling of 2 of 2 legs>"
 
 
 def lists_of(ear: Ear) -> list[int]:
@@ -63,9 +65,11 @@ def test_lists_come_at_most_every_50_ms_and_the_newest_is_never_lost() -> None:
 
     async def story() -> None:
         ear = Ear()
-        legs, _ = telling(ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}], legs=100)
+        engine_calls, _ = reporter(
+            ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}], engine_calls=100
+        )
         for _ in range(40):
-            legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+            engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
         assert lists_of(ear) == [1]
         await asyncio.sleep(0.049)
         assert lists_of(ear) == [1]
@@ -74,12 +78,12 @@ def test_lists_come_at_most_every_50_ms_and_the_newest_is_never_lost() -> None:
         assert ear.told[-1]["progress"] == 0.4
         await asyncio.sleep(1)
         assert lists_of(ear) == [1, 40]  # nothing new
-        legs.heard(failed("b", BadStatus("503"), 0.1))
+        engine_calls.heard(failed("b", BadStatus("503"), 0.1))
         assert lists_of(ear) == [1, 40]  # still nothing new
-        legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+        engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
         assert lists_of(ear) == [1, 40, 42]
-        legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
-        legs.close()
+        engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+        engine_calls.close()
         await asyncio.sleep(1)
         assert lists_of(ear) == [1, 40, 42]
 
@@ -91,10 +95,10 @@ def test_no_list_is_made_for_a_caller_that_is_not_ready() -> None:
 
     async def story() -> None:
         ear = Ear()
-        legs, _ = telling(ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}], legs=5)
+        engine_calls, _ = reporter(ear, CallMeta(progress_token=7), lambda ended: [{"id": len(ended)}], engine_calls=5)
         ear.ready = False
-        legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
-        legs.heard(answered("b", {"hits": hits("x")}, 0.1, 1))
+        engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+        engine_calls.heard(answered("b", {"hits": hits("x")}, 0.1, 1))
         await asyncio.sleep(1)
         assert lists_of(ear) == []
         ear.ready = True
@@ -107,8 +111,8 @@ def test_no_list_is_made_for_a_caller_that_is_not_ready() -> None:
 async def test_no_list_is_made_without_a_token() -> None:
     """A caller of a pipe may want lines for its log alone."""
     ear = Ear()
-    legs, _ = telling(ear, CallMeta(log_level="debug"), lambda ended: [{"id": len(ended)}], legs=5)
-    legs.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
+    engine_calls, _ = reporter(ear, CallMeta(log_level="debug"), lambda ended: [{"id": len(ended)}], engine_calls=5)
+    engine_calls.heard(answered("a", {"hits": hits("x")}, 0.1, 1))
     assert lists_of(ear) == []
     assert len(ear.logged) == 1
 
@@ -116,18 +120,18 @@ async def test_no_list_is_made_without_a_token() -> None:
 async def test_lines_for_the_callers_log() -> None:
     """Those of the level that it wants; an answer that is no list of hits just came."""
     ear = Ear()
-    legs, _ = telling(ear, CallMeta(progress_token=7, log_level="warning"))
-    legs.heard(told("a", {}, 0.012, 1))
-    legs.heard(failed("b", BadStatus("503"), 0.1))
+    engine_calls, _ = reporter(ear, CallMeta(progress_token=7, log_level="warning"))
+    engine_calls.heard(told("a", {}, 0.012, 1))
+    engine_calls.heard(failed("b", BadStatus("503"), 0.1))
     assert [line["level"] for line in ear.logged] == ["warning"]
     assert ear.told[0]["message"] == "a: answered after 12 ms"
     assert "partial" not in ear.told[0]
 
 
-async def test_a_cancelled_leg_is_only_counted() -> None:
+async def test_a_cancelled_engine_call_is_only_counted() -> None:
     """Nobody listens any more."""
     ear = Ear()
-    legs, metrics = telling(ear, CallMeta(progress_token=7))
-    legs.heard(cancelled("a", 0.1))
+    engine_calls, metrics = reporter(ear, CallMeta(progress_token=7))
+    engine_calls.heard(cancelled("a", 0.1))
     assert ear.told == []
     assert metrics.registry.get_sample_value("rcp_gateway_legs_total", {"engine": "a", "outcome": "cancelled"}) == 1

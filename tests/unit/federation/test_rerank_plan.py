@@ -30,8 +30,8 @@ def test_the_plan_shows_who_reranks() -> None:
         members_of(docs, judge("b"), judge("a"), judge("c", priority=2)), rerank={"method": "llm", "model": "m"}
     )
     assert asked(plan) == ["docs"]
-    assert "rerank" not in plan.legs[0].params
-    assert plan.legs[0].without == ()
+    assert "rerank" not in plan.engine_calls[0].params
+    assert plan.engine_calls[0].without == ()
     assert plan.union is not None
     assert repr(plan.union) == "<Union top 20 by c, a, b>"
     assert plan.union.params == {"query": "q", "method": "llm", "model": "m"}
@@ -45,14 +45,14 @@ def test_how_many_are_reranked(rerank: Json, top: int, window: int) -> None:
     """`topN`, else as many as each engine is asked for; engines are asked deep enough, within their bounds."""
     plan = planned(members_of(FakeEngine("docs", capabilities=RETRIEVES), judge()), k=5, rerank=rerank)
     assert plan.union is not None
-    assert (plan.union.top_n, plan.window, plan.legs[0].asked) == (top, window, min(window, 100))
+    assert (plan.union.top_n, plan.window, plan.engine_calls[0].asked) == (top, window, min(window, 100))
 
 
 def test_engines_leave_time_for_the_reranker() -> None:
     """Where the deadline is what bounds them they get seven tenths of it, less the reserve."""
     engine = FakeEngine("docs", capabilities=RETRIEVES, timeoutMs=60_000)
     plan = planned(members_of(engine, judge()), rerank={}, seconds=10.0)
-    assert plan.legs[0].seconds == pytest.approx(6.9)
+    assert plan.engine_calls[0].seconds == pytest.approx(6.9)
     assert plan.cut_by_caller
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.response import RetrieveResponse, build_result
 from app.federation.outcome import Outcome, answered, degraded, failed, skipped
+from app.federation.page import NOTHING, estimate_tokens, pack, page_of
 from app.federation.planner import Plan
-from app.federation.page import NOTHING, estimate_tokens, pack, portion_of
+from app.federation.response import RetrieveResponse, build_result
 from app.federation.result_set import ResultSet
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
@@ -41,8 +41,10 @@ def built(
     outcomes = outcomes or []
     if fusion is None:
         return build_result(read, MEMBERS, RetrieveResponse(plan, outcomes, None, NOTHING), 0.01234)
-    stock = ResultSet((), fusion, FusionConfig(), degraded=degraded(outcomes))
-    return build_result(read, MEMBERS, RetrieveResponse(plan, outcomes, stock, portion_of(fusion, read.options, k)), 0.01234)
+    result_set = ResultSet((), fusion, FusionConfig(), degraded=degraded(outcomes))
+    return build_result(
+        read, MEMBERS, RetrieveResponse(plan, outcomes, result_set, page_of(fusion, read.options, k)), 0.01234
+    )
 
 
 def ids(result: Json) -> list[Any]:

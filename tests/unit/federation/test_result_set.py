@@ -5,7 +5,7 @@ from typing import Any
 
 from app.federation.outcome import Outcome, answered, failed
 from app.federation.planner import Plan
-from app.federation.result_set import ResultSet, dump_stock, joined, load_stock, stock_of, without
+from app.federation.result_set import ResultSet, dump_result_set, joined, load_result_set, result_set_of, without
 from app.protocol.errors import BadStatus
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.schema import RetrieveSettings
@@ -16,9 +16,9 @@ from tests.support.planning import planned
 def stocked(engines: list[FakeEngine], outcomes: list[Outcome], **params: Any) -> ResultSet:
     """The stock of these outcomes."""
     plan = planned(members_of(*engines), **params)
-    stock = stock_of(plan, outcomes, read(**params))
-    assert stock is not None
-    return stock
+    result_set = result_set_of(plan, outcomes, read(**params))
+    assert result_set is not None
+    return result_set
 
 
 def read(**params: Any) -> RetrieveParams:
@@ -45,26 +45,26 @@ def test_who_gave_all_it_was_asked_for_may_have_more() -> None:
     ]
     broken = answered("flawed", {"hits": [*hits(*range(19)), {"id": None}]}, 0.01, 1)
     full = [gave(name, *range(20)) for name in ("filled", "bounded", "boundless")]
-    stock = stocked(engines, [*full, gave("few", 1), gave("empty"), broken])
-    assert stock.open == {"filled", "boundless", "flawed"}
-    assert stock.whole() == {"bounded", "few", "empty"}
-    assert stock.size() == 80
+    result_set = stocked(engines, [*full, gave("few", 1), gave("empty"), broken])
+    assert result_set.open == {"filled", "boundless", "flawed"}
+    assert result_set.whole() == {"bounded", "few", "empty"}
+    assert result_set.size() == 80
 
 
 def test_beyond_what_is_looked_at_nobody_is_asked() -> None:
     """An engine without a bound is not asked for more hits than are looked at."""
     engine = FakeEngine("e", capabilities={"retrieve": {}})
     plan = planned(members_of(engine), wishes=RetrieveSettings(window_min=1000))
-    stock = stock_of(plan, [gave("e", *range(1000))], read())
-    assert stock is not None
-    assert stock.open == set()
+    result_set = result_set_of(plan, [gave("e", *range(1000))], read())
+    assert result_set is not None
+    assert result_set.open == set()
 
 
-def test_nobody_answered_is_no_stock() -> None:
+def test_nobody_answered_is_no_result_set() -> None:
     """Without an answer there is nothing to serve from."""
     plan = planned(members_of(FakeEngine("b")))
-    assert stock_of(plan, [LOST], read()) is None
-    assert stock_of(Plan((), (), 10, plan.fusion), [], read()) is None
+    assert result_set_of(plan, [LOST], read()) is None
+    assert result_set_of(Plan((), (), 10, plan.fusion), [], read()) is None
 
 
 def test_deeper_lists_take_the_place_of_earlier_ones() -> None:
@@ -72,11 +72,11 @@ def test_deeper_lists_take_the_place_of_earlier_ones() -> None:
     engines = [FakeEngine("a"), FakeEngine("b"), FakeEngine("c")]
     before = stocked(engines, [gave("a", *range(20)), gave("b", *range(100, 120))])
     deeper = stocked(engines, [gave("a", *range(5, 45)), LOST, gave("c", 200)], k=20)
-    stock = joined(deeper, before)
-    by_engine = {ranked.engine: [found["id"] for found in ranked.hits] for ranked in stock.lists}
+    result_set = joined(deeper, before)
+    by_engine = {ranked.engine: [found["id"] for found in ranked.hits] for ranked in result_set.lists}
     assert by_engine == {"a": [*range(5, 45), *range(5)], "b": [*range(100, 120)], "c": [200]}
-    assert stock.open == {"a", "b"}
-    assert list(stock.degraded) == ["b"]
+    assert result_set.open == {"a", "b"}
+    assert list(result_set.degraded) == ["b"]
 
 
 def test_who_cannot_be_asked_deeper_is_not_open() -> None:
@@ -110,22 +110,22 @@ def test_versions_join_if_all_have_them() -> None:
     assert joined(stocked(engines, [served("a", None)]), before).versions is None
 
 
-def test_a_new_stock_begins_behind_what_was_served() -> None:
+def test_a_new_result_set_begins_behind_what_was_served() -> None:
     """What was returned or seen is not in the order any more, though the lists still have it."""
-    stock = stocked([FakeEngine("a")], [gave("a", *range(6))])
-    assert without(stock, {"0", "1"}, None).fusion.keys() == ["2", "3", "4", "5"]
-    assert without(stock, {"0", "1"}, {"3"}).fusion.keys() == ["2", "4", "5"]
-    assert without(stock, frozenset(), None) is stock
-    assert without(stock, {"0"}, None).size() == 6
+    result_set = stocked([FakeEngine("a")], [gave("a", *range(6))])
+    assert without(result_set, {"0", "1"}, None).fusion.keys() == ["2", "3", "4", "5"]
+    assert without(result_set, {"0", "1"}, {"3"}).fusion.keys() == ["2", "4", "5"]
+    assert without(result_set, frozenset(), None) is result_set
+    assert without(result_set, {"0"}, None).size() == 6
 
 
-def test_a_stock_survives_as_plain_data() -> None:
+def test_a_result_set_survives_as_plain_data() -> None:
     """Through JSON and back it serves the same hits in the same order, and knows the same."""
     sent = [hit(number, 1 - number / 9, text=f"t {number}", confidence=0.5, x=[1, {"y": None}]) for number in range(6)]
     outcomes = [answered("a", {"hits": sent}, 0.01, 1), gave("b", "3", "x")]
     engines = [FakeEngine("a", weight=2.0, idNamespace="ns"), FakeEngine("b")]
-    stock = without(stocked(engines, outcomes, x_gateway={"mmr": {"lambda": 0.3}}), {"ns:1"}, None)
-    again = load_stock(json.loads(json.dumps(dump_stock(stock))))
-    assert again.fusion.hits() == stock.fusion.hits()
-    assert [tuple(ranked) for ranked in again.lists] == [tuple(ranked) for ranked in stock.lists]
-    assert again[2:] == stock[2:]
+    result_set = without(stocked(engines, outcomes, x_gateway={"mmr": {"lambda": 0.3}}), {"ns:1"}, None)
+    again = load_result_set(json.loads(json.dumps(dump_result_set(result_set))))
+    assert again.fusion.hits() == result_set.fusion.hits()
+    assert [tuple(ranked) for ranked in again.lists] == [tuple(ranked) for ranked in result_set.lists]
+    assert again[2:] == result_set[2:]

@@ -11,11 +11,11 @@ import pytest
 from app.engines.engine import RemoteEngine
 from app.federation.calls import RetrieveCall
 from app.federation.engine_interface import Engine
+from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.retrieve import retrieve
-from app.federation.instrumentation import RetrieveInstrumentation
 from app.protocol.errors import (
-    LEG_KINDS,
+    CALL_KINDS,
     BackendUnavailable,
     BadStatus,
     ConnectFailed,
@@ -34,7 +34,7 @@ SETTINGS = GatewaySettings()
 async def answer(members: Members, call: RetrieveCall, settings: GatewaySettings = SETTINGS) -> Any:
     """The result of one call."""
     metrics = Metrics("test")
-    metrics.declare_engines(members.ids(), LEG_KINDS)
+    metrics.declare_engines(members.ids(), CALL_KINDS)
     return await retrieve(call, members, settings, RetrieveInstrumentation(metrics))
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.federation.outcome import answered
-from app.federation.union_reranking import rerank_union
-from app.federation.result_set import ResultSet, dump_stock, load_stock, stock_of
-from app.federation.rerank_plan import RerankPlan
 from app.federation.instrumentation import RetrieveInstrumentation
-from app.protocol.errors import LEG_KINDS, BadStatus, LegTimeout
+from app.federation.outcome import answered
+from app.federation.rerank_plan import RerankPlan
+from app.federation.result_set import ResultSet, dump_result_set, load_result_set, result_set_of
+from app.federation.union_reranking import rerank_union
+from app.protocol.errors import CALL_KINDS, BadStatus, LegTimeout
 from app.settings.schema import GatewaySettings
 from app.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, call_of, hits, members_of, never
@@ -24,19 +24,21 @@ def stocked(*ids: Any) -> ResultSet:
     """A stock of one engine's hits."""
     call = call_of(now=100.0)
     plan = planned(members_of(FakeEngine("docs")))
-    stock = stock_of(plan, [answered("docs", {"hits": hits(*ids)}, 0.1, 1)], call.params)
-    assert stock is not None
-    return stock
+    result_set = result_set_of(plan, [answered("docs", {"hits": hits(*ids)}, 0.1, 1)], call.params)
+    assert result_set is not None
+    return result_set
 
 
-async def settled(stock: ResultSet, *judges: FakeEngine, seconds: float = 10.0, metrics: Metrics | None = None) -> ResultSet:
+async def settled(
+    result_set: ResultSet, *judges: FakeEngine, seconds: float = 10.0, metrics: Metrics | None = None
+) -> ResultSet:
     """The stock after these were asked."""
     members = members_of(*judges)
     metrics = metrics or Metrics("test")
-    metrics.declare_engines(members.ids(), LEG_KINDS)
+    metrics.declare_engines(members.ids(), CALL_KINDS)
     call = call_of(now=asyncio.get_running_loop().time(), seconds=seconds)
     union = RerankPlan(judges, 3, {"query": "q"})
-    return await rerank_union(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), union, stock)
+    return await rerank_union(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), union, result_set)
 
 
 def test_the_order_and_the_verdict() -> None:
@@ -51,7 +53,7 @@ def test_the_order_and_the_verdict() -> None:
     assert before.fusion.keys() == ["1", "2", "3", "4"]
     assert after.verdict is not None
     assert after.verdict[:3] == ("j", 3, 3)
-    again = load_stock(dump_stock(after))
+    again = load_result_set(dump_result_set(after))
     assert again.fusion.hits() == after.fusion.hits()
     assert again.verdict == after.verdict
 

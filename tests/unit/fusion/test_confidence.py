@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fusion.confidence import SILENCE, Testimony, consensus, hear, project, valid_confidence
+from app.fusion.confidence import SILENCE, ConfidenceCurve, consensus, hear, project, valid_confidence
 from tests.support.fusion_reference import coherence, projected
 
 confidences = st.lists(st.integers(0, 100).map(lambda percent: percent / 100), min_size=1, max_size=12)
@@ -75,7 +75,7 @@ def test_rising_confidences_are_pooled_and_incoherent() -> None:
     assert say == pytest.approx(0, abs=1e-7)
 
 
-def test_independent_confidences_are_taken_by_the_letter() -> None:
+def test_independent_confidences_are_taken_by_the_engine_request() -> None:
     """A judge of its own is neither projected nor found incoherent."""
     curve, rho, _, _ = hear(_hits(0.5, 0.9, 0.1), 10, True)
     assert list(curve) == [0.5, 0.9, 0.1]
@@ -105,7 +105,7 @@ def test_projection_is_the_closest_falling_curve(values: list[float], place: int
         assert loss <= sum((v - p) ** 2 for v, p in zip(values, other, strict=True)) + 1e-12
 
 
-def _said(curve: list[float], say: float) -> Testimony:
+def _said(curve: list[float], say: float) -> ConfidenceCurve:
     return curve, 1.0, say, 0
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.explanation import shares_of
+from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from app.fusion.score_table import UNIT
 

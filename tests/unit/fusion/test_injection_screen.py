@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.fusion.injection_screen import MAX_ATTEMPTS, MAX_TEXT, STEP, InjectionScreen, reasons
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
-from app.fusion.injection_screen import MAX_ATTEMPTS, MAX_TEXT, STEP, InjectionScreen, reasons
 from app.fusion.rrf import fuse
 
 SUSPECTED = {

@@ -12,7 +12,7 @@ from app.fusion.invisible_text import readable, revealed
 
 def tags(text: str) -> str:
     """Text in letters that nobody sees."""
-    return "".join(chr(0xE0000 + ord(letter)) for letter in text)
+    return "".join(chr(0xE0000 + ord(engine_request)) for engine_request in text)
 
 
 def selected(data: bytes) -> str:

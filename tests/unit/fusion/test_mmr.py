@@ -1,7 +1,7 @@
 """Variety in the fused list."""
 
-from app.fusion.mmr import diversify, overlap, shingles_of
 from app.fusion.merge import FusedList
+from app.fusion.mmr import diversify, overlap, shingles_of
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 

@@ -6,8 +6,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fusion.ranked_lists import RankedList
 from app.fusion.document_index import DocumentIndex
+from app.fusion.ranked_lists import RankedList
 from app.fusion.score_table import UNIT, ScoreTable, count, grid_for
 
 
@@ -23,14 +23,14 @@ def _count(lists: dict[str, tuple[list[str], list[float]]], weights: dict[str, f
 
 def order(tally: ScoreTable, stop: int | None = None) -> list[str]:
     """The documents' keys, best first."""
-    return [tally.roll.keys[number] for number in tally.order(stop)]
+    return [tally.document_index.keys[number] for number in tally.order(stop)]
 
 
 def test_higher_sums_come_first() -> None:
     """Sums decide before anything else."""
     tally = _count({"A": (["x", "y"], [0.5, 0.4]), "B": (["y"], [0.2])})
     assert order(tally) == ["y", "x"]
-    assert tally.units[tally.roll.numbers["y"]] / UNIT == 0.6
+    assert tally.units[tally.document_index.numbers["y"]] / UNIT == 0.6
 
 
 def test_equal_sums_fall_to_the_summed_weight() -> None:
@@ -74,8 +74,8 @@ def test_under_other_identities_the_kept_id_settles_ties() -> None:
     """A tie between two uris falls to the id that the caller sees."""
     hits = [{"id": "b", "score": 1, "citation": {"uri": "https://a"}}]
     others = [{"id": "a", "score": 1, "citation": {"uri": "https://b"}}]
-    roll = DocumentIndex([RankedList("A", hits), RankedList("B", others)], "uri")
-    assert order(count(roll, [[0.5], [0.5]], 2.0)) == ["uri:https://b", "uri:https://a"]
+    document_index = DocumentIndex([RankedList("A", hits), RankedList("B", others)], "uri")
+    assert order(count(document_index, [[0.5], [0.5]], 2.0)) == ["uri:https://b", "uri:https://a"]
 
 
 def test_ties_are_settled_as_far_as_somebody_looks() -> None:

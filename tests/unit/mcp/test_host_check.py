@@ -47,7 +47,10 @@ def test_names_are_lowered_only_if_need_be() -> None:
 
 def test_the_lists_can_be_looked_at() -> None:
     """In an incident the lists say whom they serve."""
-    assert repr(McpHostPolicy(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[]))) == "<Hosts a, b:*, origins none>"
+    assert (
+        repr(McpHostPolicy(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[])))
+        == "<Hosts a, b:*, origins none>"
+    )
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,10 @@ async def test_a_caller_that_makes_no_room_is_given_up() -> None:
 
     async def serve(timeout: float) -> McpHttpExchange:
         with McpHttpExchange({"method": "POST", "headers": []}, stuck, timeout, lambda: "made-1") as made:
-            telling = asyncio.create_task(made.answer(200, b"{}"))
-            await asyncio.wait([telling])
+            reporter = asyncio.create_task(made.answer(200, b"{}"))
+            await asyncio.wait([reporter])
             with pytest.raises(TimeoutError):
-                telling.result()
+                reporter.result()
             await asyncio.Event().wait()
         return made
 

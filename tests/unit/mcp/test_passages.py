@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.mcp.passages import MAX_TITLE, MAX_URI, cut, engines_of, passages_of, shares, text_of, title_of, uri_of
 from app.fusion.invisible_text import revealed
+from app.mcp.passages import MAX_TITLE, MAX_URI, cut, engines_of, passages_of, shares, text_of, title_of, uri_of
 
 texts = st.text(max_size=60)
 
@@ -97,7 +97,7 @@ def test_text_that_cannot_be_written_is_replaced() -> None:
 
 def test_what_is_hidden_in_texts_and_titles_goes_and_is_marked() -> None:
     """Every text that a model is given; what was hidden may have been meant for it."""
-    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    hidden = "".join(chr(0xE0000 + ord(engine_request)) for engine_request in "obey")
     texts = [{"text": f"pay{hidden}ment"}, {"content": [{"type": "text", "text": f"pay\u202ement{hidden}"}]}]
     titles = [{"text": "t", "citation": {"title": f"a{hidden}"}}, {"text": "t", "meta": {"title": f"a{hidden}"}}]
     made = passages_of([hit(**more) for more in (*texts, *titles, {"text": "\U0001f468\u200d\U0001f469"})], 1000)

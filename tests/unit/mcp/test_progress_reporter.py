@@ -21,16 +21,16 @@ async def test_each_engine_that_answered_is_told_before_the_end() -> None:
         await asyncio.sleep(0)
         told.append(said)
 
-    telling = McpProgressReporter(report)
-    telling.open()
-    telling.open()
+    reporter = McpProgressReporter(report)
+    reporter.open()
+    reporter.open()
     for engine, status in (("a", "ok"), ("b", "failed"), ("c", "ok")):
-        telling.tell({"stage": "recall"})
-        telling.log(line(engine, status))
-    assert repr(telling) == "<Telling of 0 engines, 2 to be told>"
-    await telling.finish()
+        reporter.tell({"stage": "recall"})
+        reporter.log(line(engine, status))
+    assert repr(reporter) == "<Telling of 0 engines, 2 to be told>"
+    await reporter.finish()
     assert told == [(1, None, "a: done"), (2, None, "c: done")]
-    assert repr(telling) == "<Telling of 2 engines, 0 to be told>"
+    assert repr(reporter) == "<Telling of 2 engines, 0 to be told>"
 
 
 async def test_a_client_that_does_not_listen_is_left() -> None:
@@ -39,12 +39,12 @@ async def test_a_client_that_does_not_listen_is_left() -> None:
     async def never(*said: Any) -> None:
         await asyncio.Event().wait()
 
-    telling = McpProgressReporter(never)
-    await telling.finish()
-    telling.open()
-    telling.log(line("a"))
+    reporter = McpProgressReporter(never)
+    await reporter.finish()
+    reporter.open()
+    reporter.log(line("a"))
     await asyncio.sleep(0)
-    telling.end()
-    assert telling._writer is not None
-    await asyncio.wait([telling._writer])
-    assert telling._writer.cancelled()
+    reporter.end()
+    assert reporter._writer is not None
+    await asyncio.wait([reporter._writer])
+    assert reporter._writer.cancelled()

@@ -6,7 +6,7 @@ import pytest
 
 from app.protocol import errors
 from app.protocol.errors import (
-    LEG_KINDS,
+    CALL_KINDS,
     MAX_MESSAGE,
     ForeignError,
     GatewayError,
@@ -78,15 +78,15 @@ def test_foreign_error_keeps_its_code() -> None:
     }
 
 
-def test_leg_kinds_are_the_classes_of_the_tree() -> None:
+def test_engine_call_kinds_are_the_classes_of_the_tree() -> None:
     """Every way a leg can fail has a class of its own, known from the start."""
-    assert list(LEG_KINDS) == sorted(set(LEG_KINDS))
-    assert {"timeout", "connect", "tls", "http_status", "protocol", "too_large", "rate_limited"} <= set(LEG_KINDS)
-    assert {"refused", "overloaded"} <= set(LEG_KINDS)
-    assert len(LEG_KINDS) == len(LegError.__subclasses__())
+    assert list(CALL_KINDS) == sorted(set(CALL_KINDS))
+    assert {"timeout", "connect", "tls", "http_status", "protocol", "too_large", "rate_limited"} <= set(CALL_KINDS)
+    assert {"refused", "overloaded"} <= set(CALL_KINDS)
+    assert len(CALL_KINDS) == len(LegError.__subclasses__())
 
 
-def test_leg_error_carries_what_the_report_needs() -> None:
+def test_engine_call_error_carries_what_the_report_needs() -> None:
     """A leg's failure knows class, message, code, attempts and what it was asked to wait."""
     error = LegRateLimited("slow down", code=-32011, retry_after_ms=250)
     assert (error.kind, error.code, error.retry_after_ms, error.attempts) == ("rate_limited", -32011, 250, 1)

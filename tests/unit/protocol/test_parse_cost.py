@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.parse_cost import BOX, MAX_STRINGS, MEMBER, NAME, is_heavy, seems_light, weight, weight_outside_strings
+from app.protocol.parse_cost import (
+    BOX,
+    MAX_STRINGS,
+    MEMBER,
+    NAME,
+    is_heavy,
+    seems_light,
+    weight,
+    weight_outside_strings,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(['"', "\\", '\\"', ",[{", '":', "a\\\\"]),

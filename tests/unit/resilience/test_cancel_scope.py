@@ -32,7 +32,7 @@ def test_two_reasons_are_told_apart() -> None:
 
     async def story() -> None:
         one, other = CancelScope(), CancelScope()
-        asyncio.get_running_loop().call_soon(one.strike)
+        asyncio.get_running_loop().call_soon(one.expire)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.sleep(9)
         assert (other.is_the_cause(), one.is_the_cause()) == (False, True)
@@ -50,10 +50,10 @@ def test_striking_twice_is_striking_once() -> None:
 
     async def story() -> None:
         calloff = CancelScope()
-        assert repr(calloff) == "<CallOff pending>"
-        calloff.strike()
-        calloff.strike()
-        assert repr(calloff) == "<CallOff come>"
+        assert repr(calloff) == "<CancelScope pending>"
+        calloff.expire()
+        calloff.expire()
+        assert repr(calloff) == "<CancelScope come>"
         with pytest.raises(asyncio.CancelledError):
             await asyncio.sleep(9)
         assert calloff.is_the_cause()

@@ -27,28 +27,28 @@ def test_a_pause_that_was_asked_for_is_kept() -> None:
 
 def test_repeats_stay_a_share_of_calls() -> None:
     """However many calls fail, repeats are a fifth of them and what was saved up before (B39)."""
-    allowance = RetryBudget(0.2, 10)
+    budget = RetryBudget(0.2, 10)
     spent = 0
     for _ in range(1000):
-        allowance.earn()
-        spent += allowance.spend()
+        budget.earn()
+        spent += budget.spend()
     assert 200 <= spent <= 210
 
 
 def test_nothing_is_saved_up_without_bound() -> None:
     """A long quiet time earns no more than the reserve."""
-    allowance = RetryBudget(0.5, 3)
+    budget = RetryBudget(0.5, 3)
     for _ in range(1000):
-        allowance.earn()
-    assert sum(allowance.spend() for _ in range(1000)) == 3
-    assert repr(allowance) == "<Allowance 0.0 of 3 repeats>"
+        budget.earn()
+    assert sum(budget.spend() for _ in range(1000)) == 3
+    assert repr(budget) == "<Allowance 0.0 of 3 repeats>"
 
 
 def test_share_of_nothing_allows_nothing() -> None:
     """With a share of 0 there is no repeat, not even at first."""
-    allowance = RetryBudget(0, 10)
-    allowance.earn()
-    assert not allowance.spend()
+    budget = RetryBudget(0, 10)
+    budget.earn()
+    assert not budget.spend()
 
 
 def failing(times: int, then: str = "answer") -> tuple[Callable[[], Awaitable[str]], list[float]]:

@@ -169,7 +169,7 @@ async def _interleave(steps: list[Step], limit: int, queue: int) -> None:
     served: list[int] = []
     tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def visit(number: int) -> None:
+    async def principal(number: int) -> None:
         if gate.try_enter():
             assert gate.waiting == 0, "who comes later overtakes nobody who waits"
             held.append(number)
@@ -186,7 +186,7 @@ async def _interleave(steps: list[Step], limit: int, queue: int) -> None:
     for number, (act, choice) in enumerate(steps):
         running = [task for task in tasks.values() if not task.done()]
         if act == "enter":
-            tasks[number] = asyncio.create_task(visit(number))
+            tasks[number] = asyncio.create_task(principal(number))
         elif act == "try_enter" and gate.try_enter():
             held.append(number)
         elif act == "leave" and held:

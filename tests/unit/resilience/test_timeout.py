@@ -50,7 +50,7 @@ def test_work_that_never_waits_is_not_ended() -> None:
     async def story() -> None:
         expiry = Timeout(asyncio.get_running_loop().time() - 1)
         expiry.end()
-        assert repr(expiry) == "<Expiry pending>"
+        assert repr(expiry) == "<Timeout pending>"
         await turns()
         assert cancellations() == 0
 
@@ -129,7 +129,7 @@ def test_fault_in_the_moment_of_the_deadline_is_the_fault() -> None:
             pass
         finally:
             expiry.end()
-        assert repr(expiry) == "<Expiry come>"
+        assert repr(expiry) == "<Timeout come>"
         assert cancellations() == 0
         await asyncio.sleep(1)
 

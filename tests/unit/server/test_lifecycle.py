@@ -5,8 +5,8 @@ from typing import Any
 
 import uvicorn
 
-from app.server.shutdown_stage import ShutdownStage
 from app.server.lifecycle import GatewayServer
+from app.server.shutdown_stage import ShutdownStage
 from tests.support.fake_engine import FakeEngines
 from tests.support.fake_gateway import state_of
 
@@ -28,6 +28,6 @@ async def test_stages_only_go_on() -> None:
     assert state.metrics.registry.get_sample_value("rcp_gateway_draining") == 1
     keeper.hear(signal.SIGUSR1)
     assert (keeper.stage, keeper.should_exit, keeper.server_state.closing) == (ShutdownStage.FINISHING, True, True)
-    keeper.hasten(ShutdownStage.DRAINING)
+    keeper.advance(ShutdownStage.DRAINING)
     assert keeper.stage is ShutdownStage.FINISHING
     assert ", closing>" in repr(keeper)

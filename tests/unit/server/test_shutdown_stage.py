@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from app.server.shutdown_stage import TOLD, ShutdownStage, hastened, told
+from app.server.shutdown_stage import TOLD, ShutdownStage, advanced, told
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,11 @@ from app.server.shutdown_stage import TOLD, ShutdownStage, hastened, told
 )
 def test_signals_hasten(stage: ShutdownStage, number: signal.Signals, then: ShutdownStage) -> None:
     """A signal leads to its stage, or one further if that is reached."""
-    assert hastened(stage, number) is then
+    assert advanced(stage, number) is then
 
 
 def test_every_stage_can_be_told() -> None:
     """Each stage after serving has a signal of its own that workers are told it with."""
-    assert {TOLD[told(stage)] for stage in ShutdownStage if stage is not ShutdownStage.SERVING} == set(ShutdownStage) - {ShutdownStage.SERVING}
+    assert {TOLD[told(stage)] for stage in ShutdownStage if stage is not ShutdownStage.SERVING} == set(
+        ShutdownStage
+    ) - {ShutdownStage.SERVING}

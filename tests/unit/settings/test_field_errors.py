@@ -5,7 +5,9 @@ from app.settings.field_errors import FieldError, SettingsError, dotted, shown
 
 def test_the_error_reads_line_by_line() -> None:
     """The text names the file, then on a line each: path, message and suggestion."""
-    error = SettingsError("rcp.json", (FieldError("engines[2].timeoutMs", "is wrong", "write 5000"), FieldError("", "is empty")))
+    error = SettingsError(
+        "rcp.json", (FieldError("engines[2].timeoutMs", "is wrong", "write 5000"), FieldError("", "is empty"))
+    )
     assert str(error).splitlines() == [
         "rcp.json: 2 faults",
         "  engines[2].timeoutMs: is wrong; write 5000",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.settings.file_syntax import plain, read_json, read_text, read_yaml
 from app.settings.field_errors import FieldError, SettingsError
+from app.settings.file_syntax import plain, read_json, read_text, read_yaml
 
 
 def _only_fault(error: pytest.ExceptionInfo[SettingsError]) -> FieldError:

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.field_errors import FieldError
-from app.settings.schema import GatewaySettings, Registry
 from app.settings.messages import faults_of
+from app.settings.schema import GatewaySettings, Registry
 
 
 def _gateway(document: Any) -> dict[str, FieldError]:

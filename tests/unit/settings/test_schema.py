@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.field_errors import FieldError
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
 from app.settings.messages import faults_of
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:

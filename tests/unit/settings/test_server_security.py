@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from app.settings.server_security import ServerTls
 from app.settings.schema import GatewaySettings
+from app.settings.server_security import ServerTls
 
 BAD_PARTS = (
     *("https://app.example/", "https://a/x", "https://*.example", "https://u:p@a", "https://a?x", "https://a#x"),

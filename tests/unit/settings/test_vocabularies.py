@@ -4,8 +4,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from app.fusion import identity
-from app.fusion import ranked_lists
+from app.fusion import identity, ranked_lists
 from app.protocol import retrieve_params
 from app.settings import schema
 

@@ -118,7 +118,7 @@ async def test_what_is_over_is_let_go_by_the_next_put() -> None:
     assert len(store) == 1
 
 
-async def test_a_flood_does_not_wash_everything_away() -> None:
+async def test_a_output_limit_does_not_wash_everything_away() -> None:
     """With a turnover the store is filled anew no faster than that: of a flood most is not kept, and what is stays."""
     clock = Clock()
     store = MemoryStore(1000, 100, clock, turnover_seconds=10)

@@ -3,8 +3,8 @@
 import asyncio
 from time import monotonic
 
-from app.state.redis import RedisConnection
 from app.state.rate_limit import LocalLimiter, Reservation, Window
+from app.state.redis import RedisConnection
 from app.state.redis_rate_limit import SharedLimiter
 from tests.support.redis_server import Relay
 from tests.support.shared_state import Watched, back, linked, unique
@@ -48,7 +48,7 @@ async def test_two_count_together(redis_url: str) -> None:
         assert 86_300 < left <= 86_400
 
 
-async def test_a_flood_from_two_gateways_passes_the_limit_and_no_more(redis_url: str) -> None:
+async def test_a_output_limit_from_two_gateways_passes_the_limit_and_no_more(redis_url: str) -> None:
     """However many ask at the same time, exactly the limit is let through."""
     watched, prefix = Watched(), unique()
     async with linked(redis_url, watched) as here, linked(redis_url, watched) as there:

@@ -15,38 +15,38 @@ from tests.support.shared_state import Watched, unique
 
 async def test_alone_a_store_is_the_one_in_memory() -> None:
     """Nothing is wrapped, nothing is reached, nothing is degraded."""
-    sharing: StateBackend = ALONE
+    backend: StateBackend = ALONE
     local = MemoryStore(1, 1)
-    await sharing.start()
-    assert sharing.store("pages", local, constant=True, max_bytes=1) is local
-    assert not sharing.degraded
-    assert repr(sharing.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
-    assert repr(sharing) == "<Alone>"
-    await sharing.close()
+    await backend.start()
+    assert backend.store("pages", local, constant=True, max_bytes=1) is local
+    assert not backend.degraded
+    assert repr(backend.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
+    assert repr(backend) == "<Alone>"
+    await backend.close()
 
 
 async def test_shared_all_are_over_one_link(relay: Relay) -> None:
     """Stores and limiters are degraded together, and tell where they keep what they keep."""
     prefix, identity = unique(), ["gateway-1"]
     wishes = StateSettings(url=relay.url, prefix=prefix, timeout_ms=10_000, connections=3)
-    sharing = RedisState(wishes, "gateway", lambda: identity[0], Watched().metrics)
-    store = sharing.store("pages", MemoryStore(10, 10))
-    limiter = sharing.limiter(7, monotonic)
-    await sharing.start()
+    backend = RedisState(wishes, "gateway", lambda: identity[0], Watched().metrics)
+    store = backend.store("pages", MemoryStore(10, 10))
+    limiter = backend.limiter(7, monotonic)
+    await backend.start()
     try:
-        assert repr(sharing) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
+        assert repr(backend) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
         await store.put("k", 1, 60, int)
         await limiter.take("n", Window(2, 60), 1)
-        written = sorted(await sharing._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))
+        written = sorted(await backend._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))
         counted = [f"{prefix}:gateway:limits:n:{each}".encode() for each in ("times", "total")]
         assert written == [f"{prefix}:gateway-1:pages:k".encode(), *counted]
         identity[0] = "gateway-2"
         assert await store.get("k", int) is None
         await relay.cut()
         assert await limiter.take("n", Window(2, 60), 2) == 0
-        assert (sharing.degraded, store.degraded) == (True, True)
+        assert (backend.degraded, store.degraded) == (True, True)
         await relay.start()
-        await until(lambda: not sharing.degraded)
+        await until(lambda: not backend.degraded)
         assert await limiter.take("n", Window(2, 60), 2) > 0
     finally:
-        await sharing.close()
+        await backend.close()

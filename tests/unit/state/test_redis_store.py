@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.state.redis import RedisConnection
 from app.state.memory_store import MemoryStore
+from app.state.redis import RedisConnection
 from app.state.redis_store import RedisStore
 from tests.support.redis_server import Relay
 from tests.support.shared_state import Watched, back, linked, store_on, unique
@@ -163,7 +163,7 @@ async def test_what_never_changes_is_read_here_first(relay: Relay) -> None:
         assert await one.get("k", as_it_is) is value
 
 
-async def test_what_comes_in_a_flood_is_not_shared(redis_url: str) -> None:
+async def test_what_comes_in_a_output_limit_is_not_shared(redis_url: str) -> None:
     """What the store of this process does not admit is not written to Redis either."""
     watched, name = Watched(), unique()
     async with linked(redis_url, watched) as link:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from app.telemetry.plain_metrics import Exposed
 from app.telemetry.labelled_metrics import LabelledMetrics, LabelledSeries
+from app.telemetry.plain_metrics import Exposed
 
 BOUNDS = (0.001, 0.5, 1.0, 2.5)
 LABELS = [("docs", "ok"), ("docs", "timeout"), ("code", "ok")]

@@ -13,11 +13,13 @@ class Told:
     def __init__(self, seconds: float = 10.0) -> None:
         self.now = 100.0
         self.lines: list[tuple[str, int]] = []
-        self.storms = LogRateLimit(LogAllowance(3, seconds, lambda: self.now), lambda *line: self.lines.append(line))
+        self.rate_limit = LogRateLimit(
+            LogAllowance(3, seconds, lambda: self.now), lambda *line: self.lines.append(line)
+        )
 
     def written(self, kind: str, times: int) -> int:
         """How many of so many lines go through now."""
-        return sum(self.storms.admits(kind) for _ in range(times))
+        return sum(self.rate_limit.admits(kind) for _ in range(times))
 
 
 def test_a_storm_is_cut_short() -> None:
@@ -55,7 +57,7 @@ def test_what_was_left_out_is_told_once_a_stretch() -> None:
     assert told.lines == [("refused", 47)]
 
 
-def test_a_lasting_storm_adds_up() -> None:
+def test_a_permanent_storm_adds_up() -> None:
     """Every line is either written or counted, however long it lasts."""
     told = Told()
     written = 0
@@ -91,5 +93,5 @@ def test_what_is_left_out_can_be_looked_at() -> None:
     """In an incident: what is allowed, and what is being left out."""
     told = Told()
     told.written("refused", 5)
-    assert repr(told.storms) == "<Storms: 3 lines a kind in 10 s, now leaving out ['refused']>"
-    assert repr(told.storms._kinds["refused"]) == "<_Kind with 0.0 tokens, 2 lines left out>"
+    assert repr(told.rate_limit) == "<Storms: 3 lines a kind in 10 s, now leaving out ['refused']>"
+    assert repr(told.rate_limit._kinds["refused"]) == "<_Kind with 0.0 tokens, 2 lines left out>"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import generate_latest
 
-from app.protocol.errors import LEG_KINDS
+from app.protocol.errors import CALL_KINDS
 from app.telemetry.metrics import (
     ATTEMPTS,
     BREAKER_STATES,
@@ -26,7 +26,7 @@ def metrics() -> Metrics:
     """Metrics of a gateway with two methods and two engines, before any request."""
     made = Metrics("1.2.3")
     made.declare_methods(METHODS)
-    made.declare_engines(ENGINES, LEG_KINDS)
+    made.declare_engines(ENGINES, CALL_KINDS)
     return made
 
 
@@ -51,7 +51,7 @@ def test_every_series_is_there_with_nothing(metrics: Metrics) -> None:
             assert value(metrics, "rcp_gateway_requests_total", **labels) == 0
             assert value(metrics, "rcp_gateway_request_duration_seconds_count", **labels) == 0
     for engine in ENGINES:
-        for outcome in ("ok", "cancelled", *LEG_KINDS):
+        for outcome in ("ok", "cancelled", *CALL_KINDS):
             labels = {"engine": engine, "outcome": outcome}
             assert value(metrics, "rcp_gateway_legs_total", **labels) == 0
             assert value(metrics, "rcp_gateway_leg_duration_seconds_count", **labels) == 0
@@ -105,10 +105,10 @@ def test_unknown_methods_are_one_series(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_requests_total", method=OTHER, outcome="error") == 1000
 
 
-def test_leg_is_counted_and_timed(metrics: Metrics) -> None:
+def test_engine_call_is_counted_and_timed(metrics: Metrics) -> None:
     """One leg raises one count and one duration of its engine."""
-    metrics.leg("docs", "timeout", 2.0)
-    metrics.leg("docs", "ok", 0.5)
+    metrics.engine_call("docs", "timeout", 2.0)
+    metrics.engine_call("docs", "ok", 0.5)
     assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="timeout") == 1
     assert value(metrics, "rcp_gateway_leg_duration_seconds_sum", engine="docs", outcome="timeout") == 2.0
     assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
@@ -123,8 +123,8 @@ def test_dropped_hits_are_counted(metrics: Metrics) -> None:
 
 def test_declaring_again_keeps_the_counts(metrics: Metrics) -> None:
     """Declaring what is declared already changes nothing."""
-    metrics.leg("docs", "ok", 0.5)
-    metrics.declare_engines(ENGINES, LEG_KINDS)
+    metrics.engine_call("docs", "ok", 0.5)
+    metrics.declare_engines(ENGINES, CALL_KINDS)
     assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 1
 
 
@@ -139,7 +139,7 @@ def test_engine_states_are_read_at_the_scrape(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_engine_up", engine="docs") is None
 
 
-def test_guards_of_engines_are_counted(metrics: Metrics) -> None:
+def test_policies_of_engines_are_counted(metrics: Metrics) -> None:
     """What guards do raises one series of their engine, and replicas that are declared are there with 0."""
     metrics.declare_replicas("docs", ["0", "1"])
     assert value(metrics, "rcp_gateway_replica_ejections_total", engine="docs", replica="1") == 0
@@ -157,7 +157,7 @@ def test_guards_of_engines_are_counted(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_attempts_total", engine="docs", kind="first") == 1
 
 
-def test_guards_of_an_engine_that_left_are_forgotten(metrics: Metrics) -> None:
+def test_policies_of_an_engine_that_left_are_forgotten(metrics: Metrics) -> None:
     """Its series are gone, and what still happens to its last calls brings none of them back."""
     metrics.declare_replicas("docs", ["0", "1"])
     metrics.forget_engines(["docs"])
@@ -170,7 +170,7 @@ def test_guards_of_an_engine_that_left_are_forgotten(metrics: Metrics) -> None:
     assert value(metrics, "rcp_gateway_attempts_total", engine="code", kind="first") == 0
 
 
-def test_states_of_guards_are_read_at_the_scrape(metrics: Metrics) -> None:
+def test_states_of_policies_are_read_at_the_scrape(metrics: Metrics) -> None:
     """Breaker, gate and replicas show how they stand in the moment of the scrape; a lone replica is none."""
     replicas = [ReplicaState("0", True, 2), ReplicaState("1", False, 1)]
     states = [EngineState("docs", True, 3, 5, 32, "half_open", replicas), EngineState("code", True, 0)]
@@ -201,11 +201,11 @@ def test_one_process_exposes_its_own_registry(metrics: Metrics, monkeypatch: pyt
 
 def test_an_engine_that_left_has_no_series(metrics: Metrics) -> None:
     """The series of an engine end with it; a call of it that ends later is counted nowhere, and the others stay."""
-    metrics.leg("docs", "ok", 0.1)
+    metrics.engine_call("docs", "ok", 0.1)
     metrics.dropped("docs", "excess", 2)
     metrics.forget_engines(["docs"])
-    metrics.leg("docs", "ok", 0.1)
+    metrics.engine_call("docs", "ok", 0.1)
     assert all(labels.get("engine") != "docs" for _, labels in series(metrics))
     assert value(metrics, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
-    metrics.declare_engines(["docs"], LEG_KINDS)
+    metrics.declare_engines(["docs"], CALL_KINDS)
     assert value(metrics, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.telemetry.rolling import MAX_ENGINES, SLOT_SECONDS, SLOTS, STEP, Slot, RollingWindow, RollingStatistics
+from app.telemetry.rolling import MAX_ENGINES, SLOT_SECONDS, SLOTS, STEP, RollingStatistics, RollingWindow, Slot
 
 
 class Clock:

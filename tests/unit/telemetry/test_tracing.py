@@ -74,13 +74,16 @@ async def test_spans_reach_a_collector(ratio: float, kept: list[str]) -> None:
         tracing = tracing_to(f"http://127.0.0.1:{server.server_port}/v1/traces", ratio, "gate", "1.2")
         request = tracing.serve("retrieve", "r-1", None)
         enter(request)
-        leg = tracing.leg("docs", "retrieve")
+        engine_call = tracing.engine_call("docs", "retrieve")
         assert OUTGOING.get() == request.trace
         assert int(request.trace.parent[-2:], 16) & 1 == bool(kept)
-        assert (leg.trace.id, leg.trace.parent[36:52]) != (request.trace.id, request.trace.parent[36:52])
-        assert leg.trace.id == request.trace.id
-        assert repr(leg) == f"<Span {leg.trace.parent.decode()}>"
-        leg.end("timeout", well=False, attempts=2)
+        assert (engine_call.trace.id, engine_call.trace.parent[36:52]) != (
+            request.trace.id,
+            request.trace.parent[36:52],
+        )
+        assert engine_call.trace.id == request.trace.id
+        assert repr(engine_call) == f"<Span {engine_call.trace.parent.decode()}>"
+        engine_call.end("timeout", well=False, attempts=2)
         request.end("degraded", well=True)
         await asyncio.to_thread(tracing.close)
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import values
 
-from app.protocol.errors import LEG_KINDS
+from app.protocol.errors import CALL_KINDS
 from app.telemetry import worker_metrics
 from app.telemetry.metrics import EngineState, Metrics
 
@@ -25,7 +25,7 @@ def worker(place: int, calls: int = 0, up: bool = True, engines: tuple[str, ...]
     worker_metrics.share(place)
     made = Metrics("1.2.3")
     made.declare_methods(["retrieve"])
-    made.declare_engines(engines, LEG_KINDS)
+    made.declare_engines(engines, CALL_KINDS)
     made.watch_engines(lambda: [EngineState(engine, up, calls) for engine in engines])
     made.note_engines()
     return made
@@ -39,8 +39,8 @@ def scraped(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_workers_are_one_whole(folder: Path) -> None:
     """Counts and what is under way add up; an engine is up if it is for every worker."""
     one, two = worker(0, calls=3), worker(1, calls=4, up=False)
-    one.leg("docs", "ok", 0.1)
-    two.leg("docs", "ok", 0.1)
+    one.engine_call("docs", "ok", 0.1)
+    two.engine_call("docs", "ok", 0.1)
     one.requests_in_flight.inc()
     two.requests_in_flight.inc(2)
     assert scraped(one, "rcp_gateway_legs_total", engine="docs", outcome="ok") == 2
@@ -81,11 +81,11 @@ def test_fifty_workers_in_one_place(folder: Path) -> None:
 def test_engines_that_left_are_left_out(folder: Path) -> None:
     """The series of an engine that is no more vanish from the scrape, those of a new one begin with 0 (B111)."""
     one = worker(0, engines=("docs", "code"))
-    one.leg("docs", "ok", 0.1)
+    one.engine_call("docs", "ok", 0.1)
     one.forget_engines(["docs"])
-    one.leg("docs", "ok", 0.1)
+    one.engine_call("docs", "ok", 0.1)
     one.dropped("docs", "excess", 1)
-    one.declare_engines(["notes"], LEG_KINDS)
+    one.declare_engines(["notes"], CALL_KINDS)
     assert scraped(one, "rcp_gateway_legs_total", engine="docs", outcome="ok") is None
     assert scraped(one, "rcp_gateway_legs_total", engine="code", outcome="ok") == 0
     assert scraped(one, "rcp_gateway_legs_total", engine="notes", outcome="timeout") == 0
@@ -97,7 +97,7 @@ def test_traces_are_those_of_the_worker_that_is_scraped(folder: Path) -> None:
     for trace in ("aa" * 16, "bb" * 16):
         one.request("retrieve", "ok", 0.3, trace)
     one.request("retrieve", "ok", 0.3)
-    one.leg("docs", "ok", 0.3)
+    one.engine_call("docs", "ok", 0.3)
     found = [
         (sample.labels["le"], sample.exemplar.labels, sample.value)
         for metric in one.scraped().collect()

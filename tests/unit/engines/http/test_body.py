@@ -136,7 +136,9 @@ def test_retry_after(value: bytes | None, wait_ms: int | None) -> None:
 
 
 @given(st.integers(100, 599), st.binary(max_size=60), st.none() | st.binary(max_size=30))
-def test_whatever_is_answered_is_a_result_or_a_leg_error(status: int, body: bytes, retry_after: bytes | None) -> None:
+def test_whatever_is_answered_is_a_result_or_a_engine_call_error(
+    status: int, body: bytes, retry_after: bytes | None
+) -> None:
     """No status, body and header together raise anything but LegError."""
     try:
         result = read_answer(status, body, retry_after, 1)

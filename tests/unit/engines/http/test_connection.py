@@ -50,8 +50,8 @@ def _connected(limit: int = 1000) -> tuple[Connection, Socket]:
     return connection, sock
 
 
-def _fault_of(waiter: asyncio.Future[Any]) -> LegError:
-    fault = waiter.exception()
+def _fault_of(pending: asyncio.Future[Any]) -> LegError:
+    fault = pending.exception()
     assert isinstance(fault, LegError)
     return fault
 
@@ -72,7 +72,7 @@ async def test_a_long_answer_waits_for_the_next_turn(wire: Wire, monkeypatch: py
     monkeypatch.setattr(yield_limiter, "perf_counter", lambda: float(next(now)))
     connection, sock = wire
     answer = http_answer(b"x" * 100)
-    waiter = connection.ask(b"question")
+    pending = connection.ask(b"question")
     connection.data_received(answer[:80])
     assert sock.reading  # the first piece of a turn
     connection.data_received(answer[80:90])
@@ -81,7 +81,7 @@ async def test_a_long_answer_waits_for_the_next_turn(wire: Wire, monkeypatch: py
     assert sock.reading
     connection.data_received(answer[90:])
     assert sock.reading
-    assert waiter.result() == b"x" * 100
+    assert pending.result() == b"x" * 100
 
 
 async def test_a_connection_without_an_answer_to_come_keeps_no_body(wire: Wire) -> None:
@@ -93,7 +93,7 @@ async def test_a_connection_without_an_answer_to_come_keeps_no_body(wire: Wire) 
     assert second is not None
     first.take(10)
     before = HELD.set(second)
-    waiter = connection.ask(b"question")
+    pending = connection.ask(b"question")
     HELD.reset(before)
     answer = http_answer(b"x" * 100)
     connection.data_received(answer[:-20])
@@ -101,7 +101,7 @@ async def test_a_connection_without_an_answer_to_come_keeps_no_body(wire: Wire) 
     first.release()
     assert sock.reading
     connection.data_received(answer[-20:])
-    assert waiter.result() == b"x" * 100
+    assert pending.result() == b"x" * 100
     assert (second.held, connection._body) == (100, None)
 
 
@@ -118,11 +118,11 @@ async def test_cut_at_every_boundary(wire: Wire, framing: str) -> None:
     connection, sock = wire
     raw = FRAMED[framing]
     for cut in range(1, len(raw)):
-        waiter = connection.ask(b"?")
+        pending = connection.ask(b"?")
         connection.data_received(raw[:cut])
-        assert not waiter.done()
+        assert not pending.done()
         connection.data_received(raw[cut:])
-        assert (bytes(waiter.result()), connection.status) == (b"hello", 200)
+        assert (bytes(pending.result()), connection.status) == (b"hello", 200)
     assert not sock.aborted
 
 
@@ -133,12 +133,12 @@ def test_cut_anywhere_and_anyhow(framing: str, sizes: list[int]) -> None:
     async def story() -> None:
         connection, _ = _connected()
         raw, turn = FRAMED[framing], 0
-        waiter = connection.ask(b"?")
+        pending = connection.ask(b"?")
         while raw:
             size = sizes[turn % len(sizes)]
             connection.data_received(raw[:size])
             raw, turn = raw[size:], turn + 1
-        assert bytes(waiter.result()) == b"hello"
+        assert bytes(pending.result()) == b"hello"
 
     asyncio.run(story())
 
@@ -147,9 +147,9 @@ def test_cut_anywhere_and_anyhow(framing: str, sizes: list[int]) -> None:
 async def test_surplus_behind_an_answer(wire: Wire, surplus: bytes) -> None:
     """An answer with something behind it counts, but its connection is not used again."""
     connection, sock = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hello") + surplus)
-    assert waiter.result() == b"hello"
+    assert pending.result() == b"hello"
     assert sock.aborted
     assert connection.closed
 
@@ -157,10 +157,10 @@ async def test_surplus_behind_an_answer(wire: Wire, surplus: bytes) -> None:
 async def test_bytes_nobody_asked_for(wire: Wire) -> None:
     """An idle connection that says something is closed."""
     connection, sock = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hello"))
     connection.data_received(http_answer(b"hello", 408))
-    assert waiter.result() == b"hello"
+    assert pending.result() == b"hello"
     assert sock.aborted
 
 
@@ -168,39 +168,39 @@ async def test_bytes_nobody_asked_for(wire: Wire) -> None:
 async def test_connection_close_is_heeded(wire: Wire, header: tuple[str, str]) -> None:
     """An answer that announces the close is the last on its connection."""
     connection, sock = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hello", headers=[header]))
-    assert waiter.result() == b"hello"
+    assert pending.result() == b"hello"
     assert sock.aborted
 
 
 async def test_body_up_to_the_close(wire: Wire) -> None:
     """Without a length, the end of the stream is the end of the body."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hel", length=False))
     connection.data_received(b"lo")
-    assert not waiter.done()
+    assert not pending.done()
     connection.eof_received()
-    assert bytes(waiter.result()) == b"hello"
+    assert bytes(pending.result()) == b"hello"
 
 
 async def test_reset_is_no_end_of_a_body(wire: Wire) -> None:
     """A connection that breaks does not end a body; only an orderly close does."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hel", length=False))
     connection.connection_lost(ConnectionResetError())
-    assert "broke off" in str(_fault_of(waiter))
+    assert "broke off" in str(_fault_of(pending))
 
 
 @pytest.mark.parametrize("lost", [None, ConnectionResetError()])
 async def test_severed_before_the_first_byte(wire: Wire, lost: Exception | None) -> None:
     """A peer that goes away without a byte is Severed, which is what a retry looks for."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.connection_lost(lost)
-    assert type(_fault_of(waiter)) is ConnectionLost
+    assert type(_fault_of(pending)) is ConnectionLost
 
 
 async def test_first_byte_counts_per_question(wire: Wire) -> None:
@@ -217,18 +217,18 @@ async def test_first_byte_counts_per_question(wire: Wire) -> None:
 async def test_broken_in_the_middle(wire: Wire) -> None:
     """A peer that goes away after some byte has violated the protocol, and that is all."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(b"H")
     connection.eof_received()
-    assert type(_fault_of(waiter)) is ProtocolViolation
+    assert type(_fault_of(pending)) is ProtocolViolation
 
 
 async def test_tls_alert_instead_of_an_answer(wire: Wire) -> None:
     """A TLS error on an open connection is class tls."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.connection_lost(ssl.SSLError(1, "alert"))
-    assert type(_fault_of(waiter)) is TlsFailed
+    assert type(_fault_of(pending)) is TlsFailed
 
 
 async def test_question_to_a_closed_connection() -> None:
@@ -244,11 +244,11 @@ async def test_question_to_a_closed_connection() -> None:
 async def test_late_bytes_after_giving_up(wire: Wire) -> None:
     """Whoever gave up is not troubled by an answer that arrives before the socket is gone."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
-    waiter.cancel()
+    pending = connection.ask(b"?")
+    pending.cancel()
     connection.data_received(http_answer(b"hello"))
     connection.connection_lost(None)
-    assert waiter.cancelled()
+    assert pending.cancelled()
 
 
 @pytest.mark.parametrize(
@@ -265,11 +265,11 @@ async def test_late_bytes_after_giving_up(wire: Wire) -> None:
 async def test_endless_everything_but_body(wire: Wire, raw: bytes) -> None:
     """Heads, interim answers, trailers and chunk extensions are bounded, whatever pieces they come in."""
     connection, sock = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     for start in range(0, len(raw), 8192):
         if not sock.aborted:
             connection.data_received(raw[start : start + 8192])
-    assert "head of the answer is longer" in str(_fault_of(waiter))
+    assert "head of the answer is longer" in str(_fault_of(pending))
     assert sock.aborted
 
 
@@ -277,10 +277,10 @@ async def test_endless_everything_but_body(wire: Wire, raw: bytes) -> None:
 async def test_too_large(announced: bool) -> None:
     """A body above the cap closes the connection, when announced and when it just goes on."""
     connection, sock = _connected(limit=10)
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" if announced else http_answer(bytes(11), length=False)
     connection.data_received(raw)
-    assert type(_fault_of(waiter)) is ResponseTooLarge
+    assert type(_fault_of(pending)) is ResponseTooLarge
     assert sock.aborted
 
 
@@ -288,9 +288,9 @@ async def test_too_large(announced: bool) -> None:
 async def test_other_transfer_encodings(wire: Wire, coding: str) -> None:
     """A transfer encoding other than chunked alone is refused."""
     connection, _ = wire
-    waiter = connection.ask(b"?")
+    pending = connection.ask(b"?")
     connection.data_received(http_answer(b"hello", headers=[("Transfer-Encoding", coding)], length=False))
-    assert "transfer encoding" in str(_fault_of(waiter))
+    assert "transfer encoding" in str(_fault_of(pending))
 
 
 async def test_loss_is_reported_once() -> None:

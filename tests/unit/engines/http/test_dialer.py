@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from app.engines.http.client import HttpTransport
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint
-from app.engines.http.client import HttpTransport
 from app.engines.http.resolver import Resolver
 from app.protocol.errors import ConnectFailed
 from app.settings.schema import EngineEntry, EnginesSettings

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from app.federation.methods.memory import memory_build, memory_recall
 from app.federation.memory_ids import MemoryRef, name_of
-from tests.support.errands import errand_of, forgetful
+from app.federation.methods.memory import memory_build, memory_recall
+from tests.support.errands import context_of, forgetful
 from tests.support.fake_engine import FakeEngine, Json
 
 MEMORY: Json = {"memory": {}}
 
 
 async def build(*engines: FakeEngine, meta: Json | None = None, **params: Any) -> Json:
-    errand = errand_of("memory/build", params, *engines, meta=meta)
-    return await memory_build(errand.call, errand.members, errand.settings, errand.witness)
+    context = context_of("memory/build", params, *engines, meta=meta)
+    return await memory_build(context.call, context.members, context.settings, context.instrumentation)
 
 
 async def test_an_engine_that_lists_no_scopes_takes_any() -> None:
@@ -41,5 +41,5 @@ async def test_an_engine_may_rename_its_memory() -> None:
 async def test_unknown_fields_are_handed_through() -> None:
     """Of the first engine that has them."""
     engines = [FakeEngine(name, {"clues": [], "x-of": name}, capabilities=MEMORY) for name in "ab"]
-    result = await memory_recall(errand_of("memory/recall", {"query": "q"}, *engines), forgetful())
+    result = await memory_recall(context_of("memory/recall", {"query": "q"}, *engines), forgetful())
     assert result["x-of"] == "a"
