@@ -55,7 +55,7 @@ format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs: $(STAMP) ## write anew what is made from something else: tables of keys and settings, copies of alerts
-	@$(BIN)/python -m docs.reference
+	@$(BIN)/python -m docs._generate
 
 inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
 	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0

@@ -1,4 +1,4 @@
-"""What docs/ says is held to the code: every key and default, blocks of data, links, and the worked example."""
+"""The documents agree with the code: keys and defaults, commands, blocks of data, links, and the worked example."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from app.__main__ import load
 from app.api.reload import AT_START, SECTIONS_AT_START
 from app.settings.reference import DOCUMENTS
 from app.settings.schema import GatewaySettings, Registry
-from docs.reference import made
+from docs._generate import made
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
 from tests.support.running_gateway import entry, running
@@ -23,7 +23,8 @@ from tests.support.scripted_engine import ScriptedEngine
 PROJECT = Path(__file__).parents[1]
 DOCS = sorted((PROJECT / "docs").rglob("*.md"))
 PAGES = [*DOCS, *sorted(PROJECT.glob("*.md"))]
-REGISTRY = (PROJECT / "docs" / "registry.md").read_text(encoding="utf-8")
+INDEX = PROJECT / "docs" / "README.md"
+KEYS = ("docs/reference/registry.md", "docs/reference/settings.md")
 
 Json = dict[str, Any]
 
@@ -39,16 +40,18 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def test_the_tables_of_keys_are_those_of_the_models() -> None:
-    """docs/registry.md has every key and setting with its type, default and meaning: `make docs` writes it so."""
-    assert re.findall(r"made by `make docs`: (\w+)", REGISTRY) == list(DOCUMENTS)
-    assert made()["docs/registry.md"] == REGISTRY, "say: make docs"
+    """The reference has every key and setting with its type, default and meaning, as `make docs` writes them."""
+    texts = {page: (PROJECT / page).read_text(encoding="utf-8") for page in KEYS}
+    assert re.findall(r"made by `make docs`: (\w+)", "".join(texts.values())) == list(DOCUMENTS)
+    for page, text in texts.items():
+        assert made()[page] == text, "run: make docs"
 
 
-def test_what_waits_for_a_restart_is_told() -> None:
-    """docs/resilience.md names every setting that is read only at the start, and no other; each of them exists."""
-    page = (PROJECT / "docs" / "resilience.md").read_text(encoding="utf-8")
-    (told,) = re.findall(r"^- Read only at the start: (.*?) If one changes", page, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"`([\w.]+)`", told)) == AT_START | SECTIONS_AT_START
+def test_what_waits_for_a_restart_is_listed() -> None:
+    """docs/explanation/resilience.md names every setting that is read only at start, and no other; each exists."""
+    page = (PROJECT / "docs" / "explanation" / "resilience.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^These settings are read only at start: (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", listed)) == AT_START | SECTIONS_AT_START
     sections = GatewaySettings.model_fields
     known = {
         f"{section}.{key}" for section in sections for key in type(getattr(GatewaySettings(), section)).model_fields
@@ -58,11 +61,12 @@ def test_what_waits_for_a_restart_is_told() -> None:
 
 
 def test_example_files_are_valid() -> None:
-    """The files shown in docs/registry.md are a registry and settings."""
-    page = PROJECT / "docs" / "registry.md"
-    registry = next(block for block in blocks(page, "json") if "engines" in block)
+    """The files shown in the reference of keys are a registry and settings."""
+    registry = next(block for block in blocks(PROJECT / KEYS[0], "json") if "engines" in block)
     assert Registry.model_validate_json(registry).engines
-    for settings in blocks(page, "yaml"):
+    shown = [block for page in KEYS for block in blocks(PROJECT / page, "yaml")]
+    assert shown
+    for settings in shown:
         assert GatewaySettings.model_validate(yaml.safe_load(settings))
 
 
@@ -163,9 +167,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_tests_that_hold_a_promise_are_there() -> None:
-    """Every test that docs/security.md names exists, under that name, exactly once; each promise names one."""
-    page = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
-    section = page.split("## Promised, and tested", 1)[1].split("\n## ", 1)[0]
+    """Every test that docs/explanation/security.md names exists exactly once; each promise names at least one."""
+    page = (PROJECT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
+    section = page.split("## Promises and their tests", 1)[1].split("\n## ", 1)[0]
     sources = [path.read_text(encoding="utf-8") for path in (PROJECT / "tests").rglob("test_*.py")]
     defined = [name for text in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)]
     promises = [row for row in section.splitlines() if row.startswith("| **")]
@@ -177,15 +181,17 @@ def test_the_tests_that_hold_a_promise_are_there() -> None:
             assert defined.count(name) == 1, name
 
 
-def test_readme_names_every_document() -> None:
-    """Whoever reads the README finds each page of docs/."""
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    for page in (PROJECT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in readme
+def test_the_index_names_every_document() -> None:
+    """docs/README.md links to each page, and the README to that index."""
+    index = INDEX.read_text(encoding="utf-8")
+    for page in DOCS:
+        if page != INDEX:
+            assert f"({page.relative_to(INDEX.parent).as_posix()})" in index, page
+    assert "(docs/README.md)" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
 async def test_the_three_pages_are_as_told() -> None:
-    """The worked example of docs/architecture.md: what is asked, what is served, and why nobody else is."""
+    """The worked example of docs/explanation/architecture.md: what is asked, what is served, and why nobody else is."""
     async with ScriptedEngines(docs=range(24), code=range(100, 106)) as (docs, code):
         async with running([entry("docs", docs), entry("code", code)]) as gateway:
             pages = await pages_of(gateway, (10,))

@@ -1,4 +1,4 @@
-"""docs/signals.md is held to the code: each metric with its type and labels, each log event, each alert."""
+"""docs/reference/signals.md is held to the code: each metric with its type and labels, each log event, each alert."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from tests.support.running_gateway import made_state
 from tests.support.tenancy import tenant
 
 PROJECT = Path(__file__).parents[1]
-PAGE = (PROJECT / "docs" / "signals.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "reference" / "signals.md").read_text(encoding="utf-8")
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 ENTRIES = [
@@ -43,7 +43,7 @@ def test_every_metric_is_described() -> None:
     """Each metric has a row with its type, its labels and what it means."""
     told = rows("Metrics")
     for name, kind, labels in metrics():
-        assert name in told, f"docs/signals.md does not say what {name} means"
+        assert name in told, f"docs/reference/signals.md does not say what {name} means"
         said_kind, said_labels, meaning, *_ = told[name]
         assert said_kind == kind, name
         assert tuple(sorted(re.findall(r"`(\w+)`", said_labels))) == labels, name

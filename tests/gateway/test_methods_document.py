@@ -1,4 +1,4 @@
-"""docs/methods.md is held to the code: its examples are played, its reasons and numbers are those of the code."""
+"""docs/reference/methods.md agrees with the code: the examples are run as printed, reasons and numbers are checked."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
 PROJECT = Path(__file__).parents[2]
-TEXT = (PROJECT / "docs" / "methods.md").read_text(encoding="utf-8")
+TEXT = (PROJECT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
 QUIET = {"tookMs", "id", "detail"}
 """What differs from run to run, or between systems."""
 
@@ -103,8 +103,9 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    for name in ("candidates", "forward", "indexing", "graph", "memory", "feedback"):
-        for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
+    federation = PROJECT / "app" / "federation"
+    for path in (*federation.glob("methods/*.py"), *(federation / f"{name}.py" for name in ("candidates", "forward"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}
     assert named == {str(reason) for reason in given}

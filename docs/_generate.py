@@ -1,9 +1,8 @@
-"""Writes what is made from something else: `make docs`. The tables of docs/registry.md come from the settings' models,
-that of docs/conformance.md from the checks, the alerts of the Helm chart and of the Prometheus operator from
-deploy/prometheus.
+"""Generates the parts of the documents and of deploy/ that are made from other sources: `make docs`.
 
-It decides where each of them stands. A page's tables stand between `<!-- made by … -->` and `<!-- end -->`; whatever
-else the page says is written by hand.
+The tables of docs/reference/registry.md and docs/reference/settings.md come from the settings models, the table of
+docs/reference/conformance.md from the checks. The alert rules of the Helm chart and of the Prometheus operator are
+copies of deploy/prometheus. In a page, generated text stands between `<!-- made by … -->` and `<!-- end -->`.
 """
 
 import re
@@ -14,6 +13,7 @@ from app.conformance.proof import JUDGED
 from app.settings.reference import table
 
 PROJECT = Path(__file__).parents[1]
+PAGES = ("docs/reference/registry.md", "docs/reference/settings.md", "docs/reference/conformance.md")
 PLACE = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 RULES = ("recording.yml", "alerts.yml")
 RULE_HEAD = """\
@@ -30,8 +30,8 @@ spec:
 
 
 def made() -> dict[str, str]:
-    """Path in the project -> what stands there, as it is now."""
-    pages = {page: _renewed(_read(page)) for page in ("docs/registry.md", "docs/conformance.md")}
+    """Return the current text of every generated file, by its path in the project."""
+    pages = {page: _renewed(_read(page)) for page in PAGES}
     rules = {name: _read(f"deploy/prometheus/{name}") for name in RULES}
     chart = {f"deploy/helm/rcp-gateway/rules/{name}": text for name, text in rules.items()}
     groups = "".join(text.split("groups:\n", 1)[1] for text in rules.values())
@@ -52,7 +52,7 @@ def _renewed(page: str) -> str:
 
 
 def checks() -> str:
-    """Every rule that `rcp-gateway conformance` checks, as a table."""
+    """Return a table of every rule that `rcp-gateway conformance` checks."""
     head = "| check | rule | level | RCP | sentence |\n|---|---|---|---|---|\n"
     rows = [
         f"| `{one.id}` | {one.rule} | {one.level} | §{one.section} | {one.sentence.replace('|', chr(92) + '|')} |"
