@@ -53,14 +53,14 @@ def rows_under(heading: str) -> set[str]:
 def test_every_option_is_there() -> None:
     """Each option of `retrieve` and of `x-gateway` has its row, and no other has one."""
     options = {info.alias or name for name, info in RetrieveOptions.model_fields.items()} - {"strict"}
-    assert rows_under("## Option by option") == options | {"query", "filter", "x-…", "_meta"}
+    assert rows_under("\n## Options") == options | {"query", "filter", "x-…", "_meta"}
     ours = {info.alias or name for name, info in GatewayOptions.model_fields.items()}
-    assert rows_under("`x-gateway` is for this gateway alone:") == ours - {"engine"}, "`engine` is for writing"
+    assert rows_under("`x-gateway` is read by this gateway only:") == ours - {"engine"}, "`engine` is for writing"
 
 
 def test_every_reason_is_there() -> None:
     """Each reason for which a plan skips an engine is in the list, and no other."""
-    line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
+    line = TEXT.split("Skip reasons:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given: set[str] = set()
     for path in (PROJECT / "app" / "federation").glob("*.py"):
