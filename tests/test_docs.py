@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 def name_of(page: Path) -> str:
-    """A page's path as people write it."""
+    """The path of a page in the project."""
     return page.relative_to(PROJECT).as_posix()
 
 
@@ -72,7 +72,7 @@ def test_example_files_are_valid() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_blocks_of_data_are_data(page: Path) -> None:
-    """Each JSON block is one value or one a line, and each YAML block can be read."""
+    """Each JSON block is one value, or one per line; each YAML block can be parsed."""
     for block in blocks(page, "json"):
         try:
             json.loads(block)
@@ -83,7 +83,7 @@ def test_blocks_of_data_are_data(page: Path) -> None:
 
 
 def commands(page: Path) -> list[str]:
-    """Every command that the page shows: lines of shell blocks, continued lines joined, and what follows a prompt."""
+    """Every command on the page: lines of shell blocks with continued lines joined, and lines after a prompt."""
     text = page.read_text(encoding="utf-8")
     shell = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     lines = "".join(shell).replace("\\\n", " ").splitlines()
@@ -91,7 +91,7 @@ def commands(page: Path) -> list[str]:
 
 
 def options_of(words: list[str]) -> tuple[str, set[str]]:
-    """The command of ours that these words name, and the options that it knows."""
+    """The rcp-gateway command that these words name, and its options."""
     command: Any = get_command(load())
     names = []
     while hasattr(command, "commands"):
@@ -104,18 +104,18 @@ def options_of(words: list[str]) -> tuple[str, set[str]]:
 
 
 def faults_in(command: str) -> list[str]:
-    """What is wrong with a command that calls us: it is not known, or an option of it is not."""
+    """Errors of a command line that calls rcp-gateway: an unknown command or option."""
     found = []
     for call in re.findall(r"(?:^|[\s/])rcp-gateway ((?!.*rcp-gateway )[a-z].*?)(?=[|>;&]|$)", command):
         name, known = options_of(words := call.partition(" -- ")[0].split())
-        strange = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
-        found += [f"{name}: no {option}" for option in strange] if name else [f"no command {call}"]
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+        found += [f"{name}: no {option}" for option in unknown] if name else [f"no command {call}"]
     return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_can_be_typed(page: Path) -> None:
-    """Each is one to the shell; if it calls us, it is a command of ours with options that it has."""
+def test_commands_are_valid(page: Path) -> None:
+    """The shell can parse each command; calls of rcp-gateway name existing commands and options."""
     for command in commands(page):
         if "…" in command:  # shortened for reading
             continue
@@ -128,14 +128,14 @@ def test_commands_can_be_typed(page: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["rcp-gateway chekc", "x | .venv/bin/rcp-gateway check --conect", "rcp-gateway key nwe"]
 )
-def test_a_slip_in_a_command_is_seen(command: str) -> None:
-    """Were a command or an option misspelt in a page, it would be told."""
+def test_a_misspelt_command_is_found(command: str) -> None:
+    """A misspelt command or option in a page is found."""
     assert faults_in(command) != []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_files_that_are_named_are_there(page: Path) -> None:
-    """Whatever of deploy/, config/ and docs/ a page names exists, and so does each target of make."""
+def test_named_files_exist(page: Path) -> None:
+    """Every path of deploy/ and config/ and every make target that a page names exists."""
     text = page.read_text(encoding="utf-8")
     for path in re.findall(r"(?<![\w/.-])((?:deploy|config)/[\w./-]*\w)", re.sub(r"/(?:srv|etc)/\S+", "", text)):
         assert (PROJECT / path).exists() or path in EXAMPLES, path
@@ -146,24 +146,39 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 
 EXAMPLES = {"config/tenants.yaml"}
-"""Files that readers make themselves."""
+"""Files that readers create themselves."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pictures_are_flow_charts(page: Path) -> None:
-    """Each picture is one that GitHub draws: a flow chart whose subgraphs are closed."""
+    """Each picture is a diagram that GitHub renders, with closed subgraphs."""
     for picture in blocks(page, "mermaid"):
         assert picture.startswith(("flowchart ", "sequenceDiagram", "stateDiagram"))
         opened, closed = (len(re.findall(word, picture, re.MULTILINE)) for word in (r"^\s*subgraph ", r"^\s*end$"))
         assert opened == closed
 
 
+def without_code(page: Path) -> str:
+    """The text of a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each relative link names a file that there is."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert re.match(r"[a-z]+:", link) or (page.parent / link).exists(), link
+    """Each relative link names a file, and a heading in it if it names one."""
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", without_code(page)):
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target), f"{path}#{anchor}"
 
 
 def test_the_tests_that_hold_a_promise_are_there() -> None:
@@ -190,8 +205,8 @@ def test_the_index_names_every_document() -> None:
     assert "(docs/README.md)" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
-async def test_the_three_pages_are_as_told() -> None:
-    """The worked example of docs/explanation/architecture.md: what is asked, what is served, and why nobody else is."""
+async def test_the_three_pages_are_as_described() -> None:
+    """The three pages of docs/explanation/architecture.md: engine calls, hits and skip reasons are as described."""
     async with ScriptedEngines(docs=range(24), code=range(100, 106)) as (docs, code):
         async with running([entry("docs", docs), entry("code", code)]) as gateway:
             pages = await pages_of(gateway, (10,))
@@ -199,20 +214,20 @@ async def test_the_three_pages_are_as_told() -> None:
         assert set(ids(*pages)) == {*range(24), *range(100, 106)}
         assert [request.params["k"] for request in docs.requests()] == [20, 40]
         assert [request.params["k"] for request in code.requests()] == [20]
-    assert [told(page) for page in pages] == [
+    assert [reasons(page) for page in pages] == [
         {"docs": "ok", "code": "ok"},
         {"docs": "kept", "code": "kept"},
         {"docs": "ok", "code": "exhausted"},
     ]
 
 
-def told(page: Json) -> dict[str, str]:
-    """Engine -> why it was not asked, or its status."""
+def reasons(page: Json) -> dict[str, str]:
+    """Engine id -> its skip reason, or its status."""
     return {engine["id"]: engine.get("reason", engine["status"]) for engine in page["_meta"]["x-gateway"]["engines"]}
 
 
 class ScriptedEngines:
-    """Engines with these documents, for as long as a block runs."""
+    """Engines with these documents, started and stopped with the block."""
 
     def __init__(self, **corpora: range) -> None:
         self._engines = [ScriptedEngine(capabilities={"retrieve": {"maxK": 100}}) for _ in corpora]
