@@ -1,8 +1,6 @@
-"""The command line: serve · stdio · demo · query · engines · check · schema · conformance · fuse · eval · tune ·
-compile · key.
+"""Entry point of the command line. The commands are in `app/cli/`, one module each.
 
-It decides which commands there are; what each does is in `app/commands/`, loaded here once it is settled whether rooms
-run compiled, while whatever is slow to import is loaded by the command that needs it.
+A library that is slow to import is imported by the command that needs it.
 """
 
 import importlib
@@ -13,7 +11,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app import compiled
 from app.cli.failures import Commands
 from app.server.early_signals import end_on_signals
 
@@ -21,7 +18,7 @@ COMMANDS = (
     *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
     *("fuse", "eval", "tune", "compile", "key"),
 )
-"""Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
+"""Modules of `app/cli/`, in the order of the help; each offers `register(app)`."""
 
 SERVING = frozenset({"serve", "stdio"})
 """Commands that supervisors stop, maybe before they have begun."""
@@ -80,7 +77,6 @@ def main() -> None:
     """The console script `rcp-gateway`, and `python -m app`. Ends with SystemExit."""
     if next((word for word in sys.argv[1:] if not word.startswith("-")), "") in SERVING:
         end_on_signals()
-    compiled.choose()  # before a command imports what may be compiled
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows something else
             stream.reconfigure(errors="replace")

@@ -23,7 +23,6 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.allowed_hosts import AllowedHosts
@@ -50,6 +49,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
+from app.fusion import rrf
 from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
 from app.protocol.errors import CALL_KINDS, RCP_CODES, LegError
@@ -87,11 +87,14 @@ accepts. A gateway of one process answers its probes at once; the balancer waits
 
 VERSION = installed_version("rcp-gateway")
 
+COMPILED = Path(rrf.__file__).suffix != ".py"
+"""Whether this process runs the extension modules of a wheel that `make wheel` built, or the sources."""
+
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
     """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
     _need_extras(settings, over_http=tenants is not None)
-    metrics = Metrics(VERSION, compiled=compiled.in_use())
+    metrics = Metrics(VERSION, compiled=COMPILED)
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
@@ -270,7 +273,7 @@ async def _until_ready(readiness: Readiness, patience: float) -> None:
 def _tell_started(state: GatewayState) -> None:
     entries = [engine.entry for engine in state.engines.engines]
     ids = [entry.id for entry in entries]
-    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=ids)
+    logs.logger().info("started", version=state.version, compiled=COMPILED, engines=ids)
     tell_of_twins(entries)
 
 
@@ -332,7 +335,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[worker_metrics.FOLDER] = folder
-        worker = partial(compiled.call, "app.main", "work", files, metering)
+        worker = partial(work, files, metering)
         all_workers = Workers(count, worker, listener, worker_metrics.forget_worker, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 

@@ -19,7 +19,7 @@ LAYERS = (
     {"api"},
     {"federation", "evaluation"},
     {"engines", "fusion", "state"},
-    {"protocol", "resilience", "settings", "telemetry", "compiled"},
+    {"protocol", "resilience", "settings", "telemetry"},
 )
 """A package imports only from layers below its own; packages of one layer do not import each other."""
 

@@ -76,10 +76,10 @@ class EngineEntry(_Registry):
     """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
     """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all:
-    docs/fusion.md."""
+    docs/explanation/fusion.md."""
     discover: bool = False
     """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly:
-    docs/doors.md."""
+    docs/reference/http-and-stdio.md."""
     discover_hosts: list[Host] = Field(default_factory=list)
     """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
     max_trust: Literal["trusted", "community", "untrusted"] | None = None
@@ -206,7 +206,7 @@ class ServerSettings(_Section):
     alone is left to whoever asks `/livez`."""
     public_url: str | None = Field(default=None, max_length=2048)
     """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints
-    (docs/doors.md)."""
+    (docs/reference/http-and-stdio.md)."""
     handshake: Literal["optional", "required"] = "optional"
     """`optional`: every HTTP request counts as initialized. `required`: -32001 until the caller has initialized."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
@@ -278,7 +278,7 @@ class RetrieveSettings(_Section):
     """… and never for fewer than this, clamped to its `maxK`."""
     identity: Literal["id", "uri", "content"] = "id"
     """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text:
-    docs/fusion.md."""
+    docs/explanation/fusion.md."""
     quorum: float = Field(default=0.0, ge=0, le=1)
     """Tail cut: once engines with this share of the weight have answered, and every required one, …"""
     grace_ms: int = Field(default=100, ge=0, le=600_000)
@@ -291,7 +291,7 @@ class FusionSettings(_Section):
     """The default blend; a request may choose another."""
 
     method: Literal["rrf", "weighted", "convex"] = "rrf"
-    """The blend of requests that name none: docs/fusion.md."""
+    """The blend of requests that name none: docs/explanation/fusion.md."""
     rrf_k: int = Field(default=60, ge=1, le=100_000)
     """The larger, the less the first ranks stand out."""
     confidence_weight: float = Field(default=0.8, ge=0, le=1)
@@ -303,7 +303,7 @@ class IndexSettings(_Section):
 
     enabled: bool = False
     """Whether `index/add` and `index/delete` are advertised and sent to engines; else they are -32003:
-    docs/methods.md."""
+    docs/reference/methods.md."""
 
 
 class FederationSettings(_Section):
@@ -332,13 +332,13 @@ class EnginesSettings(_Section):
     """Longest pause between two handshake attempts with an engine that is down."""
     warm_seconds: float = Field(default=30.0, ge=0, le=3600)
     """After a reload: how long the engines in force keep serving while a changed or added engine has not completed its
-    handshake. 0: changes apply at once (docs/resilience.md)."""
+    handshake. 0: changes apply at once (docs/explanation/resilience.md)."""
     stdio_unanswered: int = Field(default=3, ge=0, le=1000)
     """Calls and pings in a row that a stdio engine may leave unanswered before its process is restarted; 0: never."""
     stdio_restart_max_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """Longest pause before a stdio command is started again that keeps ending without answering a call."""
     breaker_failures: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row that open an engine's breaker (docs/resilience.md); 0: breakers never open."""
+    """Failures in a row that open an engine's breaker (docs/explanation/resilience.md); 0: breakers never open."""
     breaker_window: int = Field(default=20, ge=1, le=1000)
     """How many of its last calls a breaker looks back at …"""
     breaker_share: float = Field(default=0.5, gt=0, le=1)
@@ -371,7 +371,8 @@ class LogSettings(_Section):
     bodies: bool = False
     """Whether a request's line holds what was asked for; hits are never logged."""
     max_per_kind: int = Field(default=100, ge=0, le=1_000_000)
-    """Most lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest (docs/signals.md). 0: all."""
+    """Most lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest. 0: all.
+    docs/reference/signals.md."""
     per_kind_seconds: float = Field(default=10.0, ge=0.1, le=3600)
     """In how many seconds a kind of event may have so many lines, and how often `suppressed` is said of it."""
 

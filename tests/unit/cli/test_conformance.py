@@ -133,8 +133,8 @@ def test_a_header_is_a_name_and_a_value() -> None:
 
 
 def test_everything_is_documented() -> None:
-    """docs/conformance.md names every option and every group of checks."""
-    page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    """docs/reference/conformance.md names every option and every group of checks."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "conformance.md").read_text(encoding="utf-8")
     options = {name for name in inspect.signature(conformance).parameters if name != "target"}
     assert options == {"as_json", "query", "write", "strict", "only", "header", "ca_file", "timeout"}
     for name in options:
