@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli.terminal import harmless
+from app.evaluation.judged_queries import EvaluationError
 from app.settings.field_errors import SettingsError
 
 DEBUG_VARIABLE = "RCP_GATEWAY_DEBUG"
@@ -45,9 +46,7 @@ class Commands(TyperGroup):
 
 def explain(fault: BaseException) -> str:
     """`fault` in words for the user: one line, or one for each fault of a settings file."""
-    if isinstance(fault, SettingsError):
-        return str(fault)
-    if isinstance(fault, Failure):
+    if isinstance(fault, Failure | SettingsError | EvaluationError):
         return str(fault)
     if isinstance(fault, ModuleNotFoundError) and fault.name:
         library = fault.name.partition(".")[0]

@@ -28,6 +28,18 @@ REFUSALS = (InvalidParams.code, CapabilityMissing.code, OptionUnsupported.code)
 GIVE_UP = 20
 """So many requests without any answer at the beginning, and nobody is there."""
 
+QueriesOption = Annotated[
+    Path,
+    typer.Option("--queries", help='Queries, as JSON lines: {"qid", "query", "params"?}.', show_default=False),
+]
+QrelsOption = Annotated[
+    Path,
+    typer.Option(
+        "--qrels",
+        help='Judgements: TREC lines (qid 0 docid rel), or JSON {"qid": ["docid"]} or {"qid": {"docid": rel}}.',
+        show_default=False,
+    ),
+]
 EnginesOption = Annotated[
     str | None,
     typer.Option("--engines", metavar="A,B", help="These engines, by default all that are up.", show_default=False),

@@ -14,13 +14,22 @@ import typer
 from app.cli.current_fusion import CurrentFusion, ask_gateway, read_files
 from app.cli.failures import Failure
 from app.cli.gateway_client import DEFAULT_URL, CaFileOption, UrlOption
-from app.cli.run_collection import ConcurrencyOption, EnginesOption, RunQuery, TimeoutOption, engines_of, fetch_runs
+from app.cli.run_collection import (
+    ConcurrencyOption,
+    EnginesOption,
+    QrelsOption,
+    QueriesOption,
+    RunQuery,
+    TimeoutOption,
+    engines_of,
+    fetch_runs,
+)
 from app.cli.score_tables import progress_bar
 from app.cli.terminal import answers, asides, harmless_json, one_line
 from app.cli.tuning_report import report_of, show_tuning
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
-from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.evaluation.judged_queries import JudgedQueries, read_judged
 from app.evaluation.runs import Run, counted
 from app.evaluation.tuning import LEAST_QUERIES, Tuning, tune_pool
 
@@ -51,7 +60,7 @@ def tune(
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Search better fusion settings on half of the judged queries, and check them on the other half."""
-    measures.need_libraries()
+    measures.require_libraries()
     stated = read_files(registry, config)
     judged = read_judged(queries, qrels)
     asking = RunQuery(url, DEPTH, concurrency, timeout, ca_file)
