@@ -46,7 +46,7 @@ def test_ranks_decide_and_ids_do_not() -> None:
     yardstick = Evaluator({"q1": {"b": 1}})
     assert yardstick.measure({"q1": ["b", "z", "a"]})[MRR] == {"q1": 1.0}
     assert yardstick.measure({"q1": ["a", "z", "b"]})[MRR] == {"q1": pytest.approx(1 / 3)}
-    assert repr(yardstick) == "<Yardstick nDCG@10, Recall@50, MRR over 1 judged queries>"
+    assert repr(yardstick) == "<Evaluator nDCG@10, Recall@50, MRR over 1 judged queries>"
 
 
 @pytest.mark.parametrize(
