@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.field_errors import FieldError
-from app.settings.section import MisplacedKey, Section, renamed, words
+from app.settings.fields import MisplacedKey, Section, renamed, words
 
 Role = Literal["read", "write", "feedback", "admin"]
 Mode = Literal["none", "keys", "jwt"]

@@ -5,7 +5,7 @@ Settings room. It decides what they may hold; it refuses to know the entry (`sch
 
 from pydantic import Field, model_validator
 
-from app.settings.section import MisplacedKey, RegistrySection
+from app.settings.fields import MisplacedKey, RegistrySection
 
 
 class EngineTls(RegistrySection):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from app.settings.section import Section, words
+from app.settings.fields import Section, words
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 

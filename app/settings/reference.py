@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
+from app.settings.fields import file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry
 from app.settings.tenants_file import TenantEntry, TenantsFile
 
 Json = dict[str, Any]

@@ -5,25 +5,34 @@ Pydantic models, strict, unknown keys refused. What a value means is written bes
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
 from app.settings.engine_parts import EngineBreaker, EngineTls
-from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
+from app.settings.fields import (
+    CollectorUrl,
+    EngineId,
+    EngineUrl,
+    HeaderName,
+    HeaderValue,
+    Host,
+    MisplacedKey,
+    Namespace,
+    Network,
+    RegistrySection,
+    Section,
+    address_of,
+    words,
+)
 from app.settings.mcp import McpSettings
-from app.settings.screen import ScreenSettings
-from app.settings.section import MisplacedKey, words
-from app.settings.section import RegistrySection as _Registry
-from app.settings.section import Section as _Section
 from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.state import StateSettings
-from app.settings.traces import TracesSettings
 
 
-class EngineEntry(_Registry):
+class EngineEntry(RegistrySection):
     """One engine of the registry: RCP's own keys first, then this gateway's optional ones."""
 
     id: EngineId
@@ -147,7 +156,7 @@ class EngineEntry(_Registry):
         return "stdio" if self.command else "http"
 
 
-class Registry(_Registry):
+class Registry(RegistrySection):
     """`config/rcp.json`: the engines behind this gateway."""
 
     engines: list[EngineEntry]
@@ -187,7 +196,7 @@ def _same_address(url: str) -> tuple[object, ...]:
     return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
 
 
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """The door."""
 
     name: str = Field(default="rcp-gateway", min_length=1, max_length=128)
@@ -263,7 +272,7 @@ class ServerSettings(_Section):
         return address_of(url, "https://rcp.example").rstrip("/")
 
 
-class RetrieveSettings(_Section):
+class RetrieveSettings(Section):
     """How one question becomes many, and many answers one."""
 
     deadline_ms: int = Field(default=10_000, ge=1, le=600_000)
@@ -287,7 +296,7 @@ class RetrieveSettings(_Section):
     """Whether a `rerank` that no retrieving engine can do is done to the fused list, by an engine that offers it."""
 
 
-class FusionSettings(_Section):
+class FusionSettings(Section):
     """The default blend; a request may choose another."""
 
     method: Literal["rrf", "weighted", "convex"] = "rrf"
@@ -298,7 +307,7 @@ class FusionSettings(_Section):
     """How much the engines' confidences temper RRF; 0 is plain RRF."""
 
 
-class IndexSettings(_Section):
+class IndexSettings(Section):
     """Writing into engines' indexes (RCP §7.10, §7.11)."""
 
     enabled: bool = False
@@ -306,7 +315,7 @@ class IndexSettings(_Section):
     docs/methods.md."""
 
 
-class FederationSettings(_Section):
+class FederationSettings(Section):
     """Stacked gateways (RCP §16)."""
 
     depth: int = Field(default=3, ge=0, le=32)
@@ -314,7 +323,7 @@ class FederationSettings(_Section):
     1 or less asks nobody."""
 
 
-class EnginesSettings(_Section):
+class EnginesSettings(Section):
     """Bounds that hold for every engine."""
 
     max_response_bytes: int = Field(default=16_777_216, ge=1024)
@@ -361,7 +370,7 @@ class EnginesSettings(_Section):
     """How long a replica that is back takes to get its full share of calls again."""
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """The log on stderr."""
 
     format: Literal["json", "console"] = "json"
@@ -376,14 +385,36 @@ class LogSettings(_Section):
     """In how many seconds a kind of event may have so many lines, and how often `suppressed` is said of it."""
 
 
-class AdminSettings(_Section):
+class ScreenSettings(Section):
+    """Hints about what hits say; none of it is a safeguard."""
+
+    injection: Literal["off", "mark", "drop"] = "off"
+    """Hits whose text looks like instructions aimed at a model: left alone, marked, or left out."""
+    feedback: bool = False
+    """Whether hits that a tenant reported as poisoned are marked for that tenant."""
+    feedback_ttl_seconds: int = Field(default=86_400, ge=1, le=31_536_000)
+    """How long such a report is remembered after the tenant's last."""
+    max_reported: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Reported ids remembered of one tenant; of more, the oldest are forgotten first."""
+
+
+class TracesSettings(Section):
+    """Spans for OpenTelemetry; needs the extra `otel`."""
+
+    endpoint: CollectorUrl | None = None
+    """A collector of OTLP over HTTP, such as `http://collector:4318/v1/traces`; None: no spans are made."""
+    ratio: float = Field(default=1.0, ge=0, le=1)
+    """Which share of the traces that begin here is kept; of the others, whoever began them decides."""
+
+
+class AdminSettings(Section):
     """What operators may do."""
 
     drills: bool = False
     """Whether they may give engines a fault on purpose."""
 
 
-class GatewaySettings(_Section):
+class GatewaySettings(Section):
     """`config/gateway.yaml`: everything but the engines."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)
@@ -420,9 +451,3 @@ class GatewaySettings(_Section):
                 "handshake",
             )
         return self
-
-
-def file_name(model: type[BaseModel], field: str) -> str:
-    """The key of `field` as it is written in the file."""
-    info: Any = model.model_fields[field]
-    return info.alias or field

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.settings.section import Section, renamed
+from app.settings.fields import Section, renamed
 
 PORTS = {"http": 80, "https": 443}
 

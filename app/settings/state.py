@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from app.settings.section import Section
+from app.settings.fields import Section
 
 MEMORY = "memory://"
 REDIS = ("redis", "rediss", "unix")

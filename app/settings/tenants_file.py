@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from app.settings.auth import Role
-from app.settings.field_errors import SettingsError, shown
-from app.settings.file_syntax import read_text, read_yaml
-from app.settings.messages import faults_of
-from app.settings.section import MisplacedKey, Section
+from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
+from app.settings.fields import MisplacedKey, Section
+from app.settings.file_syntax import locate, read_text, read_yaml
 
 ANONYMOUS = "anonymous"
 """The tenant of callers without credentials, if it is declared."""
@@ -161,17 +160,18 @@ class Tenants:
 
     by_id: Mapping[str, TenantEntry]
 
-    def strays(self, engines: Iterable[str]) -> list[str]:
-        """What the tenants name and the registry, with these engines, does not have: a slip more often than a wish."""
+    def unknown_engines(self, engines: Iterable[str]) -> list[FieldError]:
+        """A warning for each engine that a tenant names and that is not among `engines`, the ids of the registry."""
         ids = list(engines)
-        found: list[str] = []
+        found: list[FieldError] = []
         for tenant, entry in self.by_id.items():
             for index, pattern in enumerate(entry.engines):
                 if not any(fnmatchcase(engine, pattern) for engine in ids):
-                    found.append(f"tenants.{tenant}.engines[{index}]: no engine is called '{shown(pattern)}'")
+                    message = f"no engine is called '{shown(pattern)}'"
+                    found.append(FieldError(f"tenants.{tenant}.engines[{index}]", message))
             for name in entry.weights:
                 if name not in ids:
-                    found.append(f"tenants.{tenant}.weights: no engine is called '{shown(name)}'")
+                    found.append(FieldError(f"tenants.{tenant}.weights", f"no engine is called '{shown(name)}'"))
         return found
 
     def __repr__(self) -> str:
@@ -180,15 +180,16 @@ class Tenants:
 
 def read_tenants(path: Path) -> Tenants:
     """The tenants of a YAML (or JSON) file. Raises SettingsError."""
-    return tenants_in(str(path), read_yaml(str(path), read_text(path)))
+    text = read_text(path)
+    return tenants_in(str(path), read_yaml(str(path), text), text)
 
 
-def tenants_in(file: str, document: Any) -> Tenants:
-    """The tenants of a document that was read; `file` names it in messages. Raises SettingsError."""
+def tenants_in(file: str, document: Any, text: str = "") -> Tenants:
+    """The tenants of a parsed document. `file` and the lines of `text` are for messages. Raises SettingsError."""
     try:
         return Tenants(TenantsFile.model_validate({} if document is None else document).tenants)
     except ValidationError as error:
-        raise SettingsError(file, faults_of(error, TenantsFile)) from None
+        raise SettingsError(file, locate(faults_of(error, TenantsFile), text)) from None
 
 
 def _keys(tenants: Mapping[str, TenantEntry]) -> Iterator[tuple[str, int, KeyEntry]]:

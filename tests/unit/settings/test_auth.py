@@ -115,11 +115,11 @@ def test_proxies_are_addresses_or_networks() -> None:
     ]
     with pytest.raises(SettingsError) as error:
         load_settings(None, {"RCP_GATEWAY__SERVER__TRUSTED_PROXIES": "[proxy.example]"})
-    assert "server.trusted_proxies[0]: must be an address or a network" in str(error.value)
+    assert "server.trusted_proxies[0]: must be an IP address or network" in str(error.value)
 
 
 def test_who_reads_the_numbers_may_be_written_as_auth() -> None:
     """`metrics.auth` is `metrics.access`."""
     assert GatewaySettings.model_validate({"metrics": {"auth": "open"}}).metrics.access == "open"
-    with pytest.raises(ValidationError, match="stands there twice, as 'auth' as well"):
+    with pytest.raises(ValidationError, match="is given twice, also as 'auth'"):
         GatewaySettings.model_validate({"metrics": {"auth": "open", "access": "open"}})

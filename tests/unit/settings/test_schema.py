@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings.field_errors import FieldError
-from app.settings.messages import faults_of
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
+from app.settings.field_errors import FieldError, faults_of
+from app.settings.fields import file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, twins
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:
@@ -91,13 +91,16 @@ def test_transport_is_inferred_as_the_sdk_infers_it() -> None:
         (_http(attemptTimeoutMs=0), "engines[0].attemptTimeoutMs: must be at least 1"),
         (_http(weight=-0.5), "engines[0].weight: must be at least 0, found -0.5"),
         (_http(weight=True), "engines[0].weight: expected a number, found true"),
-        (_http(id="a b"), "engines[0].id: must begin with a letter or digit and hold only letters, digits and . _ / -"),
+        (
+            _http(id="a b"),
+            "engines[0].id: must start with a letter or digit and contain only letters, digits and . _ / -",
+        ),
         (_http(id=""), "engines[0].id: must not be empty"),
-        (_http(idNamespace="a:b"), "engines[0].idNamespace: must hold neither ':' nor spaces"),
+        (_http(idNamespace="a:b"), "engines[0].idNamespace: must not contain ':' or spaces"),
         (_http(headers={"A b": "x"}), "engines[0].headers.A…: is not a header name"),
-        (_http(headers={"Host": "x"}), "engines[0].headers.Host: is a header that the gateway itself sets"),
+        (_http(headers={"Host": "x"}), "engines[0].headers.Host: is a header that the gateway sets itself"),
         (_http(headers={"a": "x", "A": "y"}), "engines[0].headers.A: is the same header as 'a'"),
-        (_http(headers={"A": "x\r\nB: y"}), "engines[0].headers.A: the value holds a line break or another control"),
+        (_http(headers={"A": "x\r\nB: y"}), "engines[0].headers.A: the value contains a line break or another control"),
     ],
 )
 def test_faults_name_the_key(engine: dict[str, Any], told: str) -> None:

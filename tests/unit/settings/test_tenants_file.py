@@ -92,7 +92,7 @@ def test_what_the_registry_does_not_have() -> None:
     tenants = tenants_in(
         "t", {"tenants": {"a": {"engines": ["docs", "cod*", "x*"], "weights": {"doc": 1.0, "code": 2.0}}}}
     )
-    assert tenants.strays(["docs", "code"]) == [
+    assert [str(one) for one in tenants.unknown_engines(["docs", "code"])] == [
         "tenants.a.engines[2]: no engine is called 'x*'",
         "tenants.a.weights: no engine is called 'doc'",
     ]
