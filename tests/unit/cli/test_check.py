@@ -74,7 +74,7 @@ def test_one_port_for_two_purposes_is_a_fault(files: Path, run: Run) -> None:
     (files / "g.yaml").write_text("{server: {port: 9000}, metrics: {port: 9000}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
-    assert "metrics.port: is server.port already; choose another one" in result.stderr
+    assert "metrics.port: is the same as server.port; choose another port" in result.stderr
 
 
 def test_a_missing_file_is_a_fault(files: Path, run: Run) -> None:
@@ -182,7 +182,7 @@ def test_a_gateway_that_would_not_start_is_told(files: Path, run: Run) -> None:
     (files / "g.yaml").write_text("server: {host: 0.0.0.0}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
-    assert "auth.mode: is none, and '0.0.0.0' can be reached from other machines" in result.stderr
+    assert "auth.mode: is none, and '0.0.0.0' is reachable from other machines" in result.stderr
 
 
 def test_one_engine_under_two_ids_is_a_warning(files: Path, run: Run) -> None:

@@ -74,17 +74,17 @@ def test_transport_is_inferred_as_the_sdk_infers_it() -> None:
         ({"id": "a", "command": [""]}, "engines[0].command[0]: must name a program"),
         ({"id": "a", "command": ["x"], "headers": {"A": "b"}}, "engines[0].headers: a stdio engine has no headers"),
         (_http(tls={}), "engines[0].tls: needs an https:// URL"),
-        (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile' beside it"),
+        (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile'"),
         (_http(replicas=["h:1"]), "engines[0].replicas[0]: must be an http:// or https:// URL"),
-        (_http(replicas=["http://h:1/rcp"]), "engines[0].replicas[0]: is an address of this engine already"),
-        (_http(replicas=["http://i", "http://i"]), "engines[0].replicas[1]: is an address of this engine already"),
+        (_http(replicas=["http://h:1/rcp"]), "engines[0].replicas[0]: is already a URL of this engine"),
+        (_http(replicas=["http://i", "http://i"]), "engines[0].replicas[1]: is already a URL of this engine"),
         ({"id": "a", "replicas": ["http://h"]}, "engines[0]: needs 'url' or 'command'"),
         (
             {"id": "a", "command": ["x"], "replicas": ["http://h"]},
-            "engines[0].replicas: a stdio engine has none",
+            "engines[0].replicas: a stdio engine has no replicas",
         ),
         (_http(url="https://h", replicas=["http://i"], tls={}), "engines[0].tls: needs https:// URLs only"),
-        (_http(hedge=True), "engines[0].hedge: needs 'replicas' beside it"),
+        (_http(hedge=True), "engines[0].hedge: needs 'replicas'"),
         (_http(retries=6), "engines[0].retries: must be at most 5"),
         (_http(breaker={"failure": 3}), "engines[0].breaker.failure: "),
         (_http(breaker={"share": 0}), "engines[0].breaker.share: must be "),
@@ -158,7 +158,7 @@ def test_what_is_no_host(host: str) -> None:
 def test_hosts_without_discovery_are_a_mistake() -> None:
     """`discoverHosts` alone would do nothing."""
     assert _faults(_http(discoverHosts=["e.example"])) == [
-        "engines[0].discoverHosts: is of no use without 'discover'",
+        "engines[0].discoverHosts: has no effect without 'discover'",
     ]
 
 
