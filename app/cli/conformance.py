@@ -39,7 +39,8 @@ def conformance(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     query: Annotated[str, typer.Option(help="A query for which the server has several hits.")] = "test",
     write: Annotated[
-        bool, typer.Option("--write", help="Also add and delete documents and build a memory. Do not use in production.")
+        bool,
+        typer.Option("--write", help="Also add and delete documents and build a memory. Do not use in production."),
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Treat warnings (rules with SHOULD or MAY) as failures.")

@@ -226,7 +226,9 @@ def _ask(url: str, question: str, k: int) -> None:
 def _print_next_steps(console: "Console", staging: Staging) -> None:
     program = sys.argv[0] if not sys.argv[0].endswith(".py") else "python -m app"
     url, options = ("", "") if staging.port == 8080 else (f" --url {staging.url}", f"--port {staging.port} ")
-    console.print(f"\nserving RCP on {staging.url}/rcp until Ctrl-C. Send more queries from a second terminal:\n", style="bold")
+    console.print(
+        f"\nserving RCP on {staging.url}/rcp until Ctrl-C. Send more queries from a second terminal:\n", style="bold"
+    )
     console.print(f'  make demo ARGS="{options}read a csv file"')
     console.print(f'  {program} query "read a csv file"{url}')
     console.print(f"  {program} engines{url}")

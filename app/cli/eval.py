@@ -1,7 +1,4 @@
-"""`rcp-gateway eval`: how well a running gateway ranks, beside each of its engines alone, on judged queries.
-
-It decides what is compared with what and what is told; metrics and the test are in `measure.py`.
-"""
+"""`rcp-gateway eval`: compare a running gateway with each of its engines alone on judged queries."""
 
 import json
 from collections.abc import Sequence
@@ -47,7 +44,7 @@ class Comparison:
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command("eval")(evaluate)
 
 
@@ -56,13 +53,13 @@ def evaluate(
     qrels: QrelsOption,
     url: UrlOption = DEFAULT_URL,
     ca_file: CaFileOption = None,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits asked for.")] = 50,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Number of hits requested.")] = 50,
     engines: EnginesOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     concurrency: ConcurrencyOption = 4,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Measure a running gateway, and each of its engines alone, on queries with known answers."""
+    """Measure a running gateway, and each of its engines alone, on judged queries."""
     measures.require_libraries()
     judged = read_judged(queries, qrels)
     asking = RunQuery(url, k, concurrency, timeout, ca_file)

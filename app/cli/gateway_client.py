@@ -83,12 +83,15 @@ def credential() -> dict[str, str]:
     if not key:
         return {}
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", key):
-        raise Failure(f"{KEY_VARIABLE} holds no valid key: keys and tokens contain only letters, digits and . _ ~ + / = -")
+        raise Failure(
+            f"{KEY_VARIABLE} holds no valid key: keys and tokens contain only letters, digits and . _ ~ + / = -"
+        )
     return {"Authorization": f"Bearer {key}"}
 
 
 def trust(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
-    """The TLS context for `url`: OpenSSL's defaults (SSL_CERT_FILE, SSL_CERT_DIR), or only `ca_file`. Raises Failure."""
+    """The TLS context for `url`: OpenSSL's defaults (SSL_CERT_FILE, SSL_CERT_DIR), or only `ca_file`. Raises
+    Failure."""
     if not url.startswith("https://"):
         return False  # loading the authorities takes 20 ms
     try:
@@ -181,9 +184,8 @@ def _no_tls(fault: ssl.SSLError, url: str) -> str:
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"):
         return f"{where} does not speak TLS; if it serves plain HTTP, write http://"
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return (
-            f"{where} refused the TLS connection ({reason.lower().replace('_', ' ')}); it may require a client certificate"
-        )
+        words = reason.lower().replace("_", " ")
+        return f"{where} refused the TLS connection ({words}); it may require a client certificate"
     return f"no TLS connection to {where}: {reason.lower().replace('_', ' ') or 'broken off'}"
 
 

@@ -1,8 +1,4 @@
-"""A running gateway asked many questions: what it returns for each, and what each of its engines alone would have.
-
-It decides how one engine is asked for its own list, how many requests are under way at once, and when to give up.
-It refuses to know which answers are good.
-"""
+"""Sends many queries to a running gateway: as a whole, and to each of its engines alone."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,10 +38,10 @@ QrelsOption = Annotated[
 ]
 EnginesOption = Annotated[
     str | None,
-    typer.Option("--engines", metavar="A,B", help="These engines, by default all that are up.", show_default=False),
+    typer.Option("--engines", metavar="A,B", help="Engines to use. Default: all that are up.", show_default=False),
 ]
-ConcurrencyOption = Annotated[int, typer.Option(min=1, max=256, help="Requests under way at once.")]
-TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, max=256, help="Concurrent requests.")]
+TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a response.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""What a tuning comes to: tables, an honest conclusion, and lines to paste.
-
-It decides how the outcome is told, to people and to programs. It refuses to know how it was come by.
-"""
+"""Output of `tune`: tables, a conclusion, and lines to paste into the configuration."""
 
 import json
 from typing import TYPE_CHECKING, Any

@@ -61,7 +61,7 @@ def test_another_service_is_told(gateway: Any, run: Run) -> None:
     gateway.body = b'{"engines": 7}'
     result = run("engines", "--url", gateway.url)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "address?" in result.stderr
+    assert "check the address" in result.stderr
 
 
 def test_a_key_in_the_environment_is_sent(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_key_that_is_none_is_told_and_not_repeated(gateway: Any, run: Run, mon
     monkeypatch.setenv("RCP_GATEWAY_KEY", "Bearer sécret")
     result = run("engines", "--url", gateway.url)
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: RCP_GATEWAY_KEY holds no key")
+    assert result.stderr.startswith("error: RCP_GATEWAY_KEY holds no valid key")
     assert "cret" not in result.stderr
     assert gateway.asked == []
 

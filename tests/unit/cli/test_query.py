@@ -129,7 +129,7 @@ def test_something_else_at_that_address_is_told(gateway: Any, run: Run, status: 
     gateway.status, gateway.body = status, body
     result = run("query", "what", "--url", gateway.url)
     assert result.exit_code == 1
-    assert "address?" in result.stderr
+    assert "check the address" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_bad_address_is_told(run: Run, url: str) -> None:
     """What is no address is said to be none."""
     result = run("query", "what", "--url", url)
     assert result.exit_code == 1
-    assert "is not an address" in result.stderr
+    assert "is not a URL" in result.stderr
 
 
 @pytest.mark.parametrize(
