@@ -36,7 +36,7 @@ from app.api.metrics import MetricsPort
 from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload, tell_of_twins
+from app.api.reload import Reload, log_config_warnings, tell_of_twins
 from app.api.responses import Asgi, not_found
 from app.api.rpc import RpcEndpoint
 from app.api.stdio import StdioEndpoint
@@ -62,8 +62,8 @@ from app.server.preflight import start_faults
 from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
 from app.server.tls import door_context
 from app.server.workers import Workers, beating, end_with_parent
+from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
-from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
@@ -317,7 +317,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     Raises SettingsError for a bad file and OSError for an address that cannot be bound.
     """
     files = Files(registry, config)
-    loaded, settings, tenants = files.load()
+    loaded, settings, tenants = configuration = files.load()
     _refuse(start_faults(loaded, settings, registry=registry, config=config, host=host, workers=workers))
     host = settings.server.host if host is None else host
     server, count = settings.server, settings.server.workers if workers is None else workers
@@ -326,6 +326,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    log_config_warnings(configuration)
     if tenants is not None:
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
@@ -394,6 +395,7 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     os.dup2(2, 1)
     start_log(wishes.settings.log)
     logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
+    log_config_warnings(wishes)
     _run(_serve_pipe(files, 0, answers))
     return 0
 

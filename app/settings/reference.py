@@ -1,8 +1,4 @@
-"""The files' own description: JSON Schema for editors, and the tables of docs/reference/, both made from the models.
-
-Settings room. It decides how a type, a bound and a default are worded; what a value means is said once, beside the
-field. It refuses to know where the description is shown.
-"""
+"""The JSON Schema of the configuration files, and the tables of keys in docs/, both made from the models."""
 
 import ast
 import inspect
@@ -15,15 +11,13 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
+from app.settings.fields import file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry
 from app.settings.tenants_file import TenantEntry, TenantsFile
 
 Json = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-PAGE = re.compile(r"\bdocs/([\w-]+)/([\w-]+)\.md(#[\w-]+)?")
-"""The path of a page, as meanings name it; the tables stand in a folder beside the page's own."""
-
 DOCUMENTS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "registry": (Registry, EngineEntry),
     "settings": (GatewaySettings, GatewaySettings),
@@ -74,7 +68,7 @@ def table(document: str) -> str:
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key in keys(document):
         default = key.default if key.default == "required" else f"`{key.default}`"
-        meaning = PAGE.sub(r"[\2](../\1/\2.md\3)", key.meaning).removesuffix(".")
+        meaning = re.sub(r"\bdocs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", key.meaning).removesuffix(".")
         lines.append(f"| `{key.name}` | {key.type} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,7 @@
 """The command line as a whole."""
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,3 +89,23 @@ def test_h_is_help(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words)
     assert result.exit_code == 0
     assert "Usage: rcp-gateway" in result.stdout
+
+
+@pytest.mark.parametrize("command", [*entry.COMMANDS, "key new", ""])
+def test_help_shows_flags_without_a_type(command: str) -> None:
+    """A flag takes no value; and no text is cut off at the width of a terminal."""
+    result = CliRunner().invoke(
+        entry.load(), [*command.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    )
+    assert result.exit_code == 0
+    assert "bool" not in result.output
+    assert "…" not in result.output
+
+
+def test_shells_can_complete_commands_and_options() -> None:
+    """Completion as the installed script asks for it."""
+    asked = {"_RCP_GATEWAY_COMPLETE": "complete_bash", "COMP_WORDS": "rcp-gateway engines --wa", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app"], env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["--watch"]

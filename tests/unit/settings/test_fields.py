@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Namespace
+from app.settings.fields import EngineId, EngineUrl, HeaderName, HeaderValue, Namespace
 
 
 @pytest.mark.parametrize(
