@@ -16,7 +16,7 @@ from app.server.early_signals import end_on_signals
 
 COMMANDS = (
     *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
-    *("fuse", "eval", "tune", "compile", "key"),
+    *("fuse", "calibrate", "eval", "tune", "compile", "key"),
 )
 """Modules of `app/cli/`, in the order of the help; each has a function `register(app)`."""
 

@@ -46,6 +46,7 @@ from app.engines.engine import RemoteEngine
 from app.engines.registry import EngineSet, Warmed
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.learning import Learning
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
@@ -71,6 +72,7 @@ from app.state.in_memory import ALONE
 from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
 from app.state.store import StateBackend
+from app.state.sums import file_sums
 from app.telemetry import logs, worker_metrics
 from app.telemetry.log_rate_limit import LogAllowance
 from app.telemetry.metrics import Metrics
@@ -109,8 +111,10 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         settings.state.session_ttl_seconds,
         writing=settings.index.enabled,
         rerank_union=settings.retrieve.rerank_union,
+        learning=settings.fusion.learning == "on",
     )
     backend = _backend(settings, lambda: membership.identity, metrics.state)
+    learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
         settings=settings,
@@ -128,7 +132,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         guard=None
         if tenants is None
         else Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend),
-        pages=Pages.kept(settings.state, screen=settings.screen, backend=backend),
+        pages=Pages.kept(settings.state, screen=settings.screen, backend=backend, learning=learning),
         idempotency=Idempotency.kept(settings.state, backend),
         recent=RecentHits.kept(settings.mcp, backend),
         secret=DeploymentSecret(
@@ -193,6 +197,7 @@ def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 
 async def _close(state: GatewayState) -> None:
     """Let go of the engines and of the state, and send the last spans."""
+    await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()
     if state.instrumentation.tracing is not None:
@@ -217,6 +222,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         calm_the_collector()
         await state.backend.start()
+        state.pages.learning.start()
         state.engines.start()
         if state.guard is not None:
             state.guard.start()
@@ -415,6 +421,7 @@ async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
     for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.backend.start()
+    state.pages.learning.start()
     state.engines.start()
     reload.start()
     _tell_started(state)

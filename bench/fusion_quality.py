@@ -1,7 +1,8 @@
 """Ranking quality of the gateway's own fusion over saved runs of real engines: `python -m bench.fusion_quality DIR`.
 
 DIR holds `manifest.json`, `qrels.json.gz` and `runs/<scenario>.jsonl.gz`. Prints nDCG@10, Recall@50 and MRR of plain
-RRF per scenario, the gain in nDCG@10 of each confidence profile over it, and fails if a gain is below its bar.
+RRF per scenario, the gain in nDCG@10 of each confidence profile over it, and fails if a gain is below its bar. Runs
+with lists of 20 are measured with and without learned calibration, and have bars of their own (`learned_quality`).
 """
 
 import argparse
@@ -29,6 +30,9 @@ NOT_IN_A = frozenset({"title", "junk"})
 
 PLAIN = FusionConfig(confidence_weight=0.0)
 TEMPERED = FusionConfig()
+BY_RANKS = FusionConfig(silent="ranks")
+SHORT_LISTS = 20
+"""Runs with lists of this length have the bars of `learned_quality`."""
 
 BARS: Mapping[str, Mapping[str, float]] = {
     "cal": {"a": -0.015, "aj": 0.015, "b_rand": 0.02, "b_topic": 0.08, "b_fed": 0.18, "c": 0.06},
@@ -143,6 +147,11 @@ class Collection:
     def __repr__(self) -> str:
         return f"<Collection {self._directory}: {len(self.relevant)} judged queries, runs read: {sorted(self._runs)}>"
 
+    @property
+    def short(self) -> bool:
+        """Whether its lists are of the length that a gateway asks for."""
+        return bool(self._manifest["fetchK"] == SHORT_LISTS)
+
     def federation(self, scenario: str, name: str) -> Federation:
         """What the manifest says of one federation."""
         stated = self._manifest["scenarios"][scenario]["federations"][name]
@@ -150,10 +159,11 @@ class Collection:
 
     def queries(self, scenario: str) -> Iterator[tuple[str, str, str, Lists]]:
         """(run, federation, qid, lists) of every query of a scenario."""
-        for run in RUNS.get(scenario, (scenario,)):
+        stored = (self._directory / "runs" / f"{scenario}.jsonl.gz").is_file()
+        for run in (scenario,) if stored else RUNS.get(scenario, (scenario,)):
             for line in self._read(run):
                 lists: Lists = line["engines"]
-                if scenario == "a":
+                if scenario == "a" and not stored:
                     lists = {engine: hits for engine, hits in lists.items() if engine not in NOT_IN_A}
                 yield (scenario if scenario == "a" else run), line["federation"], line["qid"], lists
 
@@ -177,10 +187,10 @@ def evaluate(data: Collection, scenario: str, profile: str, options: FusionConfi
 
 
 def same_without_confidences(data: Collection, scenario: str) -> bool:
-    """Whether tempering leaves every order alone when no engine gives a confidence."""
+    """Whether tempering leaves every order alone when no engine gives a confidence and lists are read by ranks."""
     for run, name, qid, lists in data.queries(scenario):
         silent = lists_of(qid, lists, "none", data.federation(run, name))
-        if fuse(silent, TEMPERED).keys() != fuse(silent, PLAIN).keys():
+        if fuse(silent, BY_RANKS).keys() != fuse(silent, PLAIN).keys():
             return False
     return True
 
@@ -207,7 +217,7 @@ def report(directory: Path) -> dict[str, Any]:
         if gain < bar_of(profile, scenario)
     ]
     missed += [
-        f"none on {scenario}: the order differs from plain RRF"
+        f"none on {scenario}, read by ranks: the order differs from plain RRF"
         for scenario in SCENARIOS
         if not same_without_confidences(data, scenario)
     ]
@@ -241,9 +251,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"error: {chosen.directory} holds no manifest.json; name the directory of the saved runs", file=sys.stderr
         )
         return 2
-    outcome = report(chosen.directory)
+    from bench import learned_quality  # builds on this module
+
+    data = Collection(chosen.directory)
+    outcome = learned_quality.report_learned(data) if data.short else report(chosen.directory)
     if chosen.json:
         print(json.dumps(outcome, indent=1))
+    elif data.short:
+        learned_quality.show_learned(outcome)
     else:
         show(outcome)
     return 1 if outcome["missed"] else 0

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.admin_actions import AdminActions
-from app.api.admin_views import engines_view, overlap_view, policies_view, settings_view
+from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
@@ -23,6 +23,7 @@ from app.federation.execution import blend_of
 from app.federation.explain import fused_told, plan_told
 from app.federation.planner import plan_retrieve
 from app.federation.tenants import ADMIN
+from app.fusion.calibration import load_calibration
 from app.fusion.explanation import shares_of
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -77,6 +78,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     looks: dict[str, Look] = {
         "/admin/session": lambda who: _session(state, who),
         "/admin/engines": lambda who: engines_view(state, actions.drills),
+        "/admin/calibration": lambda who: calibration_view(state),
         "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.told()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
@@ -95,7 +97,7 @@ def refusal(away: AuthError) -> Response:
 
 def refused(wish: Refusion) -> Json:
     """Lists fused once more, by the one blend there is: the first `k` documents and what they are made of."""
-    options = FusionConfig(wish.method, wish.rrf_k, wish.confidence_weight)
+    options = FusionConfig(wish.method, wish.rrf_k, wish.confidence_weight, silent=wish.silent)
     lists = [
         RankedList(
             engine=sent.engine,
@@ -104,6 +106,8 @@ def refused(wish: Refusion) -> Json:
             fetch_k=sent.asked,
             score_floor=sent.score_floor,
             confidence=sent.confidence,
+            silent=sent.silent,
+            calibration=None if sent.calibration is None else load_calibration(sent.calibration),
         )
         for sent in wish.lists
     ]

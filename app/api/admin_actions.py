@@ -11,6 +11,7 @@ from app.api.gateway_state import GatewayState
 from app.api.operator_access import Operator
 from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import KINDS, FaultInjection
+from app.federation.learned_maps import read_learned_maps
 from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, NotFound, RcpError, Unauthorized
 from app.protocol.param_errors import refuse_value
 from app.telemetry.logs import logger
@@ -20,7 +21,7 @@ MOST_SECONDS = 600
 
 MOST_DELAY_MS = 60_000
 
-ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill")
+ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration")
 
 
 class AdminActions:
@@ -43,14 +44,14 @@ class AdminActions:
         tenant = None if who.tenant is None else who.tenant.id
         line = {"action": action, "engine": engine.id, "tenant": tenant, "key": who.key, "address": who.address}
         try:
-            said = await self._done(action, engine, body)
+            said = await self._done(action, engine, body, tenant)
         except RcpError as fault:
             self._log.warning("admin_refused", **line, detail=fault.message)
             raise
         self._log.warning("admin_action", **line, said=said)
         return said
 
-    async def _done(self, action: str, engine: RemoteEngine, body: dict[str, Any]) -> str:
+    async def _done(self, action: str, engine: RemoteEngine, body: dict[str, Any], tenant: str | None) -> str:
         if action == "handshake":
             return await self._handshake(engine)
         if action == "reset":
@@ -59,9 +60,26 @@ class AdminActions:
         if action in ("off", "on"):
             changed = self._state.engines.switch(engine.id, action == "on")
             return f"switched {action}" if changed else f"it was {action} already"
+        if action in ("reset_calibration", "load_calibration"):
+            return self._calibrate(action, engine.id, body, tenant)
         if action == "end_drill":
             return self._end_fault_injection(engine)
         return self._fault_injection(engine, body)
+
+    def _calibrate(self, action: str, engine: str, body: dict[str, Any], own: str | None) -> str:
+        """Forget what was learned of an engine, of one tenant or of all, or go on from what was learned elsewhere."""
+        learning, fusion = self._state.pages.learning, self._state.settings.fusion
+        tenant = body.get("tenant")
+        if tenant is not None and type(tenant) is not str:
+            refuse_value("tenant", "the id of a tenant", tenant)
+        if action == "reset_calibration":
+            found = learning.reset(engine, tenant)
+            return f"what was learned of it is forgotten, in {found} scope(s)"
+        maps = read_learned_maps(body.get("maps"))
+        scope = "" if fusion.learning_scope == "gateway" else (tenant or own or "")
+        for one in maps:
+            learning.load(scope, engine, one.kind, one.sums, one.moments)
+        return f"{len(maps)} map(s) loaded" + (f" for the tenant {scope}" if scope else "")
 
     async def _handshake(self, engine: RemoteEngine) -> str:
         deadline = asyncio.get_running_loop().time() + engine.entry.timeout_ms / 1000

@@ -20,15 +20,26 @@ from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, Rollin
 
 Json = dict[str, Any]
 
+MOST_CALIBRATIONS = 20
+"""Learned maps of one engine that the console lists; `/admin/calibration` has all."""
+
 
 def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
     """Every engine, the merged advertisement, and how long a window is."""
     engines = state.engines
     windows = state.instrumentation.windows
     windows.forget([engine.id for engine in engines.engines])
+    learned: dict[str, list[Json]] = {}
+    for scope in state.pages.learning.told():
+        for one in scope["engines"]:
+            maps = [{"scope": scope["scope"], "kind": kind, **one[kind]} for kind in ("confident", "silent")]
+            learned.setdefault(one["id"], []).extend([told for told in maps if told["n"] > 0])
     return {
         "engines": [
-            engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
+            {
+                **engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id)),
+                "calibration": learned.get(engine.id, [])[:MOST_CALIBRATIONS],
+            }
             for engine in engines.engines
         ],
         "disabled": [name for name in engines.disabled if name not in engines.switched_off],
@@ -101,6 +112,13 @@ def overlap_view(told: Agreement) -> Json:
         ],
         "pairs": [[first, second, shared] for (first, second), shared in sorted(told.shared.items())],
     }
+
+
+def calibration_view(state: GatewayState) -> Json:
+    """What was learned of each engine's claims: what it claims, what that is worth, and on how much evidence."""
+    fusion = state.settings.fusion
+    scopes = state.pages.learning.told()
+    return {"learning": fusion.learning, "learningScope": fusion.learning_scope, "scopes": scopes}
 
 
 def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reload | None) -> Json:

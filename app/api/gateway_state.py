@@ -101,7 +101,10 @@ class GatewayState:
         self.admission.renew(settings.server)
         self.answer_bytes.limit = settings.engines.max_held_bytes
         self.membership.renew(
-            identity_of(settings, fingerprint), settings.retrieve.max_k, writing=settings.index.enabled
+            identity_of(settings, fingerprint),
+            settings.retrieve.max_k,
+            writing=settings.index.enabled,
+            learning=settings.fusion.learning == "on",
         )
 
 

@@ -183,7 +183,7 @@ class RpcMethods:
         secret = b""
         if caller.tenant is not None and method in MEMORIES:
             secret = await self._secret()
-        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret)
+        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret, caller=caller.name)
 
     async def _secret(self) -> bytes:
         """The key of the names that tenants are given. Raises BackendUnavailable while it cannot be read."""

@@ -10,7 +10,7 @@ from typing import Any
 from app.cli import gateway_client
 from app.cli.failures import Failure
 from app.evaluation.fusion_search import FusionParameters
-from app.fusion.ranked_lists import FusionConfig, Reading
+from app.fusion.ranked_lists import FusionConfig, Reading, Silent
 
 DEFAULTS = FusionConfig()
 
@@ -23,6 +23,8 @@ class CurrentFusion:
     readings: Mapping[str, Reading] = field(default_factory=dict)
     rrf_k: int | None = None
     confidence_weight: float | None = None
+    silent: Silent | None = None
+    silents: Mapping[str, Silent] = field(default_factory=dict)
 
     def over(self, other: "CurrentFusion") -> "CurrentFusion":
         """Both together; this one is believed where they differ."""
@@ -31,6 +33,8 @@ class CurrentFusion:
             {**other.readings, **self.readings},
             other.rrf_k if self.rrf_k is None else self.rrf_k,
             other.confidence_weight if self.confidence_weight is None else self.confidence_weight,
+            self.silent or other.silent,
+            {**other.silents, **self.silents},
         )
 
     def blend(self, engines: list[str]) -> FusionParameters:
@@ -58,11 +62,14 @@ def read_files(registry: Path | None, config: Path | None) -> CurrentFusion:
     if config is not None:
         fusion = load_settings(config, os.environ).fusion
         _need_rrf(fusion.method)
-        present = CurrentFusion(rrf_k=fusion.rrf_k, confidence_weight=fusion.confidence_weight)
+        present = CurrentFusion(rrf_k=fusion.rrf_k, confidence_weight=fusion.confidence_weight, silent=fusion.silent)
     if registry is not None:
         engines = load_registry(registry, _without_secrets(registry)).registry.engines
         weights = {entry.id: entry.weight for entry in engines}
-        present = CurrentFusion(weights, {entry.id: entry.confidence for entry in engines}).over(present)
+        silents = {entry.id: entry.silent for entry in engines if entry.silent is not None}
+        present = CurrentFusion(weights, {entry.id: entry.confidence for entry in engines}, silents=silents).over(
+            present
+        )
     return present
 
 

@@ -2,24 +2,28 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
+from app.cli.calibrate import read_calibrations
 from app.fusion.identity import Identity
-from app.fusion.ranked_lists import MAX_WEIGHT, FusionConfig, Method, RankedList, Reading
+from app.fusion.ranked_lists import MAX_WEIGHT, FusionConfig, Method, RankedList, Reading, Silent
 
 if TYPE_CHECKING:
+    from app.fusion.calibration import EngineCalibration
     from app.protocol.errors import RcpError
 
 DEFAULT_K = 10
 
 _LINE = ("qid", "k", "options", "engines")
-_OPTIONS = ("rrfK", "method", "confidenceWeight", "identity")
-_ENGINE = ("hits", "weight", "fetchK", "scoreFloor", "confidence", "priority", "idNamespace")
+_OPTIONS = ("rrfK", "method", "confidenceWeight", "identity", "silent")
+_ENGINE = ("hits", "weight", "fetchK", "scoreFloor", "confidence", "priority", "idNamespace", "silent")
 _METHODS = get_args(Method)
 _IDENTITIES = get_args(Identity)
 _READINGS = get_args(Reading)
+_SILENT = get_args(Silent)
 
 
 class FuseLine(NamedTuple):
@@ -36,16 +40,22 @@ def register(app: typer.Typer) -> None:
     app.command("fuse")(fuse_lines)
 
 
-def fuse_lines() -> None:
+def fuse_lines(
+    calibration: Annotated[
+        Path | None, typer.Option(help="Maps of learned calibration, as `rcp-gateway calibrate` prints them.")
+    ] = None,
+) -> None:
     """Fuse ranked lists from stdin (JSON lines) and print one result per line, in order.
 
-    In: {"qid", "k", "options": {rrfK, method, confidenceWeight}, "engines": {id: {"hits": [{id, score, confidence?}],
-    "weight"?, "fetchK"?, "scoreFloor"?}}}. Out: {"qid", "hits": [{id, score, confidence?, meta}]}.
+    In: {"qid", "k", "options": {rrfK, method, confidenceWeight, silent}, "engines": {id: {"hits": [{id, score,
+    confidence?}], "weight"?, "fetchK"?, "scoreFloor"?, "silent"?}}}.
+    Out: {"qid", "hits": [{id, score, confidence?, meta}]}.
 
     For an invalid line the result is an error; the other lines are still processed, and the exit code is 1.
     """
     from app.protocol.envelope import dumps
 
+    maps = None if calibration is None else read_calibrations(calibration)
     if sys.stdin.isatty():
         typer.echo("reading JSON lines from the terminal; press Ctrl-D to end", err=True)
     source, output = sys.stdin.buffer, sys.stdout.buffer
@@ -55,7 +65,7 @@ def fuse_lines() -> None:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line.strip():
             continue
-        answer = answer_line(line, number)
+        answer = answer_line(line, number, maps)
         try:
             written = dumps(answer)
         except TypeError:  # the writer allows less nesting than the parser
@@ -68,8 +78,9 @@ def fuse_lines() -> None:
         raise typer.Exit(1)
 
 
-def answer_line(line: bytes, number: int = 1) -> dict[str, Any]:
-    """The result of one line: `{qid?, hits, notes?}` or `{qid?, error}`. Raises nothing."""
+def answer_line(line: bytes, number: int = 1, maps: "Mapping[str, EngineCalibration] | None" = None) -> dict[str, Any]:
+    """The result of one line: `{qid?, hits, notes?}` or `{qid?, error}`. `maps`: learned calibration by engine id.
+    Raises nothing."""
     from app.fusion.rrf import fuse
     from app.protocol.envelope import loads
     from app.protocol.errors import InvalidParams, ParseError, RcpError
@@ -89,7 +100,10 @@ def answer_line(line: bytes, number: int = 1) -> dict[str, Any]:
         return {"error": _located(ParseError(fault.message.replace("the body", "the line", 1)), number)}
     except RcpError as fault:
         return {**answer, "error": _located(fault, number)}
-    fused = fuse(parsed.lists, parsed.options)
+    lists = parsed.lists
+    if maps is not None:
+        lists = [source._replace(calibration=maps.get(source.engine)) for source in lists]
+    fused = fuse(lists, parsed.options)
     answer["hits"] = [_ranking_fields(hit) for hit in fused.hits(0, parsed.k)]
     notes = [*parsed.notes, *fused.notes]
     return {**answer, "notes": notes} if notes else answer
@@ -126,6 +140,7 @@ def read_fuse_line(message: Mapping[str, Any]) -> FuseLine:
             stated, "confidenceWeight", FusionConfig().confidence_weight, "options.confidenceWeight", most=1
         ),
         identity=_one_of(stated, "identity", _IDENTITIES, "options.identity"),
+        silent=_one_of(stated, "silent", _SILENT, "options.silent"),
     )
     engines = _object(message.get("engines"), "engines", 'an object such as {"docs": {"hits": []}}', required=True)
     lists = [_read_list(engine, stated, notes) for engine, stated in engines.items()]
@@ -152,6 +167,7 @@ def _read_list(engine: str, stated: Any, notes: list[str]) -> RankedList:
         score_floor=None if floor is None else _number(stated, "scoreFloor", 0.0, f"{place}.scoreFloor", least=None),
         confidence=_one_of(stated, "confidence", _READINGS, f"{place}.confidence"),
         namespace=namespace,
+        silent=None if stated.get("silent") is None else _one_of(stated, "silent", _SILENT, f"{place}.silent"),
     )
 
 

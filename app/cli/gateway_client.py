@@ -70,6 +70,15 @@ def engines(url: str, timeout: float, ca_file: Path | None = None) -> list[dict[
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
+def act(url: str, body: dict[str, Any], timeout: float, ca_file: Path | None = None) -> str:
+    """What the gateway at `url` says to an operator's action (`POST /admin/actions`). Raises Failure."""
+    answer = _exchange("POST", base_of(url), "/admin/actions", timeout, ca_file, body)
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise Failure(error_text(error))
+    return one_line(answer.get("said", "done"))
+
+
 def base_of(url: str) -> str:
     """The base URL of the gateway: scheme added if it is missing, the path of the RCP endpoint removed."""
     url = f"127.0.0.1{url}" if url.startswith(":") else url

@@ -95,7 +95,13 @@ def _pool_of(runs: Sequence[Run], judged: JudgedQueries, present: CurrentFusion)
         for query in judged.queries
         if not any(query.qid in run.failures for run in living)
     }
-    pool = TrialPool({qid: answered for qid, answered in lists.items() if answered}, present.readings, DEPTH)
+    pool = TrialPool(
+        {qid: answered for qid, answered in lists.items() if answered},
+        present.readings,
+        DEPTH,
+        present.silent or "scores",
+        present.silents,
+    )
     problem = None
     if len(living) < 2:
         problem = f"only one engine answered ({living[0].name}); there is nothing to fuse and so nothing to tune"

@@ -1,12 +1,14 @@
 """Output of `tune`: tables, a conclusion, and lines to paste into the configuration."""
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from app.cli.score_tables import change_table, number, p_text
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters
-from app.evaluation.tuning import Tuning
+from app.evaluation.measures import SIGNIFICANT
+from app.evaluation.tuning import SettingChange, Tuning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,20 +38,26 @@ def report_of(tuning: Tuning) -> dict[str, Any]:
         "present": _settings(tuning.present),
         "found": _settings(tuning.found),
         "searched": {measures.NDCG: {"present": before, "found": after}},
-        "heldOut": {
-            change.metric: {
-                "present": change.present,
-                "found": change.found,
-                "difference": change.difference.mean,
-                "p": change.difference.p,
-            }
-            for change in tuning.changes
-        },
+        "heldOut": _told(tuning.changes, "present", "found"),
+        "calibrated": _told(tuning.calibrated, "without", "with"),
+        "calibration": tuning.calibration,
         "test": measures.TEST,
         "verdict": tuning.verdict,
         "conclusion": conclusion(tuning),
         "registry": [{"id": engine, "weight": weight} for engine, weight in tuning.found.weights.items()],
         "gateway": {"fusion": _fusion(tuning.found)},
+    }
+
+
+def _told(changes: Iterable[SettingChange], before: str, after: str) -> dict[str, Any]:
+    return {
+        change.metric: {
+            before: change.present,
+            after: change.found,
+            "difference": change.difference.mean,
+            "p": change.difference.p,
+        }
+        for change in changes
     }
 
 
@@ -66,6 +74,22 @@ def show_tuning(tuning: Tuning, console: "Console") -> None:
     console.print(conclusion(tuning), style="green" if tuning.verdict == "better" else "yellow")
     if tuning.verdict != "unchanged":
         _show_lines(tuning, console)
+    if tuning.calibration:
+        _show_calibration(tuning, console)
+
+
+def _show_calibration(tuning: Tuning, console: "Console") -> None:
+    """What learned calibration is worth on the held-out queries, and what to load."""
+    console.print("\nlearned calibration, on the held-out queries without and with it:\n")
+    rows = [(change.metric, change.present, change.found, change.difference) for change in tuning.calibrated]
+    console.print(change_table(rows))
+    decisive = next(change.difference for change in tuning.calibrated if change.metric == measures.NDCG)
+    better = (decisive.mean or 0.0) > 0 and decisive.p < SIGNIFICANT
+    verdict = "is significant" if better else "may well be chance" if (decisive.mean or 0.0) > 0 else "is none"
+    console.print(f"the gain of {decisive.mean or 0.0:+.4f} in {measures.NDCG} {verdict} (p {p_told(decisive.p)})")
+    console.print("\nto use it, save this line as maps.json, run `rcp-gateway calibrate --load maps.json` and set\n")
+    console.print("fusion:\n  learning: frozen\n")
+    console.print(json.dumps(tuning.calibration, ensure_ascii=False), soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_lines(tuning: Tuning, console: "Console") -> None:

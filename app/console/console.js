@@ -599,11 +599,11 @@ function refuse() {
   refusing = setTimeout(async () => {
     const explained = mine.result._meta["x-gateway"].explain;
     const fusion = mine.result._meta["x-gateway"].fusion || {};
-    const lists = explained.lists.map(({ engine, weight, asked: fetched, scoreFloor, confidence, hits }) => ({ engine, weight: question.weights[engine] ?? weight, asked: fetched, scoreFloor, confidence,
+    const lists = explained.lists.map(({ engine, weight, asked: fetched, scoreFloor, confidence, silent, calibration, hits }) => ({ engine, weight: question.weights[engine] ?? weight, asked: fetched, scoreFloor, confidence, silent, calibration,
       hits: hits.map(({ key, score, confidence: claimed }) => ({ key, score, ...(claimed === undefined ? {} : { confidence: claimed }) })) }));
     try {
       const fused = await send("/admin/fuse", { lists, k: mine.result.hits.length, method: question.method || explained.plan.fusion.method,
-        rrfK: question.rrfK ?? fusion.rrfK, confidenceWeight: question.confidence ?? fusion.confidenceWeight });
+        rrfK: question.rrfK ?? fusion.rrfK, confidenceWeight: question.confidence ?? fusion.confidenceWeight, silent: fusion.silent });
       if (asked !== mine) return;
       mine.refused = fused;
       showAnswer();
@@ -783,8 +783,19 @@ function engineCard(engine) {
     engine.lastFault ? h("p", { class: "small soft" }, "Last error ", ms(engine.lastFault.agoMs), " ago: ", h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
     engine.stderr ? h("details", { "data-keep": "stderr" }, h("summary", { class: "small" }, "The last it wrote to stderr"), h("pre", { class: "full", tabindex: 0, role: "region", "aria-label": "Stderr", id: "stderr" }, visible(engine.stderr))) : null,
     engine.replicas.length ? [h("h3", {}, "Replicas"), table("Replicas", [["Replica"], ["State"], ["In flight", "num"]], engine.replicas.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(one.id)), h("td", {}, chip(one.up ? "in use" : "ejected", one.up ? "good" : "bad")), h("td", { class: "num" }, String(one.inFlight)))))] : null,
+    engine.calibration.length ? calibrationTable(engine) : null,
     h("h3", {}, "Advertisement ", h("span", { class: "soft small" }, "against the merged one")), difference(engine),
     known.session.drills ? drillForm(engine) : null);
+}
+
+/** What was learned of an engine: what it claims, what that is worth, and on how much evidence. */
+function calibrationTable(engine) {
+  const heads = [["Tenant"], ["Lists"], ["Claimed", "num"], ["Worth", "num"], ["Rewards", "num"], ["Trust", "num"]];
+  const rows = engine.calibration.map((one) => h("tr", {},
+    h("th", { scope: "row" }, one.scope ? visible(one.scope) : "all"), h("td", {}, one.kind === "confident" ? "with confidences" : "without confidences"),
+    h("td", { class: "num" }, percent(one.claimed)), h("td", { class: "num" }, percent(one.worth)), h("td", { class: "num" }, one.n.toFixed(1)), h("td", { class: "num" }, percent(one.trust))));
+  return [h("h3", {}, "Learned calibration"), table("Learned calibration", heads, rows),
+    h("button", { type: "button", id: "act-reset_calibration", onclick: () => act(engine, "reset_calibration") }, "Reset calibration")];
 }
 
 function actions(engine) {

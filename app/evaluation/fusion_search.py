@@ -4,12 +4,15 @@ Deterministic: the same objective function gives the same parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from app.fusion.ranked_lists import MAX_WEIGHT, FusionConfig, RankedList, Reading
+from app.federation.offline_learning import Maps, learned_from_judgements
+from app.federation.result_set import NOT_LEARNED
+from app.fusion.calibration import EngineCalibration
+from app.fusion.ranked_lists import MAX_WEIGHT, FusionConfig, RankedList, Reading, Silent
 from app.fusion.rrf import fuse
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -47,21 +50,40 @@ class TrialPool:
     """How an engine's confidences are read, where not as usual."""
     fetch_k: int
     """How many hits every engine was asked for."""
+    silent: Silent = "scores"
+    """How lists are read if no engine gives confidences …"""
+    silents: Mapping[str, Silent] = field(default_factory=dict)
+    """… and of which engines they are read in another way."""
 
     def engines(self) -> list[str]:
         """Whose lists these are."""
         return sorted({engine for lists in self.queries.values() for engine in lists})
 
-    def rankings(self, blend: FusionParameters, depth: int) -> dict[str, list[str]]:
-        """Query id -> the first `depth` documents as the gateway would fuse them under this blend."""
-        options = FusionConfig(rrf_k=blend.rrf_k, confidence_weight=blend.confidence_weight)
-        return {qid: fuse(self._ranked(lists, blend), options).keys()[:depth] for qid, lists in self.queries.items()}
+    def rankings(
+        self, blend: FusionParameters, depth: int, calibrations: Mapping[str, EngineCalibration] = NOT_LEARNED
+    ) -> dict[str, list[str]]:
+        """Query id -> the first `depth` documents as the gateway would fuse them under this blend. `calibrations`: what
+        was learned, by engine id."""
+        options = FusionConfig(rrf_k=blend.rrf_k, confidence_weight=blend.confidence_weight, silent=self.silent)
+        return {
+            qid: fuse(self._ranked(lists, blend, calibrations), options).keys()[:depth]
+            for qid, lists in self.queries.items()
+        }
+
+    def learned(self, judgements: Mapping[str, Mapping[str, int]]) -> dict[str, Maps]:
+        """What the judgements of these queries teach about each engine's claims."""
+        even = FusionParameters(dict.fromkeys(self.engines(), 1.0), 60, 1.0)
+        return learned_from_judgements(
+            [(self._ranked(lists, even, {}), judgements[qid]) for qid, lists in self.queries.items()]
+        )
 
     def part(self, qids: Sequence[str]) -> "TrialPool":
         """The same with these queries only."""
         return replace(self, queries={qid: self.queries[qid] for qid in qids})
 
-    def _ranked(self, lists: Lists, blend: FusionParameters) -> list[RankedList]:
+    def _ranked(
+        self, lists: Lists, blend: FusionParameters, calibrations: Mapping[str, EngineCalibration]
+    ) -> list[RankedList]:
         return [
             RankedList(
                 engine,
@@ -69,6 +91,8 @@ class TrialPool:
                 weight=blend.weights[engine],
                 fetch_k=self.fetch_k,
                 confidence=self.readings.get(engine, "ranked"),
+                silent=self.silents.get(engine),
+                calibration=calibrations.get(engine),
             )
             for engine, hits in lists.items()
         ]

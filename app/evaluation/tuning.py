@@ -1,14 +1,15 @@
 """Tuning of fusion parameters: search on one half of the queries, measure the result on the other half."""
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, search, trials_of
 from app.evaluation.judged_queries import Judgements
 from app.evaluation.measures import SIGNIFICANT, Difference
+from app.federation.offline_learning import calibrations_of, written
 
 LEAST_QUERIES = 4
 """Two for each half: with less there is nothing to compare."""
@@ -41,6 +42,10 @@ class Tuning:
     on_tuning: tuple[float, float]
     """Mean nDCG@10 on the queries searched on: with the present settings and with those found."""
     changes: tuple[SettingChange, ...]
+    calibrated: tuple[SettingChange, ...] = ()
+    """On the held-out queries: with the settings found, without and with what the other half taught."""
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """Maps by engine id that the queries searched on taught, as `rcp-gateway calibrate` prints them."""
 
     @property
     def decisive(self) -> Difference:
@@ -85,6 +90,8 @@ def tune_pool(
         return measures.mean(values.values()) or 0.0
 
     found = search(present, worth)
+    learned = bench.learned(judgements)
+    held = pool.part(held_out)
     return Tuning(
         present,
         found,
@@ -92,16 +99,23 @@ def tune_pool(
         len(tuning_half),
         len(held_out),
         (worth(present), worth(found)),
-        _changes(pool.part(held_out), present, found, judgements),
+        _changes(held, held.rankings(present, held.fetch_k), held.rankings(found, held.fetch_k), judgements),
+        _changes(
+            held,
+            held.rankings(found, held.fetch_k),
+            held.rankings(found, held.fetch_k, calibrations_of(learned)),
+            judgements,
+        ),
+        written(learned),
     )
 
 
 def _changes(
-    pool: TrialPool, present: FusionParameters, found: FusionParameters, judgements: Judgements
+    pool: TrialPool, present: Mapping[str, list[str]], found: Mapping[str, list[str]], judgements: Judgements
 ) -> tuple[SettingChange, ...]:
+    """Each metric of two sets of rankings of the same queries."""
     yardstick = measures.Evaluator({qid: judgements[qid] for qid in pool.queries})
-    before = yardstick.measure(pool.rankings(present, pool.fetch_k))
-    after = yardstick.measure(pool.rankings(found, pool.fetch_k))
+    before, after = yardstick.measure(present), yardstick.measure(found)
     changes = []
     for metric in measures.METRICS:
         pairs = measures.paired(after[metric], before[metric])

@@ -31,6 +31,8 @@ class Call:
     method: str = "retrieve"
     tenant: Tenant | None = None
     """Through whom everything is seen; None where callers are not told apart."""
+    caller: str = ""
+    """Names the credential, or the address of a caller without one; empty where there is neither."""
     secret: bytes = field(default=b"", repr=False)
     """Key of the names that this tenant is given; empty where none are read or made."""
 

@@ -16,6 +16,7 @@ from app.federation.depth import SURFACE, Depth
 from app.federation.fanout import FanOut, Heard
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
+from app.federation.learning import scope_of
 from app.federation.membership import Members
 from app.federation.outcome import Hit, Outcome, degraded, knowing, nobody_answered, required_failed
 from app.federation.page import NOTHING, Page, page_of, seen_of
@@ -26,7 +27,7 @@ from app.federation.progress_reporting import ProgressReporter
 from app.federation.quorum import tail_of
 from app.federation.rerank_plan import RerankPlan
 from app.federation.response import RetrieveResponse
-from app.federation.result_set import ResultSet, joined, result_set_of, without
+from app.federation.result_set import NOT_LEARNED, Calibrations, ResultSet, joined, result_set_of, without
 from app.federation.snapshot_pins import not_served
 from app.federation.union_reranking import rerank_union
 from app.fusion.injection_screen import InjectionScreen
@@ -50,6 +51,7 @@ class RetrieveExecution:
         "_call",
         "_failed",
         "_instrumentation",
+        "_learned",
         "_listener",
         "_members",
         "_pages",
@@ -79,6 +81,7 @@ class RetrieveExecution:
         self._rounds = 0
         self._screen: InjectionScreen | None = None
         self._failed: frozenset[str] = frozenset()
+        self._learned: Calibrations = NOT_LEARNED
         self.spent: dict[str, float] = {}
         """Step -> seconds that it took, where the answer is to be explained."""
 
@@ -106,7 +109,10 @@ class RetrieveExecution:
             return None
         if params.options.session_id is not None:
             heard = "feedback" in self._members.capabilities
-            await self._pages.remember(params.options.session_id, cursor_state, page, result_set, for_feedback=heard)
+            taught = self._settings.fusion.learning == "on"
+            await self._pages.remember(
+                params.options.session_id, cursor_state, page, result_set, for_feedback=heard, for_learning=taught
+            )
         if not answer.follows:
             return None
         return await self._pages.keep(params, cursor_state, result_set, page, cursor_state.place.reach or plan.window)
@@ -131,14 +137,20 @@ class RetrieveExecution:
         blend = blend_of(self._call, settings)
         with self._instrumentation.step("plan"):
             plan = plan_retrieve(self._call, self._members, now, settings.retrieve, blend, self._depth())
+        learning = settings.fusion.learning
+        scope = scope_of(self._call.tenant, settings.fusion)
+        if learning != "off":
+            self._learned = self._pages.learning.maps(scope)
         outcomes = await self._outcomes(plan)
         heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
         if heavy:
             await heavy_work().wait()
         began = perf_counter()
         with self._instrumentation.step("fuse"):
-            result_set = result_set_of(plan, outcomes, self._call.params)
+            result_set = result_set_of(plan, outcomes, self._call.params, self._learned)
         self._spend("fuse", began)
+        if learning != "off" and result_set is not None and self._rounds == 1:
+            self._pages.learning.observe(scope, result_set.lists, plan.engine_calls, frozen=learning == "frozen")
         if result_set is None:
             return self._from_nobody(plan, outcomes)
         if cursor_state is not FIRST:
@@ -274,7 +286,7 @@ class RetrieveExecution:
     def _so_far(self, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
         cursor_state = self._turn
-        result_set = result_set_of(plan, sorted(ended, key=_engine_of), self._call.params)
+        result_set = result_set_of(plan, sorted(ended, key=_engine_of), self._call.params, self._learned)
         if result_set is None:
             return None
         if self._screen is not None and any(True for _ in self._screen.steps(result_set.fusion, 0, plan.k)):

@@ -11,9 +11,10 @@ from app.federation.outcome import Hit, Outcome
 from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
 from app.federation.result_set import ResultSet
+from app.fusion.calibration import dump_calibration
 from app.fusion.confidence import valid_confidence
 from app.fusion.document_index import DocumentIndex
-from app.fusion.explanation import Contributions, Explanation, shares_of
+from app.fusion.explanation import Contributions, EngineClaim, Explanation, shares_of
 from app.fusion.identity import body_text, public_id
 from app.fusion.ranked_lists import FusionConfig, RankedList
 
@@ -51,7 +52,10 @@ def answer_told(plan: Plan, result_set: ResultSet | None, page: Page, spent: Map
             {"id": hit["id"], **standing_told(standing)}
             for hit, standing in zip(page.hits, shares.standings, strict=False)
         ]
-        told["lists"] = [_list(ranked, result_set.options) for ranked in result_set.lists]
+        told["lists"] = [
+            {**_list(ranked, result_set.options), "claim": _claim(shares.claims[ranked.engine])}
+            for ranked in result_set.lists
+        ]
     return told
 
 
@@ -76,6 +80,7 @@ def options_told(options: FusionConfig) -> dict[str, Any]:
         "rrfK": options.rrf_k,
         "confidenceWeight": options.confidence_weight,
         "identity": options.identity,
+        "silent": options.silent,
     }
 
 
@@ -112,7 +117,20 @@ def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
         "asked": source.fetch_k,
         "scoreFloor": source.score_floor,
         "confidence": source.confidence,
+        "silent": source.silent,
+        "calibration": dump_calibration(source.calibration),
         "hits": [_listed(key, hit, source.namespace) for key, hit in zip(document_index.keys, hits, strict=True)],
+    }
+
+
+def _claim(claim: EngineClaim) -> dict[str, Any]:
+    """What an engine claimed, what is believed of it by what was learned, and on how much evidence."""
+    return {
+        "from": claim.source,
+        "claimed": [round(chance, 4) for chance in claim.claimed],
+        "believed": [round(chance, 4) for chance in claim.believed],
+        "n": round(claim.evidence, 3),
+        "trust": round(claim.trust, 4),
     }
 
 

@@ -11,6 +11,8 @@ from app.federation.id_routing import namespaces_of, owners_of
 from app.protocol.id_params import Id
 
 Signal = Mapping[str, Any]
+PRAISE = ("used", "cited", "helpful")
+SUSPICION = ("poisonSuspected", "injectionSuspected")
 Origins = Mapping[str, Mapping[str, Id]]
 """A hit's id as a string -> engine id -> the id that this engine knows it by."""
 
@@ -43,14 +45,35 @@ def addressed(
     return RoutedSignals(engine_requests, tuple(unheard))
 
 
-def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
-    """How many signals at least one engine recorded; never more than is sure.
+def rewards_of(signals: Sequence[Signal]) -> dict[str, float]:
+    """Hit id as a string -> how useful the caller calls the hit, in [0,1]; the highest of several signals counts.
+
+    `used`, `cited` or `helpful` is 1 if true and 0 if false; a negative `reward` is 0, and so is whatever is said of a
+    hit that is suspected. A signal that says none of this is left out.
+    """
+    rewards: dict[str, float] = {}
+    for signal in signals:
+        said = [float(signal[flag]) for flag in PRAISE if flag in signal]
+        if "reward" in signal:
+            said.append(min(1.0, max(0.0, float(signal["reward"]))))
+        if any(signal.get(flag) for flag in SUSPICION):
+            said = [0.0]
+        if said:
+            hit_id = f"{signal['hitId']}"
+            rewards[hit_id] = max(rewards.get(hit_id, 0.0), *said)
+    return rewards
+
+
+def recorded(
+    engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str, int], learned: Iterable[int] = ()
+) -> int:
+    """How many signals at least one engine recorded, or the gateway learned from; never more than is sure.
 
     `letters`: engine id -> places of the signals it got; `accepted`: how many of them it says it recorded. Who recorded
     some of its signals does not say which: they count only as far as nobody else can have recorded the same.
     """
     sent = {engine: frozenset(engine_requests[engine]) for engine in accepted}
-    sure: set[int] = set()
+    sure: set[int] = set(learned)
     for engine, places in sent.items():
         if accepted[engine] >= len(places):
             sure |= places

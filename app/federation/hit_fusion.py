@@ -36,6 +36,7 @@ class HitFusion:
             rrf_k=wishes.rrf_k,
             confidence_weight=wishes.confidence_weight if weight is None else weight,
             identity=gateway.identity or settings.retrieve.identity,
+            silent=wishes.silent,
         )
 
     def steps(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> Iterator[None]:

@@ -101,6 +101,7 @@ class Membership:
     __slots__ = (
         "_engines",
         "_identity",
+        "_learning",
         "_max_k",
         "_rerank_union",
         "_routable",
@@ -118,17 +119,20 @@ class Membership:
         *,
         writing: bool = False,
         rerank_union: bool = True,
+        learning: bool = False,
     ) -> None:
         """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`.
 
         `writing`: whether engines' indexes may be written to through us; `rerank_union`: whether we have reranked what
-        engines give together, where they cannot.
+        engines give together, where they cannot. `learning`: whether we learn from feedback ourselves, so that it is
+        offered even if no engine takes any.
         """
         self._engines = engines
         self._identity = identity
         self._max_k = max_k
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._session_seconds = session_seconds
+        self._learning = learning
         self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
         self._sessions: dict[tuple[View | None, str], tuple[Members, Members]] = {}
@@ -139,10 +143,11 @@ class Membership:
         """What this gateway is called now (RCP §16)."""
         return self._identity
 
-    def renew(self, identity: str, max_k: int, *, writing: bool = False) -> None:
+    def renew(self, identity: str, max_k: int, *, writing: bool = False, learning: bool = False) -> None:
         """Other wishes hold, and perhaps other engines: the next request gets Members made of them."""
         self._identity = identity
         self._max_k = max_k
+        self._learning = learning
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
         self._views = {seen: (OUTDATED, members) for seen, (_, members) in self._views.items()}
 
@@ -215,6 +220,8 @@ class Membership:
             offers, max_k=self._max_k, routable=routable, ours=ours, session_seconds=self._session_seconds
         )
         retrieve = capabilities.get("retrieve")
+        if self._learning and retrieve and "feedback" in routable:
+            capabilities.setdefault("feedback", {})
         return Members(
             identity=self._identity,
             engines=engines,

@@ -12,7 +12,9 @@ from os import urandom
 from time import monotonic
 from typing import Any, NamedTuple
 
+from app.federation.attributions import Attributions
 from app.federation.hit_origins import HitOrigins
+from app.federation.learning import Learning
 from app.federation.page import Page, remembered_of
 from app.federation.poison_reports import PoisonReports
 from app.federation.result_set import ResultSet, dump_result_set, load_result_set
@@ -33,6 +35,9 @@ RESULT_SET = "stock:"
 
 KEYS_EACH = 100
 """Keys of hits that a cursor or a session holds on average if their store is full; then the oldest go."""
+
+CLAIMS_EACH = 40
+"""Claims of engines about shown hits that a session holds on average if their store is full."""
 
 RESULT_SET_TURNOVER = 30.0
 """Seconds in which the kept stocks may be replaced by others once. Most answers are never paged through: a busy gateway
@@ -92,7 +97,18 @@ FIRST = CursorState()
 class Pages:
     """Keeps and finds places, stocks and sessions."""
 
-    __slots__ = ("_places", "_scope", "_seconds", "_stocks", "_suspicions", "_trajectories", "origins", "sessions")
+    __slots__ = (
+        "_places",
+        "_scope",
+        "_seconds",
+        "_stocks",
+        "_suspicions",
+        "_trajectories",
+        "attributions",
+        "learning",
+        "origins",
+        "sessions",
+    )
 
     def __init__(
         self,
@@ -102,8 +118,11 @@ class Pages:
         origins: HitOrigins,
         seconds: float,
         suspicions: PoisonReports | None = None,
+        attributions: Attributions | None = None,
+        learning: Learning | None = None,
     ) -> None:
-        """A cursor can be used for so many `seconds`. Without `suspicions` no report is kept."""
+        """A cursor can be used for so many `seconds`. Without `suspicions` no report is kept, and without
+        `attributions` nothing is learned from feedback."""
         self._scope = ""
         self._trajectories = ""
         self._places = places
@@ -112,6 +131,8 @@ class Pages:
         self._suspicions = suspicions
         self.sessions = sessions
         self.origins = origins
+        self.attributions = attributions
+        self.learning = Learning() if learning is None else learning
 
     @classmethod
     def kept(
@@ -120,6 +141,7 @@ class Pages:
         clock: Callable[[], float] = monotonic,
         screen: ScreenSettings | None = None,
         backend: StateBackend = ALONE,
+        learning: Learning | None = None,
     ) -> "Pages":
         """Pages within the bounds that are wished, shared as `sharing` says, by default with nobody."""
         reported = None
@@ -130,6 +152,7 @@ class Pages:
             )
         sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
         origins = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+        shown = MemoryStore(wishes.max_sessions, wishes.max_sessions * CLAIMS_EACH, clock)
         places = MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock)
         stocks = MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=RESULT_SET_TURNOVER)
         return cls(
@@ -139,6 +162,8 @@ class Pages:
             HitOrigins(backend.store("sessions", origins), wishes.session_ttl_seconds, wishes.max_session_hits),
             wishes.cursor_ttl_seconds,
             reported,
+            Attributions(backend.store("sessions", shown), wishes.session_ttl_seconds, wishes.max_session_hits),
+            learning,
         )
 
     async def report(self, ids: Iterable[str]) -> None:
@@ -157,7 +182,10 @@ class Pages:
         """The same pages as this tenant finds them: another's do not exist, nor what was kept of engines that it does
         not see any more."""
         origins = self.origins.within(tenant.id)
-        own = Pages(self._places, self._stocks, self.sessions, origins, self._seconds, self._suspicions)
+        shown = None if self.attributions is None else self.attributions.within(tenant.id)
+        own = Pages(
+            self._places, self._stocks, self.sessions, origins, self._seconds, self._suspicions, shown, self.learning
+        )
         own._scope = tenant.scope
         own._trajectories = f"{tenant.id}:"
         return own
@@ -244,13 +272,18 @@ class Pages:
         result_set: ResultSet,
         *,
         for_feedback: bool = False,
+        for_learning: bool = False,
     ) -> None:
-        """Let the session know what it has been answered; `for_feedback` also whose hits they were."""
+        """Let the session know what it has been answered; `for_feedback` also whose hits they were, `for_learning`
+        also what they looked like to learned calibration."""
         if cursor_state.trajectory is not None:
             keys = remembered_of(page, result_set.options.identity)
             await self.sessions.remember(self._trajectories + session_id, cursor_state.trajectory.root, keys)
         if for_feedback:
             await self.origins.remember(session_id, result_set.fusion.origins(page.keys))
+        if for_learning and self.attributions is not None:
+            ids = [f"{hit['id']}" for hit in page.hits]
+            await self.attributions.remember(session_id, ids, result_set.fusion.claims(page.keys))
 
     @property
     def degraded(self) -> bool:

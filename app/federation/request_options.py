@@ -39,6 +39,7 @@ def fusion_options(params: RetrieveParams, wishes: RetrieveSettings, blend: Fusi
         rrf_k=fusion.get("rrfK", blend.rrf_k),
         confidence_weight=blend.confidence_weight if weight is None else weight,
         identity=gateway.identity or wishes.identity,
+        silent=blend.silent,
     )
 
 

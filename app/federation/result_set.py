@@ -5,6 +5,7 @@ comes back. It refuses to know where a stock is kept and how much of it one answ
 """
 
 from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from app.federation.outcome import MAX_HITS, Outcome, degraded
@@ -12,6 +13,7 @@ from app.federation.page import DiversityOptions, fresh, seen_of, spread_over
 from app.federation.planner import EngineCall, Plan
 from app.federation.rerank_plan import RerankVerdict
 from app.federation.snapshot_pins import versions_of
+from app.fusion.calibration import EngineCalibration, dump_calibration, load_calibration
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.reranked import Reranked
@@ -19,6 +21,9 @@ from app.fusion.rrf import fuse
 from app.protocol.retrieve_params import RetrieveParams
 
 _NOBODY: Final[frozenset[str]] = frozenset()
+
+Calibrations = Mapping[str, EngineCalibration]
+NOT_LEARNED: Final[Calibrations] = MappingProxyType({})
 
 
 class ResultSet(NamedTuple):
@@ -48,10 +53,12 @@ class ResultSet(NamedTuple):
         return frozenset(ranked.engine for ranked in self.lists) - self.open
 
 
-def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> ResultSet | None:
-    """The stock of a first answer; None if no engine answered."""
+def result_set_of(
+    plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams, calibrations: Calibrations = NOT_LEARNED
+) -> ResultSet | None:
+    """The stock of a first answer; None if no engine answered. `calibrations`: what was learned, by engine id."""
     engine_calls = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
-    lists = lists_of(engine_calls, outcomes)
+    lists = lists_of(engine_calls, outcomes, calibrations)
     if not lists:
         return None
     spread = spread_over(_lambda(params), plan.k) if plan.varied else None
@@ -109,9 +116,9 @@ def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
     """The stock as plain data, for a store outside this process."""
     options = result_set.options
     return {
-        "lists": [list(ranked) for ranked in result_set.lists],
+        "lists": [[*ranked[:-1], dump_calibration(ranked.calibration)] for ranked in result_set.lists],
         "order": result_set.fusion.keys(),
-        "options": [options.method, options.rrf_k, options.confidence_weight, options.identity],
+        "options": [options.method, options.rrf_k, options.confidence_weight, options.identity, options.silent],
         "open": sorted(result_set.open),
         "versions": result_set.versions,
         "degraded": list(result_set.degraded),
@@ -126,7 +133,7 @@ def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
 
 def load_result_set(plain: dict[str, Any]) -> ResultSet:
     """What `dump_stock` was given: fused anew, for fusion gives the same for the same lists."""
-    lists = [RankedList(*ranked) for ranked in plain["lists"]]
+    lists = [_loaded_list(ranked) for ranked in plain["lists"]]
     options = FusionConfig(*plain["options"])
     reranking = None if plain["reranking"] is None else Reranked(*plain["reranking"])
     return ResultSet(
@@ -142,12 +149,22 @@ def load_result_set(plain: dict[str, Any]) -> ResultSet:
     )
 
 
-def lists_of(engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[RankedList]:
-    """What fusion takes, of the engines that answered; `legs` by engine id."""
-    return [_list_of(engine_calls[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
+def _loaded_list(plain: list[Any]) -> RankedList:
+    """A list as `dump_stock` wrote it; one of a release before learned calibration has no place for it."""
+    ranked = RankedList(*plain)
+    return ranked if ranked.calibration is None else ranked._replace(calibration=load_calibration(ranked.calibration))
 
 
-def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
+def lists_of(
+    engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome], calibrations: Calibrations = NOT_LEARNED
+) -> list[RankedList]:
+    """What fusion takes, of the engines that answered; `legs` and `calibrations` by engine id."""
+    return [
+        _list_of(engine_calls[one.engine], one, calibrations.get(one.engine)) for one in outcomes if one.status == "ok"
+    ]
+
+
+def _list_of(engine_call: EngineCall, outcome: Outcome, calibration: EngineCalibration | None) -> RankedList:
     entry = engine_call.engine.entry
     return tuple.__new__(  # a third of what RankedList(…) costs: weight, priority, fetch_k and so on
         RankedList,
@@ -162,6 +179,8 @@ def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
             entry.id_namespace,
             outcome.size,
             entry.max_trust,
+            entry.silent,
+            calibration,
         ),
     )
 

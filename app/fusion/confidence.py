@@ -5,13 +5,23 @@ boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know h
 """
 
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import exp, inf, isfinite, sqrt
+from operator import mul
 from typing import Any, Final
 
 NEARLY_NOTHING: Final = 1e-12
 """A first confidence below this says nothing about how the rest falls."""
 LEAST_SAY: Final = 1e-6
 """What an engine that claims everything still counts in the consensus."""
+FEW: Final = 5
+"""A list of fewer hits than this has not shown that its confidences fall."""
+LEAST_SHAPE: Final = 4
+"""Fewer scores than this have no shape."""
+TINIEST_SPREAD: Final = 1e-14
+"""A variance below this share of the squares is the rounding of equal scores."""
+SMALLEST_SQUARES: Final = 1e-200
+LARGEST_SQUARES: Final = 1e300
+"""Sums of squares outside of these have lost digits."""
 
 LEAST_SHARE: Final = 1e-300
 """A smaller product of weight and say would be lost, and the mean divided by nothing."""
@@ -31,13 +41,15 @@ def valid_confidence(value: Any) -> float | None:
 
 
 def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> ConfidenceCurve:
-    """The testimony of one deduplicated list; `asked` is K, not less than its length.
+    """The confidence curve of one deduplicated list of an engine that was asked for `asked` hits.
 
     The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
     from a judge that does not follow the engine's ranking: no projection, full coherence.
     """
     values: list[Any] = [hit.get("confidence") for hit in hits]
     faults = 0
+    if values and values[0] is None and values.count(None) == len(values):
+        return SILENCE
     sound, falling, total = _measured(values)
     if not sound:
         values, faults = _filled(values)
@@ -46,10 +58,99 @@ def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Confidenc
         sound, falling, total = _measured(values)
     elif not values:
         return SILENCE
-    if independent or falling:
+    return _curve(values, total, falling or independent, asked, faults)
+
+
+def estimate(hits: list[dict[str, Any]], asked: int) -> ConfidenceCurve:
+    """The confidence curve of a list without confidences, estimated from the shape of its scores.
+
+    x(r) = 1/(1 + exp(3 − z(r))): a score that stands out from its list is trusted, others are not. SILENCE for lists
+    of fewer than four hits, and for scores that are not finite or all equal.
+    """
+    scores = finite_scores(hits)
+    shape = None if scores is None else _shape_of(scores)
+    if shape is None:
+        return SILENCE
+    steps, mean, scale = shape
+    # z written out: a list less, for one is made of every list of every request.
+    middle = 3.0 + mean * scale
+    values = [1 / (1 + odds) for odds in map(exp, [middle - step * scale for step in steps])]
+    return _curve(values, sum(values), values == sorted(values, reverse=True), asked, 0)
+
+
+def finite_scores(hits: list[dict[str, Any]]) -> list[float] | None:
+    """The scores of a list, or None if one of them is no finite number."""
+    try:
+        scores = [float(hit["score"]) for hit in hits]
+    except OverflowError:  # an integer beyond what a double can hold
+        return None
+    # A sum is finite unless a score is not, or the scores are near the end of what a double can hold.
+    return scores if isfinite(sum(scores)) or all(map(isfinite, scores)) else None
+
+
+def standardized(scores: list[float]) -> list[float] | None:
+    """z(r) = (s_r − mean)/sd of a list's finite scores (population sd); None where a list has no shape to speak of."""
+    shape = _shape_of(scores)
+    if shape is None:
+        return None
+    steps, mean, scale = shape
+    return [(step - mean) * scale for step in steps]
+
+
+def _shape_of(scores: list[float]) -> tuple[list[float], float, float] | None:
+    """Scores relative to the first one, the mean of these, and 1/sd: in one pass and without cancellation."""
+    count = len(scores)
+    if count < LEAST_SHAPE:
+        return None
+    first = scores[0]
+    steps = [score - first for score in scores]
+    squares = sum(map(mul, steps, steps))
+    if not SMALLEST_SQUARES < squares < LARGEST_SQUARES:
+        largest = max([abs(score) for score in scores])
+        if max(scores) == min(scores) or largest == 1.0:
+            return None
+        # Squares overflow or vanish. The shape does not depend on the scale.
+        return _shape_of([score / largest for score in scores])
+    mean = sum(steps) / count
+    variance = squares / count - mean * mean
+    return (steps, mean, 1 / sqrt(variance)) if variance > squares * TINIEST_SPREAD else None
+
+
+def calibrated(
+    said: ConfidenceCurve, chances: list[float], trust: float, asked: int, independent: bool
+) -> ConfidenceCurve:
+    """What an engine claims, mixed with what it is worth by experience: λ = `trust` of its learned `chances`.
+
+    An engine that claims nothing is heard as far as its map is trusted.
+    """
+    total = sum(chances)
+    if not independent and chances != sorted(chances, reverse=True):
+        chances, _ = project(chances, total / len(chances))
+    worth = _resolution(chances[0], total, _asked(asked, len(chances)))
+    curve, coherence, say, faults = said
+    if not curve:
+        return chances, trust, trust * worth, faults
+    mixed = [(1 - trust) * claimed + trust * chance for claimed, chance in zip(curve, chances)]
+    return mixed, (1 - trust) * coherence + trust, (1 - trust) * say + trust * worth, faults
+
+
+def filled_confidences(hits: list[dict[str, Any]]) -> list[float]:
+    """x of step 1: the list's confidences with holes filled; empty if it has none."""
+    return _filled([hit.get("confidence") for hit in hits])[0]
+
+
+def _curve(values: list[float], total: float, as_is: bool, asked: int, faults: int) -> ConfidenceCurve:
+    """p, ρ and ρτ of values with that sum."""
+    asked = _asked(asked, len(values))
+    if as_is:
         return values, 1.0, _resolution(values[0], total, asked), faults
     curve, coherence = project(values, total / len(values))
     return curve, coherence, coherence * _resolution(curve[0], total, asked), faults
+
+
+def _asked(asked: int, returned: int) -> int:
+    """K: a hit that was not returned is no evidence of modesty, but a few hits alone cannot claim to resolve much."""
+    return max(returned, min(asked, FEW))
 
 
 def _measured(values: list[Any]) -> tuple[bool, bool, float]:
@@ -127,10 +228,8 @@ def consensus(heard: Sequence[tuple[float, ConfidenceCurve]]) -> list[float]:
         whole = 0.0
         for share in shares:
             whole += share
-        for rank in range(len(levels), depth):
-            total = 0.0
-            for share, curve in zip(shares, curves):
-                total += share * curve[rank]
-            lowest = min(lowest, total / whole)
+        for column in zip(*[curve[len(levels) : depth] for curve in curves]):
+            mean = sum(map(mul, shares, column)) / whole
+            lowest = mean if mean < lowest else lowest
             levels.append(lowest)
     return levels

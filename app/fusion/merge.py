@@ -7,13 +7,18 @@ know how points were given.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
+from app.fusion.calibration import Features, Kind
 from app.fusion.confidence import valid_confidence
 from app.fusion.copies import Copy, richest
+from app.fusion.features import features_of
 from app.fusion.id_collisions import clashing
 from app.fusion.identity import body_text, public_id
 from app.fusion.reranked import Reranked, stamped
 from app.fusion.score_table import UNIT, ScoreTable
 from app.fusion.trust import capped, merged_trust
+
+Claim = tuple[str, Kind, Features]
+"""An engine, the kind of its list, and φ of its hit."""
 
 _NO_COPIES: Final[list[Copy]] = []
 MAX_COMPARED: Final = 100
@@ -78,6 +83,20 @@ class FusedList:
             copies = self._copies_of(numbers[key])
             source, _, hit = richest(copies)
             found[f"{public_id(hit, source.namespace)}"] = {copy[0].engine: copy[2]["id"] for copy in copies}
+        return found
+
+    def claims(self, keys: Iterable[str]) -> list[list[Claim]]:
+        """By key: which engines returned the document, and what their claim looked like to learned calibration."""
+        document_index = self._score_table.document_index
+        seen = [features_of(source, hits) for source, hits, _ in document_index.ballots]
+        found = []
+        for key in keys:
+            claims: list[Claim] = []
+            for turn, place in document_index.places(key):
+                features = seen[turn]
+                if features is not None:
+                    claims.append((document_index.ballots[turn][0].engine, features[0], features[1][place]))
+            found.append(claims)
         return found
 
     def text(self, index: int) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from app.fusion.calibration import EngineCalibration
 from app.fusion.identity import Identity
 
 Method = Literal["rrf", "weighted", "convex"]
 Reading = Literal["ranked", "independent", "ignore"]
+Silent = Literal["scores", "ranks"]
+"""How a list is read when no engine gives confidences: by the shape of its scores, or by its ranks alone."""
 
 MAX_WEIGHT: Final = 1e6
 """Largest weight of a list: sums of them stay far from the end of what a double can hold."""
@@ -39,6 +42,10 @@ class RankedList(NamedTuple):
     """Bytes of the answer it came in."""
     max_trust: str | None = None
     """The highest `trust.level` its hits may have; None: any."""
+    silent: Silent | None = None
+    """Overrides `FusionConfig.silent` for this engine."""
+    calibration: EngineCalibration | None = None
+    """What was learned about its claims; None: taken as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +56,4 @@ class FusionConfig:
     rrf_k: int = 60
     confidence_weight: float = 0.8
     identity: Identity = "id"
+    silent: Silent = "scores"

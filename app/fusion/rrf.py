@@ -10,8 +10,16 @@ from math import fsum, isfinite
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from app.fusion.confidence import SILENCE, ConfidenceCurve, consensus, hear
+from app.fusion.confidence import (
+    SILENCE,
+    ConfidenceCurve,
+    calibrated,
+    consensus,
+    estimate,
+    hear,
+)
 from app.fusion.document_index import DocumentIndex, DocumentRanks
+from app.fusion.features import chances_of
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, Method, RankedList
 from app.fusion.score_table import count, grid_for
@@ -30,6 +38,12 @@ class FusedOrder(NamedTuple):
     ceiling: float
     """The most that one document could have."""
     notes: tuple[str, ...]
+    claimed: list[ConfidenceCurve]
+    """By ballot, the confidence curve of the engine itself."""
+    believed: list[ConfidenceCurve]
+    """The same after what was learned of it; the points are made with these."""
+    estimated: bool
+    """Whether the curves were estimated from scores, since no engine gave a confidence."""
 
 
 def fuse(lists: Sequence[RankedList], options: FusionConfig) -> FusedList:
@@ -38,7 +52,7 @@ def fuse(lists: Sequence[RankedList], options: FusionConfig) -> FusedList:
     Convex falls back to rrf, with a note, unless every list states a `score_floor`. Raises nothing for lists that keep
     the promises of RankedList.
     """
-    method, document_index, points, ceiling, notes = blend(lists, options)
+    method, document_index, points, ceiling, notes, _, _, _ = blend(lists, options)
     return FusedList(method, notes, count(document_index, points, ceiling))
 
 
@@ -47,17 +61,27 @@ def blend(lists: Sequence[RankedList], options: FusionConfig) -> FusedOrder:
     document_index = DocumentIndex(sorted(lists, key=_engine_of), options.identity)
     ballots = document_index.ballots
     weights = [source.weight for source, _, _ in ballots]
-    testimonies = [_confidence_curve(ranked_list) for ranked_list in ballots]
     method, fallback = _allowed(options.method, ballots)
+    claimed = believed = [_confidence_curve(ranked_list) for ranked_list in ballots]
+    estimated = False
+    if method == "rrf" and options.confidence_weight > 0:
+        if not any(said[0] and weight > 0 for weight, said in zip(weights, claimed)):
+            claimed = [_estimated(ranked_list, said, options) for ranked_list, said in zip(ballots, claimed)]
+            estimated = True
+        believed = [
+            said if ranked_list[0].calibration is None else _calibrated(ranked_list, said)
+            for ranked_list, said in zip(ballots, claimed)
+        ]
     best = 1 / (options.rrf_k + 1) if method == "rrf" else 1.0
     grid = grid_for(fsum(weights) * best)
     if method == "rrf":
         longest = max([len(named) for _, _, named in ballots], default=0)
-        points = _tempered(weights, testimonies, longest, options, grid)
+        points = _tempered(weights, believed, longest, options, grid)
     else:
         points = [_scaled(ranked_list, method, grid) for ranked_list in ballots]
     ceiling = sum([(weight * best + grid) - grid for weight in weights])
-    return FusedOrder(method, document_index, points, ceiling, (*fallback, *_faults(ballots, testimonies)))
+    notes = (*fallback, *_faults(ballots, claimed))
+    return FusedOrder(method, document_index, points, ceiling, notes, claimed, believed, estimated)
 
 
 def _allowed(wished: Method, ballots: list[DocumentRanks]) -> tuple[Method, tuple[str, ...]]:
@@ -78,12 +102,33 @@ def _faults(ballots: list[DocumentRanks], testimonies: list[ConfidenceCurve]) ->
 
 
 def _confidence_curve(ranked_list: DocumentRanks) -> ConfidenceCurve:
-    source, hits, named = ranked_list
+    source, hits, _ = ranked_list
     reading = source.confidence
     if reading == "ignore":
         return SILENCE
-    asked = source.fetch_k
-    return hear(hits, asked if asked > len(named) else len(named), reading == "independent")
+    return hear(hits, source.fetch_k, reading == "independent")
+
+
+def _estimated(ranked_list: DocumentRanks, said: ConfidenceCurve, options: FusionConfig) -> ConfidenceCurve:
+    source, hits, _ = ranked_list
+    if (source.silent or options.silent) == "ranks" or said[0]:
+        return said
+    curve, coherence, say, _ = estimate(hits, source.fetch_k)
+    return curve, coherence, say, said[3]
+
+
+def _calibrated(ranked_list: DocumentRanks, said: ConfidenceCurve) -> ConfidenceCurve:
+    """The testimony after what was learned of the engine; unchanged without evidence."""
+    source, hits, _ = ranked_list
+    maps = source.calibration
+    if maps is None or not ((maps.confident and maps.confident.n > 0) or (maps.silent and maps.silent.n > 0)):
+        return said
+    found = chances_of(source, hits, maps, said[0])
+    if found is None:
+        return said
+    learned, chances = found
+    independent = learned.kind == "confident" and source.confidence == "independent"
+    return calibrated(said, chances, learned.trust, source.fetch_k, independent)
 
 
 @lru_cache(maxsize=64)

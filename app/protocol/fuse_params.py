@@ -4,9 +4,9 @@ It decides what is malformed (-32602 with the field). Lists hold no texts: keys,
 blend looks at. It refuses to know how lists are blended.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from app.protocol.errors import InvalidParams
@@ -28,6 +28,20 @@ class SentHit(_SentFusion):
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SentMap(NamedTuple):
+    """What was learned of an engine's claims, as an explanation lists it: kind, θ, n, and mean and deviation of its
+    scores."""
+
+    kind: Literal["confident", "silent"]
+    theta: Annotated[list[Annotated[_Finite, Field(ge=-8, le=8)]], Field(min_length=2, max_length=4)]
+    n: Annotated[_Finite, Field(ge=0)]
+    mean: _Finite
+    sd: Annotated[_Finite, Field(ge=0)]
+
+
 class SentList(_SentFusion):
     """One engine's list, best hit first, each key once."""
 
@@ -37,6 +51,14 @@ class SentList(_SentFusion):
     asked: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     score_floor: float | None = None
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
+    silent: Literal["scores", "ranks"] | None = None
+    calibration: tuple[SentMap | None, SentMap | None] | None = None
+    """Of lists with confidences, and of those without."""
+
+    @field_validator("calibration", mode="before")
+    @classmethod
+    def _pair(cls, sent: Any) -> Any:
+        return tuple(sent) if type(sent) is list else sent
 
 
 class Refusion(_SentFusion):
@@ -47,6 +69,7 @@ class Refusion(_SentFusion):
     method: Literal["rrf", "weighted", "convex"] = "rrf"
     rrf_k: Annotated[int, Field(ge=1, le=100_000)] = 60
     confidence_weight: Annotated[float, Field(ge=0, le=1)] = 0.8
+    silent: Literal["scores", "ranks"] = "scores"
 
 
 def read_refusion(body: Any) -> Refusion:

@@ -87,6 +87,9 @@ class EngineEntry(RegistrySection):
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
     """How confidences of this engine are used: as consistent with its ranking, as an independent signal, or not at all
     (docs/explanation/fusion.md)."""
+    silent: Literal["scores", "ranks"] | None = None
+    """How lists of this engine are read if no engine gives confidences. Default: `fusion.silent`. Set `ranks` if its
+    score is computed from the rank, such as `1/r`."""
     discover: bool = False
     """The engine is a gateway: call its engines directly if it lists them with an endpoint on an allowed host
     (docs/reference/http-and-stdio.md)."""
@@ -294,6 +297,11 @@ class RetrieveSettings(Section):
     """If no retrieving engine can rerank as requested, rerank the fused list with an engine that offers `rerank`."""
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads a bare `on` or `off` as true or false."""
+    return {True: "on", False: "off"}[value] if type(value) is bool else value
+
+
 class FusionSettings(Section):
     """Default fusion. A request may choose other values."""
 
@@ -303,6 +311,14 @@ class FusionSettings(Section):
     """Rank constant of RRF. Larger values reduce the advantage of the first ranks."""
     confidence_weight: float = Field(default=0.8, ge=0, le=1)
     """Influence of the engines' confidences on RRF; 0 is plain RRF."""
+    silent: Literal["scores", "ranks"] = "scores"
+    """How lists are read if no engine gives confidences. `scores`: estimate confidences from the scores of each list.
+    `ranks`: plain RRF."""
+    learning: Annotated[Literal["off", "on", "frozen"], BeforeValidator(_switch)] = "off"
+    """Learned calibration of the engines' confidences (docs/explanation/fusion.md). `on`: learn from `feedback` and apply
+    what was learned. `frozen`: apply it without further learning."""
+    learning_scope: Literal["tenant", "gateway"] = "tenant"
+    """One calibration per tenant, or one for the whole gateway."""
 
 
 class IndexSettings(Section):

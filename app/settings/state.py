@@ -34,6 +34,8 @@ class StateSettings(Section):
     """Maximum results of such calls. Beyond this limit, the least recently used are evicted."""
     url: str = Field(default=MEMORY, max_length=2048)
     """Store: `memory://` is per process; `redis://…` is shared by all processes that use it."""
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """File that keeps learned calibration across restarts if `url` names no Redis. Without it, a restart forgets."""
     prefix: str = Field(default="rcp-gateway", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """Prefix of all keys in Redis."""
     replicas: int = Field(default=1, ge=1, le=10_000)

@@ -108,6 +108,8 @@ class BlendEntry(Section):
     """Overrides `fusion.rrf_k`."""
     confidence_weight: float | None = Field(default=None, ge=0, le=1)
     """Overrides `fusion.confidence_weight`."""
+    silent: Literal["scores", "ranks"] | None = None
+    """Overrides `fusion.silent`."""
 
 
 class TenantEntry(Section):

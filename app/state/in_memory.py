@@ -8,6 +8,7 @@ from collections.abc import Callable
 from app.state.memory_store import MemoryStore
 from app.state.rate_limit import LocalLimiter
 from app.state.store import Store
+from app.state.sums import Sums
 
 
 class InMemoryState:
@@ -35,6 +36,10 @@ class InMemoryState:
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> LocalLimiter:
         """Where limits are counted."""
         return LocalLimiter(max_entries, clock)
+
+    def sums(self) -> Sums | None:
+        """Nowhere."""
+        return None
 
     async def start(self) -> None:
         """Nothing is to be reached."""

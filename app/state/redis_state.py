@@ -13,6 +13,7 @@ from app.state.redis import RedisConnection
 from app.state.redis_errors import cause_of
 from app.state.redis_rate_limit import SharedLimiter
 from app.state.redis_store import RedisStore
+from app.state.redis_sums import SharedSums
 from app.telemetry.state_metrics import StateMetrics
 
 
@@ -55,6 +56,10 @@ class RedisState:
         wishes = self._wishes
         prefix = f"{wishes.prefix}:{self._name}:limits"
         return SharedLimiter(self._link, LocalLimiter(max_entries, clock), wishes.replicas, prefix, self._metrics)
+
+    def sums(self) -> SharedSums:
+        """Sums over the link, by the gateway's name: whatever its engines are, each has its own."""
+        return SharedSums(self._link, lambda: f"{self._wishes.prefix}:{self._name}")
 
     async def start(self) -> None:
         """Look whether Redis is at hand; a gateway starts without it too."""

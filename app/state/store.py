@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from app.state.memory_store import MemoryStore
 from app.state.rate_limit import Limiter
+from app.state.sums import Sums
 
 Value = TypeVar("Value")
 
@@ -78,6 +79,10 @@ class StateBackend(Protocol):
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> Limiter:
         """Where limits are counted, of at most so many keys in this process; `clock` in seconds."""
+        ...
+
+    def sums(self) -> Sums | None:
+        """Where sums that several processes add to are shared; None: nowhere."""
         ...
 
     async def start(self) -> None:

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from app.telemetry.answer_metrics import AnswerMetrics
+from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.caller_metrics import CallerMetrics
 from app.telemetry.mcp_metrics import McpMetrics
 from app.telemetry.outcomes import Outcomes, outcomes
@@ -272,6 +273,7 @@ class Metrics:
         self.door = ServerMetrics(registry)
         self.state = StateMetrics(registry)
         self.mcp = McpMetrics(registry)
+        self.calibration = CalibrationMetrics(registry)
         self.answers = AnswerMetrics(registry)
         _tell_build(registry, version, compiled=compiled)
         self._methods: frozenset[str] = frozenset()
@@ -304,6 +306,7 @@ class Metrics:
                 self._dropped.labels(engine, reason)
             self._policies.declare(engine)
             self.answers.declare(engine, kinds)
+            self.calibration.declare(engine)
 
     def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
         """Let every series of an engine's replicas exist with 0."""
@@ -345,6 +348,7 @@ class Metrics:
             self._engine_calls.forget(engine)
             self._policies.forget(engine)
             self.answers.forget(engine)
+            self.calibration.forget(engine)
             if not is_shared():  # else they are left out at the scrape
                 for metric in self._of_engines:
                     metric.remove_by_labels({"engine": engine})

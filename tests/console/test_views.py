@@ -5,6 +5,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
+from app.federation.learning import Event
 from tests.console.test_ask import ask
 from tests.support.browser import browsing
 from tests.support.console_stage import broken, staged, usual
@@ -187,3 +188,17 @@ async def test_a_key_is_asked_for_once_and_kept_in_the_tab_alone() -> None:
         await page.click("#forget")
         await expect(page.locator("h1")).to_have_text("A key is needed")
         complaints.expect("401")
+
+
+async def test_learned_calibration_is_shown_and_reset() -> None:
+    """What an engine claimed, what it is worth, on how many rewards; the operator can start it anew."""
+    async with staged(settings={"fusion": {"learning": "on"}}) as stage, browsing(stage.url) as (page, _):
+        learning = stage.state.pages.learning
+        claim: Any = ("docs", "confident", (1.0, 0.5))
+        learning.learn(Event("", "somebody"), [[(1, 1.0, [claim]), (2, None, [claim])]])
+        await goto(page, "engines?id=docs")
+        card = page.locator("section[aria-label='Engine docs']")
+        await expect(card).to_contain_text("Learned calibration")
+        await expect(card.locator("table", has_text="Rewards").locator("tbody tr")).to_contain_text("1.0")
+        await page.click("text=Reset calibration")
+        await expect(card).not_to_contain_text("Learned calibration")

@@ -57,7 +57,13 @@ async def test_a_dry_run_asks_nobody() -> None:
     assert engine_calls["code"]["params"]["k"] == engine_calls["code"]["k"] == plan["window"] == 20
     assert 0 < engine_calls["code"]["deadlineMs"] < 10_000
     assert plan["left"] == [{"engine": "wiki", "reason": "not_selected", "detail": "the request names other engines"}]
-    assert plan["fusion"] == {"method": "rrf", "rrfK": 60, "confidenceWeight": 0.8, "identity": "id"}
+    assert plan["fusion"] == {
+        "method": "rrf",
+        "rrfK": 60,
+        "confidenceWeight": 0.8,
+        "identity": "id",
+        "silent": "scores",
+    }
 
 
 async def test_a_dry_run_says_what_is_left_out() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.fusion.calibration import EngineCalibration, LearnedMap
 from app.fusion.ranked_lists import FusionConfig, RankedList
 
 ENGINES = ("alpha", "beta", "delta", "gamma")
@@ -38,6 +39,7 @@ def federations(
     weights: st.SearchStrategy[float] = _WEIGHTS,
     readings: tuple[Any, ...] = ("ranked", "ranked", "independent", "ignore"),
     namespaces: tuple[str | None, ...] = (None, None, None, "ns"),
+    calibrations: st.SearchStrategy[EngineCalibration | None] = st.none(),  # noqa: B008 - strategies are values
 ) -> list[RankedList]:
     """Up to four engines, some of them empty, with holes, lies and duplicates."""
     said = st.one_of(_TAME, _TAME, _LIES) if confidences is None else confidences
@@ -52,9 +54,29 @@ def federations(
             score_floor=draw(st.sampled_from([None, 0.0, -1.0])),
             confidence=draw(st.sampled_from(readings)),
             namespace=draw(st.sampled_from(namespaces)),
+            silent=draw(st.sampled_from([None, None, "scores", "ranks"])),
+            calibration=draw(calibrations),
         )
         for engine in engines
     ]
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> EngineCalibration | None:
+    """What was learned of an engine: nothing, one kind of map, or both."""
+    theta = st.floats(-8, 8)
+    confident = LearnedMap("confident", (draw(theta), draw(theta)), draw(st.sampled_from([0.0, 1.0, 200.0])))
+    silent = LearnedMap(
+        "silent",
+        (draw(theta), draw(theta), draw(theta), draw(theta)),
+        draw(st.sampled_from([0.0, 1.0, 200.0])),
+        draw(st.floats(-50, 50)),
+        draw(st.sampled_from([0.0, 1.0, 10.0])),
+    )
+    return draw(
+        st.sampled_from([None, EngineCalibration(confident), EngineCalibration(None, silent)])
+        | st.just(EngineCalibration(confident, silent))
+    )
 
 
 def options(**fixed: Any) -> st.SearchStrategy[FusionConfig]:
@@ -63,6 +85,7 @@ def options(**fixed: Any) -> st.SearchStrategy[FusionConfig]:
         "method": st.sampled_from(["rrf", "rrf", "weighted", "convex"]),
         "rrf_k": st.sampled_from([1, 10, 60]),
         "confidence_weight": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+        "silent": st.sampled_from(["scores", "scores", "ranks"]),
     }
     return st.builds(FusionConfig, **{**drawn, **{name: st.just(value) for name, value in fixed.items()}})
 

@@ -5,7 +5,7 @@ of its input, and knows only identity by id.
 """
 
 from collections.abc import Sequence
-from math import fsum, isnan, sqrt
+from math import exp, fsum, isfinite, isnan, log, log2, sqrt
 from typing import Any
 
 from app.fusion.ranked_lists import FusionConfig, RankedList
@@ -70,13 +70,58 @@ def resolution(p: Sequence[float], asked: int) -> float:
     return 1.0 if p[0] < 1e-12 else max(0.0, 1 - fsum(p) / (asked * p[0]))
 
 
+def asked_of(ranked: RankedList, returned: int) -> int:
+    """K of step 3: a hit that was not returned is no evidence of modesty."""
+    return max(returned, min(ranked.fetch_k, 5))
+
+
+def standard_scores(entries: Sequence[dict[str, Any]]) -> list[float] | None:
+    """z by rank, of a list of at least four finite scores that are not all equal."""
+    try:
+        scores = [float(entry["hit"]["score"]) for entry in entries]
+    except OverflowError:
+        return None
+    if len(scores) < 4 or not all(isfinite(score) for score in scores) or min(scores) == max(scores):
+        return None
+    # The shape depends neither on scale nor on offset: brought into [0,1] no square overflows or vanishes.
+    low, high = min(scores) / 2, max(scores) / 2
+    placed = [(score / 2 - low) / (high - low) for score in scores]
+    mean = fsum(placed) / len(placed)
+    deviation = sqrt(fsum((value - mean) ** 2 for value in placed) / len(placed))
+    return [(value - mean) / deviation for value in placed]
+
+
+def estimated(entries: Sequence[dict[str, Any]]) -> list[float] | None:
+    """x of a list without confidences, by the shape of its scores."""
+    z = standard_scores(entries)
+    return None if z is None else [1 / (1 + exp(3 - value)) for value in z]
+
+
+def chances(entries: Sequence[dict[str, Any]], x: Sequence[float] | None, learned: Any) -> list[float] | None:
+    """σ(θ·φ) by rank of a learned map; None if the list has no features for it."""
+    if x is not None:
+        clipped = [min(max(value, 0.01), 0.99) for value in x]
+        features: list[tuple[float, ...]] = [(1.0, log(value / (1 - value))) for value in clipped]
+    else:
+        z = standard_scores(entries)
+        if z is None:
+            return None
+        scores = [float(entry["hit"]["score"]) for entry in entries]
+        g = [(score - learned.mean) / learned.sd if learned.sd > 0 else 0.0 for score in scores]
+        features = [
+            (1.0, max(-4.0, min(4.0, a)), max(-4.0, min(4.0, b)), log2(rank))
+            for rank, (a, b) in enumerate(zip(z, g, strict=True), 1)
+        ]
+    return [1 / (1 + exp(-fsum(t * f for t, f in zip(learned.theta, phi, strict=True)))) for phi in features]
+
+
 def consensus(testimonies: Sequence[dict[str, Any]], longest: int) -> list[float]:
     """Step 4: c̄."""
     level: list[float] = []
     for position in range(longest):
         reaching = [t for t in testimonies if len(t["p"]) > position]
         if reaching:
-            shares = [t["weight"] * max(t["rho"] * t["tau"], 1e-6) for t in reaching]
+            shares = [t["weight"] * max(t["say"], 1e-6) for t in reaching]
             mean = fsum(s * t["p"][position] for s, t in zip(shares, reaching, strict=True)) / fsum(shares)
             level.append(min([*level, mean]))
         else:
@@ -84,20 +129,58 @@ def consensus(testimonies: Sequence[dict[str, Any]], longest: int) -> list[float
     return level
 
 
+def confidence_curve(
+    ranked: RankedList,
+    found: Sequence[dict[str, Any]],
+    claimed: Sequence[float] | None,
+    silent: bool,
+    options: FusionConfig,
+) -> dict[str, Any] | None:
+    """Steps 1 to 3 for one engine, and what was learned of it. `silent`: no engine with a weight gives confidences."""
+    if not found:
+        return None
+    independent = claimed is not None and ranked.confidence == "independent"
+    x = claimed
+    if x is None and silent and (ranked.silent or options.silent) == "scores":
+        x = estimated(found)
+    said: dict[str, Any] | None = None
+    asked = asked_of(ranked, len(found))
+    if x is not None:
+        p = x if independent else projected(x)
+        rho = 1.0 if independent else coherence(x, p)
+        said = {"p": p, "rho": rho, "say": rho * resolution(p, asked), "weight": ranked.weight}
+    maps = ranked.calibration
+    learned = None if maps is None else maps.silent if claimed is None else maps.confident
+    if learned is None or learned.n <= 0:
+        return said
+    q = chances(found, claimed, learned)
+    if q is None:
+        return said
+    q = q if independent else projected(q)
+    trust = learned.n / (learned.n + 5)
+    worth = resolution(q, asked)
+    if said is None:
+        return {"p": q, "rho": trust, "say": trust * worth, "weight": ranked.weight}
+    return {
+        "p": [(1 - trust) * a + trust * b for a, b in zip(said["p"], q, strict=True)],
+        "rho": (1 - trust) * said["rho"] + trust,
+        "say": (1 - trust) * said["say"] + trust * worth,
+        "weight": ranked.weight,
+    }
+
+
 def brackets(
     lists: Sequence[RankedList], entries: dict[str, list[dict[str, Any]]], options: FusionConfig
 ) -> dict[str, list[float]]:
     """Steps 1 to 5: (1 − β) + β·ĉ by engine and rank."""
+    claims = {ranked.engine: filled([entry["confidence"] for entry in entries[ranked.engine]]) for ranked in lists}
+    silent = not any(claims[ranked.engine] for ranked in lists if ranked.weight > 0)
     testimonies: dict[str, dict[str, Any]] = {}
     for ranked in lists:
-        x = filled([entry["confidence"] for entry in entries[ranked.engine]])
-        if x is not None and ranked.weight > 0:
-            asked = max(ranked.fetch_k, len(x))
-            independent = ranked.confidence == "independent"
-            p = x if independent else projected(x)
-            rho = 1.0 if independent else coherence(x, p)
-            testimonies[ranked.engine] = {"p": p, "rho": rho, "tau": resolution(p, asked), "weight": ranked.weight}
-    if not testimonies:
+        said = confidence_curve(ranked, entries[ranked.engine], claims[ranked.engine], silent, options)
+        if said is not None and ranked.weight > 0:
+            testimonies[ranked.engine] = said
+    if not testimonies or options.confidence_weight == 0:
         return {ranked.engine: [1.0] * len(entries[ranked.engine]) for ranked in lists}
     level = consensus(list(testimonies.values()), max(len(found) for found in entries.values()))
     beta = options.confidence_weight
@@ -109,7 +192,7 @@ def brackets(
             c = level[entry["rank"] - 1]
             if said is not None:
                 p_r = said["p"][entry["rank"] - 1]
-                believed.append(c + said["rho"] * (said["tau"] if p_r > c else 1.0) * (p_r - c))
+                believed.append(c + said["say" if p_r > c else "rho"] * (p_r - c))
             else:
                 believed.append(c)
         result[ranked.engine] = [(1 - beta) + beta * c for c in believed]

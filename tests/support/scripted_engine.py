@@ -75,6 +75,7 @@ class ScriptedEngine:
     def __init__(self, *, capabilities: Json | None = None, results: list[Json] | None = None, name: str = "scripted"):
         self.capabilities = DEFAULT_CAPABILITIES if capabilities is None else capabilities
         self.name = name
+        self.version = "1.0"
         self.asked: list[Asked] = []
         self.connections = 0
         self.answers: dict[str, Any] = {
@@ -116,7 +117,7 @@ class ScriptedEngine:
     async def _described(self, asked: Asked) -> Json:
         return {
             "protocolVersion": 1,
-            "server": {"name": self.name, "version": "1.0"},
+            "server": {"name": self.name, "version": self.version},
             "capabilities": self.capabilities,
         }
 

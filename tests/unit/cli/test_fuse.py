@@ -117,7 +117,7 @@ def test_unknown_keys_are_noted_with_a_suggestion() -> None:
     answer = ask(engines={"a": hits(1, wieght=2)}, options={"rrf_k": 1, "zzz": 1})
     assert answer["notes"] == [
         "options.rrf_k: unknown, ignored; did you mean 'rrfK'?",
-        "options.zzz: unknown, ignored; allowed: rrfK, method, confidenceWeight, identity",
+        "options.zzz: unknown, ignored; allowed: rrfK, method, confidenceWeight, identity, silent",
         "engines.a.wieght: unknown, ignored; did you mean 'weight'?",
     ]
 

@@ -63,6 +63,8 @@ def test_better_settings_are_found_and_proven(gateway: JudgedGateway, run: Run, 
     assert found["heldOut"]["MRR"]["present"] == 0.5
     assert found["heldOut"]["MRR"]["found"] == 1.0
     assert found["heldOut"]["nDCG@10"]["p"] < 0.05
+    assert set(found["calibration"]) <= {"junk", "sound"}
+    assert set(found["calibrated"]) == set(found["heldOut"])
     alone = [params for params in gateway.asked if "x-gateway" in params]
     asked = [(params["x-gateway"]["engines"][0], params["query"], params["k"]) for params in alone]
     assert sorted(asked) == sorted((name, text, 50) for name in ("junk", "sound") for text in TEXTS)

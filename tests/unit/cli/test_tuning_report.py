@@ -48,6 +48,8 @@ def test_programs_get_the_same() -> None:
         "found": {"weights": {"code": 0.5, "docs": 2.0}, "rrfK": 40, "confidenceWeight": 0.6},
         "searched": {"nDCG@10": {"present": 0.4, "found": 0.6}},
         "heldOut": {"nDCG@10": {"present": 0.5, "found": 0.75, "difference": 0.25, "p": 0.01}},
+        "calibrated": {},
+        "calibration": {},
         "test": "paired randomisation test, two-sided",
         "verdict": "better",
         "conclusion": "the gain of +0.2500 in nDCG@10 on the held-out queries is significant (p 0.010)",

@@ -58,7 +58,14 @@ def test_falling_confidences_are_their_own_curve() -> None:
 def test_who_claims_everything_claims_nothing() -> None:
     """The same confidence for all that was asked for resolves nothing; for a few of many it does."""
     assert hear(_hits(0.9, 0.9), 2, False)[2] == 0
-    assert hear(_hits(0.9, 0.9), 20, False)[2] == pytest.approx(0.9)
+    assert hear(_hits(0.9, 0.9), 20, False)[2] == pytest.approx(0.6)
+    assert hear(_hits(0.9), 20, False)[2] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("returned", [5, 10, 19, 20, 40])
+def test_hits_that_were_not_returned_are_no_evidence_of_modesty(returned: int) -> None:
+    """An engine that returns half of what it was asked for and claims the same of it all has no say."""
+    assert hear(_hits(*[0.99] * returned), 20, False)[2] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_no_confidence_worth_the_name_resolves_fully() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
-from tests.support.fusion_inputs import federations, options, wild_federations
+from tests.support.fusion_inputs import federations, maps, options, wild_federations
 from tests.support.fusion_reference import fuse_literally
 
 TOLERANCE = 1e-7
@@ -30,8 +30,8 @@ def _flat(value: Any) -> list[float]:
     return [value] if isinstance(value, float) else []
 
 
-@given(federations(), options())
-@settings(deadline=None, max_examples=120)
+@given(federations(calibrations=maps()) | federations(confidences=st.none(), calibrations=maps()), options())
+@settings(deadline=None, max_examples=150)
 def test_agrees_with_the_literal_definition(lists: list[RankedList], wishes: FusionConfig) -> None:
     """Same documents, bodies, meta, sums, scores and confidences; same order wherever sums clearly differ."""
     fusion = fuse(lists, wishes)
@@ -114,15 +114,18 @@ def test_slices_are_of_one_list(lists: list[RankedList], wishes: FusionConfig, s
 def test_equal_constant_confidences_are_plain_rrf(percent: int, data: st.DataObject) -> None:
     """If every hit of every engine claims the same, the order is that of plain RRF; silent engines do not matter."""
     lists = data.draw(federations(confidences=st.just(percent / 100), readings=("ranked", "ignore")))
+    lists = [ranked._replace(silent="ranks") for ranked in lists]
     tempered, plain = FusionConfig(confidence_weight=0.8), FusionConfig(confidence_weight=0.0)
     assert fuse(lists, tempered).keys() == fuse(lists, plain).keys()
 
 
 @given(federations(confidences=st.just(None)))
 @relaxed
-def test_no_confidence_at_all_is_exactly_plain_rrf(lists: list[RankedList]) -> None:
-    """Without any confidence tempering changes neither order nor sums."""
-    tempered, plain = FusionConfig(confidence_weight=0.8), FusionConfig(confidence_weight=0.0)
+def test_no_confidence_at_all_is_exactly_plain_rrf_by_ranks(lists: list[RankedList]) -> None:
+    """Without any confidence, and read by ranks, tempering changes neither order nor sums."""
+    lists = [ranked._replace(silent=None) for ranked in lists]
+    tempered = FusionConfig(confidence_weight=0.8, silent="ranks")
+    plain = FusionConfig(confidence_weight=0.0)
     assert fuse(lists, tempered).hits() == fuse(lists, plain).hits()
 
 
@@ -149,7 +152,7 @@ def test_more_weight_is_never_less_for_own_documents(lists: list[RankedList], on
 
     def sums(weight: float) -> dict[str, float]:
         first = lists[0]
-        weighed = RankedList(first.engine, first.hits, weight, fetch_k=first.fetch_k, namespace=first.namespace)
+        weighed = first._replace(weight=weight)
         fusion = fuse([weighed, *lists[1:]], FusionConfig())
         pairs = zip(fusion.keys(), fusion.hits(), strict=True)
         return {
@@ -170,8 +173,9 @@ def test_more_weight_is_never_less_for_shared_documents(lists: list[RankedList],
     if not lists:
         return
     first = lists[0]
+    lists = [ranked._replace(silent="ranks") for ranked in lists]
     before = fuse(lists, FusionConfig())
-    heavier = RankedList(first.engine, first.hits, first.weight + factor, namespace=first.namespace)
+    heavier = RankedList(first.engine, first.hits, first.weight + factor, namespace=first.namespace, silent="ranks")
     after = fuse([heavier, *lists[1:]], FusionConfig())
     old = {key: hit["meta"] for key, hit in zip(before.keys(), before.hits(), strict=True)}
     for key, hit in zip(after.keys(), after.hits(), strict=True):

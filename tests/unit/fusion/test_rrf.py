@@ -108,7 +108,7 @@ def test_ignored_confidences_are_absent() -> None:
 
 def test_an_independent_judge_may_turn_its_engine_round() -> None:
     """Where confidence follows a judge of its own, a later hit may pass an earlier one of the same engine."""
-    hits = (("a", 0.2), ("b", 0.9), ("c", 0.1))
+    hits = (("a", 0.4), ("b", 0.9), ("c", 0.1))
     rest = ranked("B", ("d", 0.5), ("e", 0.1), fetch_k=20)
     followed = fuse([ranked("A", *hits, fetch_k=20), rest], FusionConfig()).keys()
     judged = fuse([ranked("A", *hits, fetch_k=20, confidence="independent"), rest], FusionConfig()).keys()
