@@ -17,7 +17,8 @@ LAYERS = (
     {"server"},
     {"mcp"},
     {"api"},
-    {"federation", "evaluation"},
+    {"evaluation"},
+    {"federation"},
     {"engines", "fusion", "state"},
     {"protocol", "resilience", "settings", "telemetry"},
 )

@@ -76,8 +76,8 @@ def _read_maps(path: Path) -> Mapping[str, Any]:
 
 
 def _from_judgements(path: Path) -> "dict[str, Maps]":
-    from app.cli.fuse import read_question
-    from app.evaluation.judgements import read_judgements
+    from app.cli.fuse import read_fuse_line
+    from app.evaluation.judged_queries import read_judgements
     from app.federation.offline_learning import learned_from_judgements
 
     judgements = read_judgements(path)
@@ -85,14 +85,14 @@ def _from_judgements(path: Path) -> "dict[str, Maps]":
     for number, message in _lines():
         judged = judgements.get(str(message.get("qid")))
         if judged is not None:
-            queries.append((_understood(number, lambda m=message: read_question(m)).lists, judged))
+            queries.append((_understood(number, lambda m=message: read_fuse_line(m)).lists, judged))
     if not queries:
         raise Failure(f"{path} judges none of the queries on stdin; both must have the same qid")
     return learned_from_judgements(queries)
 
 
 def _from_events() -> "dict[str, Maps]":
-    from app.cli.fuse import read_question
+    from app.cli.fuse import read_fuse_line
     from app.federation.feedback_routing import rewards_of
     from app.federation.offline_learning import Recorded
     from app.protocol.feedback_params import read_feedback
@@ -106,7 +106,7 @@ def _from_events() -> "dict[str, Maps]":
         caller = message.get("caller", "")
         for place, hit_id in enumerate(shown):
             _understood(number, lambda h=hit_id, p=place: check_id(h, f"shown[{p}]"))
-        question = _understood(number, lambda m=message: read_question({"engines": m.get("engines")}))
+        question = _understood(number, lambda m=message: read_fuse_line({"engines": m.get("engines")}))
         signals = _understood(number, lambda m=message: read_feedback({"signals": m.get("signals")})).signals
         recorded.learn(f"{caller}", question.lists, [f"{hit_id}" for hit_id in shown], rewards_of(signals))
     return recorded.learned()

@@ -86,7 +86,7 @@ def _show_calibration(tuning: Tuning, console: "Console") -> None:
     decisive = next(change.difference for change in tuning.calibrated if change.metric == measures.NDCG)
     better = (decisive.mean or 0.0) > 0 and decisive.p < SIGNIFICANT
     verdict = "is significant" if better else "may well be chance" if (decisive.mean or 0.0) > 0 else "is none"
-    console.print(f"the gain of {decisive.mean or 0.0:+.4f} in {measures.NDCG} {verdict} (p {p_told(decisive.p)})")
+    console.print(f"the gain of {decisive.mean or 0.0:+.4f} in {measures.NDCG} {verdict} (p {p_text(decisive.p)})")
     console.print("\nto use it, save this line as maps.json, run `rcp-gateway calibrate --load maps.json` and set\n")
     console.print("fusion:\n  learning: frozen\n")
     console.print(json.dumps(tuning.calibration, ensure_ascii=False), soft_wrap=True, highlight=False, markup=False)

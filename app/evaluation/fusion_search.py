@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from app.federation.offline_learning import Maps, learned_from_judgements
-from app.federation.result_set import NOT_LEARNED
 from app.fusion.calibration import EngineCalibration
 from app.fusion.ranked_lists import MAX_WEIGHT, FusionConfig, RankedList, Reading, Silent
 from app.fusion.rrf import fuse
+
+if TYPE_CHECKING:
+    from app.federation.offline_learning import Maps
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 """Weights that are tried, as multiples of the largest present one: only their proportions matter."""
@@ -60,7 +62,7 @@ class TrialPool:
         return sorted({engine for lists in self.queries.values() for engine in lists})
 
     def rankings(
-        self, blend: FusionParameters, depth: int, calibrations: Mapping[str, EngineCalibration] = NOT_LEARNED
+        self, blend: FusionParameters, depth: int, calibrations: Mapping[str, EngineCalibration] = MappingProxyType({})
     ) -> dict[str, list[str]]:
         """Query id -> the first `depth` documents as the gateway would fuse them under this blend. `calibrations`: what
         was learned, by engine id."""
@@ -70,8 +72,10 @@ class TrialPool:
             for qid, lists in self.queries.items()
         }
 
-    def learned(self, judgements: Mapping[str, Mapping[str, int]]) -> dict[str, Maps]:
+    def learned(self, judgements: Mapping[str, Mapping[str, int]]) -> "dict[str, Maps]":
         """What the judgements of these queries teach about each engine's claims."""
+        from app.federation.offline_learning import learned_from_judgements
+
         even = FusionParameters(dict.fromkeys(self.engines(), 1.0), 60, 1.0)
         return learned_from_judgements(
             [(self._ranked(lists, even, {}), judgements[qid]) for qid, lists in self.queries.items()]

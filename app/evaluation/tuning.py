@@ -9,7 +9,6 @@ from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, search, trials_of
 from app.evaluation.judged_queries import Judgements
 from app.evaluation.measures import SIGNIFICANT, Difference
-from app.federation.offline_learning import calibrations_of, written
 
 LEAST_QUERIES = 4
 """Two for each half: with less there is nothing to compare."""
@@ -79,6 +78,8 @@ def tune_pool(
     pool: TrialPool, present: FusionParameters, judgements: Judgements, seed: int, told: Callable[[], None]
 ) -> Tuning:
     """Search on one half, measure on the other. `told` is called after every blend that was tried."""
+    from app.federation.offline_learning import calibrations_of, written
+
     tuning_half, held_out = split(list(pool.queries), seed)
     searched = tuning_half[: max(2, MOST_FUSIONS // trials_of(len(present.weights)))]
     bench = pool.part(searched)

@@ -21,7 +21,7 @@ from app.fusion.calibration import (
     size_of,
 )
 from app.protocol.advertisement import Advertisement
-from app.state.sums import Addition, Kept
+from app.state.sums import Kept, SumsUpdate
 
 HOUR_SECONDS: Final = 3600
 HOURS: Final = 24
@@ -147,15 +147,15 @@ class MapState:
         """The map as fusion applies it."""
         return LearnedMap(self.kind, self._theta, self.evidence.n, self.moments.mean, self.moments.deviation)
 
-    def addition(self, name: str, label: str) -> Addition:
+    def addition(self, name: str, label: str) -> SumsUpdate:
         """What the other processes have not read yet. It is theirs from now on, unless it is `returned`."""
         whole = (*self.evidence.sums, *self.moments)
         values = [*self._pending, *_differences(self.moments, self._exchanged)]
         self._pending, self._exchanged = [0.0] * len(self._pending), self.moments
         reset, self._reset = self._reset, False
-        return Addition(name, values, self.era, label, reset, size_of(self.kind), MOST_REWARDS, whole)
+        return SumsUpdate(name, values, self.era, label, reset, size_of(self.kind), MOST_REWARDS, whole)
 
-    def returned(self, addition: Addition) -> None:
+    def returned(self, addition: SumsUpdate) -> None:
         """The exchange failed: this is sent later, with what was learned since."""
         if self._reset:
             return  # begun anew meanwhile, so what was on its way is to be forgotten
@@ -164,7 +164,7 @@ class MapState:
         self._exchanged = Moments(*_differences(self._exchanged, addition.values[width:]))
         self._reset = addition.reset
 
-    def merge(self, addition: Addition, kept: Kept, now: float) -> None:
+    def merge(self, addition: SumsUpdate, kept: Kept, now: float) -> None:
         """Go on from the sums of all processes, which `addition` is part of."""
         another = not addition.reset and kept.era != addition.era
         self.era = kept.era
@@ -223,7 +223,7 @@ class MapState:
         return f"<MapState {self.evidence!r}, era {self.era}{', changed' if self.changed else ''}>"
 
 
-class EngineState:
+class EngineLearning:
     """The maps of one engine in one scope, and what the engine was when they were learned."""
 
     __slots__ = ("_advertisement", "_before", "_recent", "confident", "label", "silent", "used")
@@ -274,7 +274,7 @@ class EngineState:
         return abs(total / count - before.mean) > FAR_DEVIATIONS * before.deviation
 
     def __repr__(self) -> str:
-        return f"<EngineState {self.label or 'of an unknown version'}: {self.confident!r}, {self.silent!r}>"
+        return f"<EngineLearning {self.label or 'of an unknown version'}: {self.confident!r}, {self.silent!r}>"
 
 
 def _differences(these: Sequence[float], those: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ from time import time
 from typing import Any, Final, NamedTuple
 
 from app.federation.attributions import Judged
-from app.federation.learned_state import Callers, EngineState, MapState
+from app.federation.learned_state import Callers, EngineLearning, MapState
 from app.federation.planner import EngineCall
 from app.federation.tenants import Tenant
 from app.fusion.calibration import EngineCalibration, Evidence, Features, Kind, Moments, shown_examples
@@ -18,7 +18,7 @@ from app.fusion.confidence import finite_scores
 from app.fusion.ranked_lists import RankedList
 from app.protocol.errors import StateUnreachable
 from app.settings.schema import FusionSettings
-from app.state.sums import Addition, Kept, Sums
+from app.state.sums import Kept, Sums, SumsUpdate
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.logs import logger
 
@@ -51,7 +51,7 @@ class Learning:
         self, metrics: CalibrationMetrics | None = None, sums: Sums | None = None, clock: Callable[[], float] = time
     ) -> None:
         """`sums`: where processes exchange what they learned; None: this one is alone. `clock`: Unix time."""
-        self._scopes: dict[str, dict[str, EngineState]] = {}
+        self._scopes: dict[str, dict[str, EngineLearning]] = {}
         self._maps: dict[str, dict[str, EngineCalibration]] = {}
         self._callers = Callers()
         self._metrics = metrics
@@ -201,7 +201,7 @@ class Learning:
             self._show(engine)
 
     def _merge(
-        self, scope: str, engine: str, state: EngineState, one: MapState, addition: Addition, kept: Kept
+        self, scope: str, engine: str, state: EngineLearning, one: MapState, addition: SumsUpdate, kept: Kept
     ) -> None:
         first = one.label is None
         one.merge(addition, kept, self._clock())
@@ -218,7 +218,7 @@ class Learning:
             await self.exchange()
             await asyncio.sleep(EXCHANGE_SECONDS)
 
-    def _state(self, scope: str, engine: str) -> EngineState:
+    def _state(self, scope: str, engine: str) -> EngineLearning:
         states = self._scopes.get(scope)
         if states is None:
             states = self._scopes[scope] = {}
@@ -228,7 +228,7 @@ class Learning:
                 del self._scopes[oldest], self._maps[oldest]
         state = states.get(engine)
         if state is None:
-            state = states[engine] = EngineState(self._clock())
+            state = states[engine] = EngineLearning(self._clock())
             if len(states) > MOST_ENGINES:
                 oldest = next(iter(states))
                 del states[oldest]

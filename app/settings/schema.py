@@ -4,7 +4,7 @@ The text below a field is its description in the JSON Schema and in the tables o
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -315,8 +315,8 @@ class FusionSettings(Section):
     """How lists are read if no engine gives confidences. `scores`: estimate confidences from the scores of each list.
     `ranks`: plain RRF."""
     learning: Annotated[Literal["off", "on", "frozen"], BeforeValidator(_switch)] = "off"
-    """Learned calibration of the engines' confidences (docs/explanation/fusion.md). `on`: learn from `feedback` and apply
-    what was learned. `frozen`: apply it without further learning."""
+    """Learned calibration of the engines' confidences (docs/explanation/fusion.md). `on`: learn from `feedback` and
+    apply what was learned. `frozen`: apply it without further learning."""
     learning_scope: Literal["tenant", "gateway"] = "tenant"
     """One calibration per tenant, or one for the whole gateway."""
 

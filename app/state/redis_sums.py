@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from app.state.redis import RedisConnection
-from app.state.sums import SCALE_SECONDS, Addition, Kept, share_left
+from app.state.sums import SCALE_SECONDS, Kept, SumsUpdate, share_left
 
 KEPT_SECONDS = 120 * 86400
 """A hash that nobody adds to is gone after this time; little is left of its evidence by then."""
@@ -29,7 +29,7 @@ class SharedSums:
         self._link = link
         self._prefix = prefix
 
-    async def exchange(self, additions: Sequence[Addition], now: float) -> Mapping[str, Kept]:
+    async def exchange(self, additions: Sequence[SumsUpdate], now: float) -> Mapping[str, Kept]:
         """Add and read. Raises StateUnreachable; of several pipelines some may have been executed then, so that
         their additions may be made twice."""
         found: dict[str, Kept] = {}
@@ -38,7 +38,7 @@ class SharedSums:
             found |= await self._link.ask(partial(self._exchanged, part, now))
         return found
 
-    async def _exchanged(self, additions: Sequence[Addition], now: float, redis: Any) -> dict[str, Kept]:
+    async def _exchanged(self, additions: Sequence[SumsUpdate], now: float, redis: Any) -> dict[str, Kept]:
         keys = [self._key(addition.name) for addition in additions]
         async with redis.pipeline(transaction=False) as pipe:
             for key in keys:
@@ -65,7 +65,7 @@ class SharedSums:
             found[addition.name] = kept
         return found
 
-    async def _due(self, redis: Any, key: str, addition: Addition, kept: Kept, now: float) -> bool:
+    async def _due(self, redis: Any, key: str, addition: SumsUpdate, kept: Kept, now: float) -> bool:
         """Whether it is time to scale this hash, and this process is the one to do it."""
         if not addition.fading:
             return False
@@ -74,7 +74,7 @@ class SharedSums:
             return False
         return bool(await redis.set(f"{key}:lock", b"", nx=True, px=LOCK_MS))
 
-    async def _scaled(self, redis: Any, key: str, addition: Addition, kept: Kept, now: float) -> Kept:
+    async def _scaled(self, redis: Any, key: str, addition: SumsUpdate, kept: Kept, now: float) -> Kept:
         """The sums after forgetting. Read again under the lock: another process may have scaled them just before."""
         kept = _kept(await redis.hgetall(key), len(addition.values), now) or kept
         share = share_left(addition, kept.values[addition.fading - 1], now - kept.at)
@@ -95,7 +95,7 @@ class SharedSums:
         return f"<SharedSums over {self._link!r}>"
 
 
-def _write(pipe: Any, key: str, addition: Addition, state: Sequence[bytes | None], now: float) -> None:
+def _write(pipe: Any, key: str, addition: SumsUpdate, state: Sequence[bytes | None], now: float) -> None:
     """The commands that add to one hash, given the era, the number of values and the label that it has."""
     era, width, label = state
     known = era is not None and width == b"%d" % len(addition.values)

@@ -21,7 +21,7 @@ SCALE_SECONDS = 3600.0
 """Kept sums are scaled for forgetting at most this often."""
 
 
-class Addition(NamedTuple):
+class SumsUpdate(NamedTuple):
     """What one process adds to the sums of one name."""
 
     name: str
@@ -52,13 +52,13 @@ class Kept(NamedTuple):
 class Sums(Protocol):
     """Where the sums are kept."""
 
-    async def exchange(self, additions: Sequence[Addition], now: float) -> Mapping[str, Kept]:
+    async def exchange(self, additions: Sequence[SumsUpdate], now: float) -> Mapping[str, Kept]:
         """Add, and read the whole of the same names, as far as there is any. `now`: Unix time. Raises
         StateUnreachable."""
         ...
 
 
-def share_left(addition: Addition, last: float, seconds: float) -> float:
+def share_left(addition: SumsUpdate, last: float, seconds: float) -> float:
     """By what the fading values are multiplied after that time; `last`: the fading value that has a bound."""
     share = float(2 ** (-max(0.0, seconds) / HALF_LIFE_SECONDS))
     return share * addition.most / (last * share) if addition.most and last * share > addition.most else share
@@ -72,14 +72,14 @@ class FileSums:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def exchange(self, additions: Sequence[Addition], now: float) -> Mapping[str, Kept]:
+    async def exchange(self, additions: Sequence[SumsUpdate], now: float) -> Mapping[str, Kept]:
         """Add and read, in a thread. Raises StateUnreachable if the file cannot be read or written."""
         try:
             return await asyncio.to_thread(self._exchanged, additions, now)
         except OSError as fault:
             raise StateUnreachable(f"{self._path}: {fault.strerror or fault}") from None
 
-    def _exchanged(self, additions: Sequence[Addition], now: float) -> dict[str, Kept]:
+    def _exchanged(self, additions: Sequence[SumsUpdate], now: float) -> dict[str, Kept]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with Path(f"{self._path}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -126,7 +126,7 @@ def _read_kept(stated: Any) -> Kept:
     return Kept(values, int(stated["era"]), str(stated["label"]), float(stated["at"]))
 
 
-def _added(kept: Kept | None, addition: Addition, now: float) -> Kept:
+def _added(kept: Kept | None, addition: SumsUpdate, now: float) -> Kept:
     """The sums of one name after an addition, and after the time that has passed."""
     if kept is None or len(kept.values) != len(addition.values):
         values = addition.values if addition.reset else addition.whole

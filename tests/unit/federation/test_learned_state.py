@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.federation.attributions import MOST_SHOWN, Attributions
-from app.federation.learned_state import MOST_CALLERS, Callers, EngineState, MapState, label_of
+from app.federation.learned_state import MOST_CALLERS, Callers, EngineLearning, MapState, label_of
 from app.federation.learning import Event, Learning
 from app.fusion.calibration import Example, Moments
 from app.fusion.ranked_lists import RankedList
@@ -93,7 +93,7 @@ def test_a_failed_exchange_is_made_up_for() -> None:
 
 def test_scores_that_move_far_start_the_map_of_scores_anew() -> None:
     """The mean of the last 200 scores lies more than four deviations from that of all before."""
-    state = EngineState(0.0)
+    state = EngineLearning(0.0)
     usual = [1.0, 0.9, 0.8, 0.7, 0.6] * 4
     assert not any(state.observe(usual) for _ in range(40))
     assert any(state.observe([score * 100 for score in usual]) for _ in range(10))
@@ -102,7 +102,7 @@ def test_scores_that_move_far_start_the_map_of_scores_anew() -> None:
 def test_a_version_is_another_one_only_when_it_changes() -> None:
     """The first version that is seen is none; the same advertisement is looked at once."""
     first, second = (Advertisement({"name": "e", "version": version}, {}) for version in ("1", "2"))
-    state = EngineState(0.0)
+    state = EngineLearning(0.0)
     assert [state.renewed(seen) for seen in (None, first, first, second)] == [False, False, False, True]
     assert state.label == label_of(second) == "e 2"
 
@@ -158,6 +158,6 @@ def test_they_say_what_they_hold() -> None:
     learning = Learning(clock=lambda: 0.0)
     learning.observe("", [RankedList("e", [])], (), frozen=True)
     assert repr(learning) == "<Learning in 1 scopes, alone>"
-    assert "n=0" in repr(EngineState(0.0))
+    assert "n=0" in repr(EngineLearning(0.0))
     assert repr(Callers()) == "<Callers: 0 within a day>"
     assert repr(Attributions(MemoryStore(1, 1), 60, 1)).startswith("<Attributions for 60 s")

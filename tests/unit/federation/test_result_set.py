@@ -6,6 +6,8 @@ from typing import Any
 from app.federation.outcome import Outcome, answered, failed
 from app.federation.planner import Plan
 from app.federation.result_set import ResultSet, dump_result_set, joined, load_result_set, result_set_of, without
+from app.fusion.calibration import EngineCalibration, LearnedMap
+from app.fusion.rrf import fuse
 from app.protocol.errors import BadStatus
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.schema import RetrieveSettings
@@ -129,3 +131,16 @@ def test_a_result_set_survives_as_plain_data() -> None:
     assert again.fusion.hits() == result_set.fusion.hits()
     assert [tuple(ranked) for ranked in again.lists] == [tuple(ranked) for ranked in result_set.lists]
     assert again[2:] == result_set[2:]
+
+
+def test_what_was_learned_goes_with_a_result_set() -> None:
+    """A page is served by the calibration of the first one, also at another gateway."""
+    learned = EngineCalibration(
+        LearnedMap("confident", (2.0, 0.5), 9.0), LearnedMap("silent", (1.0,) * 4, 3.0, 2.0, 1.0)
+    )
+    result_set = stocked([FakeEngine("a"), FakeEngine("b")], [gave("a", *range(6)), gave("b", "3", "x")])
+    lists = [ranked._replace(calibration=learned) for ranked in result_set.lists]
+    result_set = result_set._replace(lists=lists, fusion=fuse(lists, result_set.options))
+    again = load_result_set(json.loads(json.dumps(dump_result_set(result_set))))
+    assert [ranked.calibration for ranked in again.lists] == [learned, learned]
+    assert again.fusion.hits() == result_set.fusion.hits()

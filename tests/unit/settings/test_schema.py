@@ -211,3 +211,16 @@ def test_engines_that_are_one_and_the_same_are_found(one: Any, other: Any, same:
     """By what an address means, not by how it is written."""
     entries = [EngineEntry.model_validate({"id": "a", **one}), EngineEntry.model_validate({"id": "b", **other})]
     assert twins(entries) == ([("a", "b")] if same else [])
+
+
+@pytest.mark.parametrize(("written", "read"), [(True, "on"), (False, "off"), ("frozen", "frozen")])
+def test_on_and_off_may_be_written_bare(written: object, read: str) -> None:
+    """YAML makes booleans of them."""
+    assert GatewaySettings.model_validate({"fusion": {"learning": written}}).fusion.learning == read
+
+
+@pytest.mark.parametrize("written", [1, "yes", None])
+def test_anything_else_is_no_way_to_learn(written: object) -> None:
+    """And is refused."""
+    with pytest.raises(ValidationError):
+        GatewaySettings.model_validate({"fusion": {"learning": written}})

@@ -10,7 +10,7 @@ import pytest
 
 from app.protocol.errors import StateUnreachable
 from app.state.redis_sums import SharedSums
-from app.state.sums import HALF_LIFE_SECONDS, Addition, FileSums, Kept, Sums
+from app.state.sums import HALF_LIFE_SECONDS, FileSums, Kept, Sums, SumsUpdate
 from tests.support.shared_state import Watched, linked, unique
 
 NOW = 1_700_000_000.0
@@ -27,12 +27,12 @@ async def sums(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield SharedSums(link, lambda: prefix)
 
 
-def adding(*values: float, **more: Any) -> Addition:
+def adding(*values: float, **more: Any) -> SumsUpdate:
     """Two values that fade, and one that does not."""
-    return Addition("a", values, **{"era": 0, "fading": 2, "most": 100.0, "whole": values, **more})
+    return SumsUpdate("a", values, **{"era": 0, "fading": 2, "most": 100.0, "whole": values, **more})
 
 
-async def add(sums: Sums, addition: Addition, now: float = NOW) -> Kept:
+async def add(sums: Sums, addition: SumsUpdate, now: float = NOW) -> Kept:
     """One exchange."""
     return (await sums.exchange([addition], now))["a"]
 
@@ -68,7 +68,7 @@ async def test_time_and_a_bound_scale_what_fades(sums: Sums) -> None:
 async def test_what_was_lost_is_written_again(sums: Sums) -> None:
     """Where nothing is kept any more, the process that knows something begins with all it knows."""
     assert (await sums.exchange([adding(0.0, 0.0, 0.0)], NOW)).get("a") in (None, Kept((0.0, 0.0, 0.0), 0, "", NOW))
-    whole = Addition("b", (1.0, 0.0, 0.0), 3, whole=(11.0, 5.0, 2.0))
+    whole = SumsUpdate("b", (1.0, 0.0, 0.0), 3, whole=(11.0, 5.0, 2.0))
     kept = (await sums.exchange([whole], NOW))["b"]
     assert (kept.values, kept.era) == ((11.0, 5.0, 2.0), 3)
 
