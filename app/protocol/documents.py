@@ -8,9 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import ProtocolViolation
 from app.protocol.filters import json_type
-from app.protocol.id_params import is_id
-from app.protocol.param_errors import refuse, refuse_value
-from app.protocol.param_fields import forwardable, read_flag
+from app.protocol.param_fields import forwardable, is_id, read_flag, refuse, refuse_value
 
 NAMESPACE_END: Final = ":"
 """Between an engine's `idNamespace` and the id of its own."""

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from app.protocol.content import read_contents
 from app.protocol.errors import ProtocolViolation
-from app.protocol.param_errors import refuse
-from app.protocol.param_fields import forwardable, read_choice, read_text
+from app.protocol.param_fields import forwardable, read_choice, read_text, refuse
 from app.protocol.validators import numbers, reshaped, whole
 
 PLAIN_ENCODING: Final = "json"

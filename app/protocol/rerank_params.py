@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from app.protocol.content import read_contents, read_query
 from app.protocol.errors import ProtocolViolation
-from app.protocol.param_errors import refuse
-from app.protocol.param_fields import forwardable, read_count, read_text
+from app.protocol.param_fields import forwardable, read_count, read_text, refuse
 
 _NUMBERS = frozenset({int, float})
 

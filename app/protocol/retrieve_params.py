@@ -15,13 +15,11 @@ from pydantic.alias_generators import to_camel
 from app.protocol.content import TEXT_ONLY, read_query
 from app.protocol.errors import OptionUnsupported
 from app.protocol.filters import MAX_INTEGER, FilterTree, json_type, read_filter
-from app.protocol.param_errors import refuse, refuse_value, shown
+from app.protocol.param_fields import MAX_NAME, refuse, refuse_value, shown
 
 DEFAULT_K: Final = 10
 MAX_PATH: Final = 64
 """Longest `_meta.federation.path`: more gateways than that are no federation but a loop."""
-MAX_NAME: Final = 256
-"""Characters of a session id or of a gateway's identity."""
 MAX_WEIGHT: Final = 1_000_000
 """Largest weight, in the registry too: sums of them stay far from the end of what a double can hold."""
 MAX_ENGINES: Final = 1000

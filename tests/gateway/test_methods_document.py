@@ -10,9 +10,8 @@ from typing import Any
 from app.federation import forward
 from app.federation.methods import embed
 from app.federation.outcome import MAX_HITS
-from app.protocol.graph_params import MAX_HOPS
+from app.protocol.method_params import MAX_HOPS, MAX_VARIANTS
 from app.protocol.retrieve_params import DEFAULT_K
-from app.protocol.transform_params import MAX_VARIANTS
 from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
