@@ -12,9 +12,8 @@ from app.federation.page import DiversityOptions, fresh, seen_of, spread_over
 from app.federation.planner import EngineCall, Plan
 from app.federation.rerank_plan import RerankVerdict
 from app.federation.snapshot_pins import versions_of
-from app.fusion.merge import FusedList
+from app.fusion.merge import FusedList, Reranked
 from app.fusion.ranked_lists import FusionConfig, RankedList
-from app.fusion.reranked import Reranked
 from app.fusion.rrf import fuse
 from app.protocol.retrieve_params import RetrieveParams
 

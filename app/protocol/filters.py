@@ -233,7 +233,7 @@ def _read_listed(leaf: FilterLeaf, values: list[Any]) -> frozenset[str]:
     Strings are dates only if all of them are; where one is not, no date field can take the list anyway.
     """
     found = set(map(type, values))
-    for strange in found - _KINDS.keys():
+    for strange in found.difference(_KINDS):
         _read_kind(leaf, next(value for value in values if type(value) is strange))
     if int in found:
         _read_kind(leaf, max((value for value in values if type(value) is int), key=abs))
