@@ -1,7 +1,6 @@
-"""What an engine advertises (RCP §6), read once per handshake into values that the plan can compare quickly.
+"""An engine's advertisement (RCP §6), read once per handshake into values that the planner compares quickly.
 
-Presence means supported. Reading is tolerant: an unknown key is kept, a malformed value counts as not stated.
-It refuses to decide who is asked; that is the plan's business.
+Presence means supported. Reading is tolerant: an unknown key is kept, a malformed field counts as not stated.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""`index/add` and `index/delete` as written (RCP §7.10, §7.11): documents, ids, and what a result must be.
-
-It decides what is malformed, and whether doing it twice would do it twice. It refuses to know which engine is meant.
-"""
+"""Params and results of `index/add` and `index/delete` (RCP §7.10, §7.11), and the idempotency key of a call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -25,11 +25,11 @@ from app.protocol.param_fields import (
 from app.protocol.validators import reshaped, text
 
 MAX_VARIANTS: Final = 8
-"""Largest `n` that engines are asked for; more is clamped, as `k` is."""
+"""Largest `n` sent to engines; larger values are clamped, as `k` is."""
 
 
 class Transform(NamedTuple):
-    """One well-formed call: its method, and what an engine is sent."""
+    """One well-formed `query/transform`: its method, and the params sent to an engine."""
 
     method: str
     sent: dict[str, Any]
@@ -47,7 +47,7 @@ def read_transform(params: Mapping[str, Any]) -> Transform:
 
 
 def transformed(result: dict[str, Any]) -> dict[str, Any]:
-    """`result` as it came, without a `hypothetical` that is no text. Raises ProtocolViolation if it has no queries."""
+    """`result` without a malformed `hypothetical`. Raises ProtocolViolation if it has no queries."""
     queries = result.get("queries")
     if type(queries) is not list or not all(type(query) is str for query in queries):
         raise ProtocolViolation("the result has no 'queries' array of strings")
@@ -56,7 +56,7 @@ def transformed(result: dict[str, Any]) -> dict[str, Any]:
 
 OPS: Final = ("local", "global", "drift", "communities", "neighbors")
 MAX_HOPS: Final = 5
-"""More hops than that are asked of nobody: what they reach grows with each."""
+"""Limit of `hops`: the nodes reached grow exponentially with it."""
 
 _ADAPTED: Final = ("k", "seedIds", "hops", "sessionId", "cursor")
 
@@ -71,7 +71,7 @@ class GraphParams(NamedTuple):
     """Within MAX_HOPS."""
     session_id: str | None
     raw: dict[str, Any]
-    """What goes to every engine as it is."""
+    """Params sent to every engine unchanged."""
     notes: tuple[str, ...] = ()
 
 
@@ -107,10 +107,10 @@ class FeedbackParams(NamedTuple):
     """One well-formed `feedback`."""
 
     signals: list[dict[str, Any]]
-    """Without nulls; what RCP does not define is kept."""
+    """Without nulls; unknown fields are kept."""
     session_id: str | None
     raw: dict[str, Any]
-    """What goes to every engine as it is."""
+    """Params sent to every engine unchanged."""
 
 
 def read_feedback(params: Mapping[str, Any]) -> FeedbackParams:
@@ -148,7 +148,7 @@ class BuildParams(NamedTuple):
     memory_id: str | None
     scope: str | None
     raw: dict[str, Any]
-    """What goes to the engine as it is."""
+    """Params sent to the engine unchanged."""
 
 
 class RecallParams(NamedTuple):
@@ -158,7 +158,7 @@ class RecallParams(NamedTuple):
     session_id: str | None
     n: int | None
     raw: dict[str, Any]
-    """What goes to every engine as it is."""
+    """Params sent to every engine unchanged."""
 
 
 def read_build(params: Mapping[str, Any]) -> BuildParams:

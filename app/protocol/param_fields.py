@@ -13,8 +13,8 @@ from app.protocol.filters import MAX_INTEGER, json_type
 MAX_NAME: Final = 256
 """Characters of a session id and of other names that callers give."""
 
-OURS = frozenset({"_meta", "x-gateway"})
-"""Params that are between the caller and this gateway."""
+GATEWAY_PARAMS = frozenset({"_meta", "x-gateway"})
+"""Params for this gateway, never forwarded."""
 
 Id = str | int | float
 
@@ -31,7 +31,7 @@ def refuse_value(name: str, wanted: str, value: Any) -> NoReturn:
 
 
 def shown(value: Any) -> str:
-    """A caller's value fit for a message: JSON if it is short, else its type."""
+    """A caller's value for an error message: JSON if it is short, else its type."""
     if value is None:
         return "missing"
     if type(value) in (list, dict):
@@ -46,12 +46,16 @@ def refuse(field: str, message: str) -> NoReturn:
 
 
 def forwardable(params: Mapping[str, Any], *read: str) -> dict[str, Any]:
-    """What engines may be sent as it is: neither what is ours, nor nulls, nor what was `read` and is written anew."""
-    return {key: value for key, value in params.items() if value is not None and key not in OURS and key not in read}
+    """The params to forward unchanged: without nulls, the gateway's own, and those in `read`."""
+    return {
+        key: value
+        for key, value in params.items()
+        if value is not None and key not in GATEWAY_PARAMS and key not in read
+    }
 
 
 def read_text(params: Mapping[str, Any], name: str) -> str | None:
-    """An optional string that says something."""
+    """An optional string that is not blank."""
     value = params.get(name)
     if value is not None and (type(value) is not str or not value or value.isspace()):
         refuse_value(name, "a non-empty string", value)
@@ -59,7 +63,7 @@ def read_text(params: Mapping[str, Any], name: str) -> str | None:
 
 
 def required_text(params: Mapping[str, Any], name: str) -> str:
-    """A string that must be there and say something."""
+    """A required string that is not blank."""
     value = read_text(params, name)
     return refuse_value(name, "a non-empty string", value) if value is None else value
 
@@ -89,7 +93,7 @@ def read_choice(params: Mapping[str, Any], name: str, choices: tuple[str, ...]) 
 
 
 def is_id(value: Any) -> bool:
-    """Whether this can name a hit, a node, a community.
+    """Whether this can be the id of a hit, node or community.
 
     A float of more digits than a double holds cannot: an integer of 2^64 and above is parsed as one, and two different
     ones would become one hit.
@@ -101,7 +105,7 @@ def is_id(value: Any) -> bool:
 
 
 def check_id(value: Any, name: str) -> None:
-    """Refuse what can name nothing."""
+    """Refuse what is no usable id. Raises InvalidParams."""
     if not is_id(value):
         refuse_value(name, "a non-empty string or an exact number", value)
 
