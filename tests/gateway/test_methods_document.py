@@ -16,6 +16,7 @@ from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
 PROJECT = Path(__file__).parents[2]
+FEDERATION = Path(forward.__file__).parent  # installed with the wheel, too
 TEXT = (PROJECT / "docs" / "methods.md").read_text(encoding="utf-8")
 QUIET = {"tookMs", "id", "detail"}
 """What differs from run to run, or between systems."""
@@ -102,8 +103,8 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    for name in ("candidates", "forward", "indexing", "graph", "memory", "feedback"):
-        for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
+    for name in ("candidates", "forward", "methods/index", "methods/graph", "methods/memory", "methods/feedback"):
+        for node in ast.walk(ast.parse((FEDERATION / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}
     assert named == {str(reason) for reason in given}
