@@ -243,7 +243,8 @@ def arguments() -> argparse.Namespace:
     if len(bounds) > 1 and len(bounds) != len(args.shapes):
         parser.error("--max-ratio: give one bound, or one for each shape")
     args.bounds = bounds * len(args.shapes) if len(bounds) == 1 else bounds or [inf] * len(args.shapes)
-    args.python = getattr(args, "python", None)
+    # Not resolved: the interpreter of a virtual environment is a link, and finds the environment by its own path.
+    args.python = str(Path(args.python).absolute()) if "python" in args else None
     args.against = [checkout.resolve() for checkout in getattr(args, "against", [])]
     for checkout in args.against:
         if not (checkout / "app" / "main.py").is_file():

@@ -13,7 +13,7 @@ from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import KINDS, FaultInjection
 from app.federation.learned_maps import read_learned_maps
 from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, NotFound, RcpError, Unauthorized
-from app.protocol.param_errors import refuse_value
+from app.protocol.param_fields import refuse_value
 from app.telemetry.logs import logger
 
 MOST_SECONDS = 600

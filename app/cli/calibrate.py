@@ -95,8 +95,8 @@ def _from_events() -> "dict[str, Maps]":
     from app.cli.fuse import read_fuse_line
     from app.federation.feedback_routing import rewards_of
     from app.federation.offline_learning import Recorded
-    from app.protocol.feedback_params import read_feedback
-    from app.protocol.id_params import check_id
+    from app.protocol.method_params import read_feedback
+    from app.protocol.param_fields import check_id
 
     recorded = Recorded()
     for number, message in _lines():

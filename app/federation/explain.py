@@ -109,7 +109,7 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused once more."""
     document_index = DocumentIndex([ranked], options.identity)
-    ((source, hits, _),) = document_index.ballots
+    ((source, hits, _),) = document_index.lists
     return {
         "engine": source.engine,
         "weight": source.weight,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.federation.id_routing import namespaces_of, owners_of
-from app.protocol.id_params import Id
+from app.protocol.param_fields import Id
 
 Signal = Mapping[str, Any]
 PRAISE = ("used", "cited", "helpful")

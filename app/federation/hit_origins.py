@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from app.protocol.id_params import Id
+from app.protocol.param_fields import Id
 from app.state.store import Store
 
 PREFIX = "origins:"

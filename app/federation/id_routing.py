@@ -6,7 +6,7 @@ Any other belongs to nobody in particular: to every engine that has no namespace
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from app.protocol.id_params import Id
+from app.protocol.param_fields import Id
 
 
 def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from app.fusion.calibration import EngineCalibration, Evidence, Kind, LearnedMap, Moments, size_of
-from app.protocol.param_errors import refuse_value
+from app.protocol.param_fields import refuse_value
 
 MOST_MAPS = 2
 """Of one engine: one of lists with confidences, one of lists without."""

@@ -40,7 +40,7 @@ def _fitted(lists: Sequence[tuple[DocumentIndex, Mapping[str, int]]]) -> Maps:
     scale = EngineCalibration(None, LearnedMap("silent", (), 0.0, moments.mean, moments.deviation))
     examples: dict[Kind, list[Example]] = {}
     for document_index, judged in lists:
-        ((source, hits, _),) = document_index.ballots
+        ((source, hits, _),) = document_index.lists
         found = features_of(source._replace(calibration=scale), hits)
         if found is not None:
             kind, features = found
@@ -51,7 +51,7 @@ def _fitted(lists: Sequence[tuple[DocumentIndex, Mapping[str, int]]]) -> Maps:
 
 def _scores(document_index: DocumentIndex) -> list[float]:
     """The scores of a list without confidences, if they have a shape."""
-    ((source, hits, _),) = document_index.ballots
+    ((source, hits, _),) = document_index.lists
     found = features_of(source, hits)
     return [float(hit["score"]) for hit in hits] if found is not None and found[0] == "silent" else []
 

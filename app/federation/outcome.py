@@ -23,7 +23,7 @@ from app.protocol.errors import (
     clip,
 )
 from app.protocol.filters import MAX_INTEGER
-from app.protocol.id_params import is_id
+from app.protocol.param_fields import is_id
 
 Hit = dict[str, Any]
 

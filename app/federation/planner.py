@@ -1,7 +1,6 @@
-"""Which engines are asked, with which params, weight and deadline; every engine left out has a reason. Pure.
+"""Planning of a `retrieve`: which engines to ask, with which params, weight and deadline. Pure.
 
-`plan_retrieve` turns a call and the members into a Plan, which is printable: explaining a request is showing its plan.
-It refuses to know what engines answer.
+Every engine left out has a reason. A Plan is printable: the explanation of a request shows its plan.
 """
 
 from collections.abc import Mapping
@@ -48,7 +47,7 @@ from app.settings.schema import FusionSettings, RetrieveSettings
 
 
 class EngineCall(NamedTuple):
-    """One engine's share of a plan; a named tuple, since one is made per engine and request.
+    """One planned engine call; a named tuple, since one is made per engine and request.
 
     `deadline` is in event-loop seconds, `seconds` the same as a duration.
     """
@@ -59,16 +58,16 @@ class EngineCall(NamedTuple):
     seconds: float
     deadline: float
     asked: int
-    """The `k` it is asked for."""
+    """The `k` sent to the engine."""
     score_floor: float | None = None
     pinned: str | None = None
     """The `indexVersion` it must serve."""
     without: tuple[str, ...] = ()
-    """Options of the request that it is asked without."""
+    """Options of the request that are not sent to this engine."""
 
 
 class Plan(NamedTuple):
-    """Everything that is decided before anybody is asked."""
+    """Everything decided before the first engine call."""
 
     engine_calls: tuple[EngineCall, ...]
     skipped: tuple[Outcome, ...]
@@ -76,15 +75,15 @@ class Plan(NamedTuple):
     fusion: FusionConfig
     notes: tuple[str, ...] = ()
     cut_by_caller: bool = False
-    """Whether the caller's deadline, not the engines' own timeouts, bounds the legs."""
+    """Whether the caller's deadline, not the engines' timeouts, bounds the engine calls."""
     window: int = 0
-    """Hits that every engine is asked for, but for its own bounds."""
+    """Hits requested from each engine, unless its own `maxK` is smaller."""
     varied: bool = False
     """Whether the gateway itself diversifies the fused list."""
     lost: tuple[Outcome, ...] = ()
-    """Engines that the request names and that nobody has reached yet: they count as failed."""
+    """Engines that the request names and that were never reached: they count as failed."""
     union: RerankPlan | None = None
-    """Who reranks what the engines give together, if they cannot rerank and somebody else can."""
+    """How the fused top is reranked, if the retrieving engines cannot rerank and another engine can."""
 
 
 def plan_retrieve(
@@ -118,8 +117,8 @@ def _plan_reranked(
     depth: Depth,
     fusion: FusionConfig,
 ) -> Plan:
-    """The plan of a request with `rerank`: engines that rerank by themselves are asked if there are any, else all are,
-    and their union is reranked."""
+    """The plan of a request with `rerank`: engines that rerank themselves if there are any, otherwise all engines,
+    followed by a rerank of their union."""
     own: Plan | OptionUnsupported
     try:
         own = _Planner(call, members, now, wishes, depth).plan(fusion)
@@ -138,7 +137,7 @@ def _plan_reranked(
 
 
 def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
-    """The plan that asks nobody, for one reason that holds for every engine."""
+    """A plan without engine calls, for one reason that applies to every engine."""
     return Plan(
         engine_calls=(),
         skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
@@ -149,7 +148,7 @@ def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, rea
 
 
 class _Planner:
-    """Walks the members once; what is the same for every engine is worked out before."""
+    """Considers each engine once; values common to all engines are computed before."""
 
     __slots__ = (
         "_asked_engines",
@@ -325,7 +324,7 @@ class _Planner:
         self._engine_calls.append(engine_call)
 
     def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
-        """Pin these params to the version that the engine must serve, if it must."""
+        """Set the `indexVersion` that the engine must serve, if one is pinned; returns it."""
         if "indexVersion" not in params:
             return None
         if self._pins is not None:
@@ -334,7 +333,7 @@ class _Planner:
         return version
 
     def _budget(self, timeout_ms: int) -> tuple[float, float, dict[str, Any]]:
-        """(seconds, deadline, `_meta`) for engines with this timeout; shared by all that have the same."""
+        """(seconds, deadline, `_meta`) for engines with this timeout; cached, since most share one."""
         budget = self._by_timeout.get(timeout_ms)
         if budget is None:
             own = timeout_ms / 1000
@@ -359,7 +358,7 @@ class _Planner:
             self._lost.append(never_reached(engine.id, why))
 
     def _varied(self) -> bool:
-        """Whether variety is ours to make: it was asked of us, or of engines none of which can make it."""
+        """Whether the gateway diversifies: it was asked to, or no planned engine supports `mmr`."""
         params = self._call.params
         if params.gateway.mmr is not None:
             return True

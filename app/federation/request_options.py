@@ -111,7 +111,7 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
         for engine in members.engines
         if (said := engine.advertisement) is not None and said.retrieve is not None and said.retrieve.snapshots
     }
-    for name in sorted(pins.keys() - able):
+    for name in sorted(set(pins) - able):
         raise BackendUnavailable(
             f"the snapshot cannot be served: engine '{name[:128]}' is not here, or has no snapshots",
             retryable=name in members.ids(),

@@ -14,9 +14,8 @@ from app.federation.planner import EngineCall, Plan
 from app.federation.rerank_plan import RerankVerdict
 from app.federation.snapshot_pins import versions_of
 from app.fusion.calibration import EngineCalibration, dump_calibration, load_calibration
-from app.fusion.merge import FusedList
+from app.fusion.merge import FusedList, Reranked
 from app.fusion.ranked_lists import FusionConfig, RankedList
-from app.fusion.reranked import Reranked
 from app.fusion.rrf import fuse
 from app.protocol.retrieve_params import RetrieveParams
 

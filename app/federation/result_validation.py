@@ -10,7 +10,7 @@ from typing import Any
 
 from app.federation.outcome import MAX_HITS, Outcome, answered, own_notes, told
 from app.protocol.errors import ProtocolViolation
-from app.protocol.id_params import is_id
+from app.protocol.param_fields import is_id
 from app.protocol.validators import Shape, anything, number, record, text, whole
 
 MAX_SEEDS = 100

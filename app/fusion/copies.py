@@ -1,7 +1,7 @@
-"""A copy of a document, and which of several lends its body to the fused hit.
+"""Copies of one document, and which of them becomes the body of the fused hit.
 
-Decides richness alone: longer text, then more content blocks, then better rank, higher priority, smaller engine id.
-It refuses to know fused scores.
+Preferred is the longer text, then more content blocks, better rank, higher priority, smaller engine id. Separate from
+`merge`, because the id collision check and the tie-break of sums use it too.
 """
 
 from typing import Any
@@ -9,11 +9,11 @@ from typing import Any
 from app.fusion.ranked_lists import RankedList
 
 Copy = tuple[RankedList, int, dict[str, Any]]
-"""Whose it is, its rank there (1 is best, duplicates closed up), and the hit as the engine sent it."""
+"""(source list, rank in it from 1 without duplicates, the hit as the engine sent it)."""
 
 
 def richest(copies: list[Copy]) -> Copy:
-    """The copy whose body is kept, of copies in engine-id order. Of equals the first, so the smaller id."""
+    """The copy whose body is kept. Copies come in engine-id order; among equals the first one wins."""
     best, longest = copies[0], -1
     for copy in copies:
         text = copy[2].get("text")

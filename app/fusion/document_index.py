@@ -1,7 +1,6 @@
-"""The documents of several ranked lists, numbered as they are met: who named which, and at what rank.
+"""The documents of several ranked lists, numbered in order of appearance, with their rank in each list.
 
-Decides what a list is once duplicates inside it are gone: the best rank is kept, later ranks close up.
-It refuses to know points, and what hits hold beyond their identity.
+Duplicates inside a list are removed first: a document keeps its best rank, and later ranks close up.
 """
 
 from bisect import bisect_right
@@ -13,53 +12,52 @@ from app.fusion.identity import Identity, identify
 from app.fusion.ranked_lists import RankedList
 
 DocumentRanks = tuple[RankedList, list[dict[str, Any]], list[int]]
-"""A ranked list without inner duplicates: its source, its hits, and the number of each one's document, best first. A
-plain tuple, because eight of them are unpacked again and again."""
+"""A ranked list without inner duplicates: its source, its hits, and the document number of each hit, best first."""
 
 
 @final
 class DocumentIndex:
-    """Every document has a number, so that what is known of it stands in lists; it is hashed once per copy."""
+    """Documents of all lists. Each has a number, which indexes plain lists: its key is hashed once per copy."""
 
-    __slots__ = ("_shared", "_starts", "ballots", "identity", "keys", "numbers")
+    __slots__ = ("_shared", "_starts", "identity", "keys", "lists", "numbers")
 
     def __init__(self, lists: Sequence[RankedList], identity: Identity) -> None:
         self.identity: Identity = identity
-        self.ballots: list[DocumentRanks] = []
+        self.lists: list[DocumentRanks] = []
         self.numbers: dict[str, int] = {}
         """Identity key -> number."""
         self._starts: list[int] = []
-        """By ballot, the number of the first document that no ballot before it names."""
+        """For each list, the number of the first document that no earlier list holds."""
         self._shared: dict[int, list[tuple[int, int]]] = {}
-        """Number of a document that several ballots name -> those ballots, with its place on them."""
+        """Number of a document in several lists -> (list, place in it), in list order."""
         for source in lists:
-            self.ballots.append(self._cast(source))
+            self.lists.append(self._add(source))
         self.keys = list(self.numbers)
-        """By number, the identity key."""
+        """Identity keys by document number."""
 
     def copies(self, number: int) -> list[Copy]:
-        """Every engine's copy of a document, in the order of the ballots."""
+        """Every engine's copy of a document, in list order."""
         shared = self._shared.get(number)
         if shared is None:
             return [self._copy(*self._origin(number))]
-        return [self._copy(turn, place) for turn, place in shared]
+        return [self._copy(at, place) for at, place in shared]
 
     def weights(self, number: int) -> list[float]:
-        """The weight of every engine that gave a document."""
+        """The weight of every engine that returned a document."""
         shared = self._shared.get(number)
         if shared is None:
-            return [self.ballots[self._first(number)][0].weight]
-        return [self.ballots[turn][0].weight for turn, _ in shared]
+            return [self.lists[self._first(number)][0].weight]
+        return [self.lists[at][0].weight for at, _ in shared]
 
     def places(self, key: str) -> list[tuple[int, int]]:
-        """The index of each ballot that names the document `key`, and its place on it."""
+        """(list, place in it), both from 0, for each list that holds the document `key`."""
         number = self.numbers.get(key)
         if number is None:
             return []
         return self._shared.get(number) or [self._origin(number)]
 
-    def _cast(self, source: RankedList) -> DocumentRanks:
-        """The ballot of one engine: every document once, at its best rank."""
+    def _add(self, source: RankedList) -> DocumentRanks:
+        """Number the documents of one list; each is kept once, at its best rank."""
         known = self.numbers
         start = len(known)
         self._starts.append(start)
@@ -72,6 +70,7 @@ class DocumentIndex:
                 number = len(known)
                 known[key] = number
             elif number >= start or not self._share(number, len(named)):
+                # Repeated within this list: documents new here have numbers from `start` on.
                 again.append(len(named) + len(again))
                 continue
             named.append(number)
@@ -81,30 +80,30 @@ class DocumentIndex:
         return source, hits, named
 
     def _share(self, number: int, place: int) -> bool:
-        """Note that the ballot being cast names a document of an earlier one; whether it did not before."""
-        turn = len(self.ballots)
+        """Record that the list being added holds a document of an earlier list; False if it is recorded already."""
+        current = len(self.lists)
         given = self._shared.get(number)
         if given is None:
-            self._shared[number] = [self._origin(number), (turn, place)]
+            self._shared[number] = [self._origin(number), (current, place)]
             return True
-        if given[-1][0] == turn:
+        if given[-1][0] == current:
             return False
-        given.append((turn, place))
+        given.append((current, place))
         return True
 
     def _first(self, number: int) -> int:
-        """The first ballot that names a document."""
+        """The first list that holds a document."""
         return bisect_right(self._starts, number) - 1
 
     def _origin(self, number: int) -> tuple[int, int]:
-        """The first ballot that names a document, and its place there."""
-        turn = self._first(number)
-        # All documents that were new on this ballot before it stand before it.
-        return turn, self.ballots[turn][2].index(number, number - self._starts[turn])
+        """The first list that holds a document, and its place there."""
+        first = self._first(number)
+        # New documents are numbered in list order, so those before it in this list bound its place from below.
+        return first, self.lists[first][2].index(number, number - self._starts[first])
 
-    def _copy(self, turn: int, place: int) -> Copy:
-        source, hits, _ = self.ballots[turn]
+    def _copy(self, at: int, place: int) -> Copy:
+        source, hits, _ = self.lists[at]
         return source, place + 1, hits[place]
 
     def __repr__(self) -> str:
-        return f"<Roll of {len(self.keys)} documents on {len(self.ballots)} ballots, {len(self._shared)} on several>"
+        return f"<DocumentIndex: {len(self.keys)} documents in {len(self.lists)} lists, {len(self._shared)} in several>"

@@ -1,7 +1,6 @@
-"""Why a document stands where it stands: what each engine's list gave to its sum. Pure.
+"""Contribution of each engine's list to a document's sum. Pure.
 
-The blend's own points, taken apart again; nothing is worked out a second time in another way. It refuses to know who
-wants to see it.
+It reads the points of `rrf.blend`, so an explanation cannot disagree with the ranking that it explains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +12,20 @@ from app.fusion.rrf import FusedOrder, blend
 
 
 class Contribution(NamedTuple):
-    """What one engine gave to one document."""
+    """Points of one engine for one document."""
 
     engine: str
     rank: int
-    """From 1, after duplicates inside the list are gone."""
+    """From 1, without duplicates inside the list."""
     confidence: float | None
-    """As the engine stated it; None if it did not, or is not believed."""
+    """As the engine stated it; None if missing, invalid or ignored by configuration."""
     points: float
     share: float
     """Of the document's sum, in [0,1]; 0 where the sum is 0."""
 
 
 class Explanation(NamedTuple):
-    """One document: its sum, and what it is made of, the largest part first."""
+    """One document: its sum and the parts of it, largest first."""
 
     key: str
     total: float
@@ -54,7 +53,7 @@ NOTHING = "nothing"
 
 
 class Contributions(NamedTuple):
-    """Documents taken apart; `ceiling` is the most that one could have."""
+    """Explanations of some documents; `ceiling` is the largest possible sum."""
 
     method: str
     ceiling: float
@@ -64,17 +63,15 @@ class Contributions(NamedTuple):
 
 
 def shares_of(lists: Sequence[RankedList], options: FusionConfig, keys: Sequence[str]) -> Contributions:
-    """The documents with these identity keys, in their order."""
+    """Explain the documents with these identity keys, in their order."""
     whole = blend(lists, options)
-    claims = {
-        ranked_list[0].engine: _claim(whole, turn) for turn, ranked_list in enumerate(whole.document_index.ballots)
-    }
-    return Contributions(whole.method, whole.ceiling, [_standing(whole, key) for key in keys], claims)
+    claims = {source.engine: _claim(whole, at) for at, (source, _, _) in enumerate(whole.document_index.lists)}
+    return Contributions(whole.method, whole.ceiling, [_explanation(whole, key) for key in keys], claims)
 
 
-def _claim(whole: FusedOrder, turn: int) -> EngineClaim:
-    source, hits, _ = whole.document_index.ballots[turn]
-    claimed, believed = whole.claimed[turn][0], whole.believed[turn][0]
+def _claim(whole: FusedOrder, at: int) -> EngineClaim:
+    source, hits, _ = whole.document_index.lists[at]
+    claimed, believed = whole.claimed[at][0], whole.believed[at][0]
     silent = source.confidence == "ignore" or not any(
         valid_confidence(hit.get("confidence")) is not None for hit in hits
     )
@@ -85,12 +82,12 @@ def _claim(whole: FusedOrder, turn: int) -> EngineClaim:
     return EngineClaim(said, claimed, believed, evidence, trust)
 
 
-def _standing(whole: FusedOrder, key: str) -> Explanation:
+def _explanation(whole: FusedOrder, key: str) -> Explanation:
     found: list[tuple[str, int, float | None, float]] = []
-    for turn, place in whole.document_index.places(key):
-        source, hits, _ = whole.document_index.ballots[turn]
+    for at, place in whole.document_index.places(key):
+        source, hits, _ = whole.document_index.lists[at]
         believed = None if source.confidence == "ignore" else valid_confidence(hits[place].get("confidence"))
-        found.append((source.engine, place + 1, believed, whole.points[turn][place]))
+        found.append((source.engine, place + 1, believed, whole.points[at][place]))
     total = sum(part[3] for part in found)
     parts = [Contribution(*part, share=part[3] / total if total > 0 else 0.0) for part in found]
     return Explanation(key, total, sorted(parts, key=lambda part: (-part.points, part.engine)))

@@ -1,6 +1,7 @@
-"""One id, two documents: engines that number unrelated corpora alike, found by clearly different texts.
+"""Detection of id collisions: engines that use the same ids for unrelated documents.
 
-Only detects; an `idNamespace` in the registry fixes it. The cost of one comparison is bounded, however long the texts.
+Texts that are clearly different give a collision away. The operator fixes it with `idNamespace` in the registry. The
+cost of a comparison does not depend on the length of the texts.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ FIRST_WORDS: Final = 60
 FIRST_CHARACTERS: Final = 600
 """Characters that these words are taken from."""
 EXCERPT: Final = 200
-"""Characters of the shorter text that are looked for in the longer one."""
+"""Characters of the shorter text that are searched for in the longer one."""
 SEARCHED: Final = 20_000
 """Characters of the longer text that are searched for an excerpt."""
 LEAST_OVERLAP: Final = 0.1

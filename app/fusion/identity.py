@@ -1,7 +1,7 @@
-"""Which hits are one document: by stringified id, by normalised `citation.uri`, or by a hash of the normalised text.
+"""Identity keys of hits: stringified id, normalised `citation.uri`, or a hash of the normalised text.
 
-A hit without the wished-for mark falls back to its id. Keys of different kinds never meet.
-It refuses to know ranks and scores.
+Hits with equal keys are one document. A hit without a URI or text falls back to its id, and keys of different kinds
+are never equal.
 """
 
 from functools import lru_cache
@@ -58,8 +58,10 @@ def _content_mark(hit: dict[str, Any]) -> str | None:
 
 @lru_cache(maxsize=4096)
 def normalized_uri(uri: str) -> str:
-    """`uri` without what does not change the document: case of the host, default port, trailing slash, fragment,
-    `utm_*` parameters, and http against https. What cannot be parsed stays as it is."""
+    """`uri` without differences that do not change the document; unchanged if it cannot be parsed.
+
+    These are host case, default port, trailing slash, fragment, `utm_*` parameters, and http versus https.
+    """
     uri = uri.strip()
     try:
         parts = urlsplit(uri)

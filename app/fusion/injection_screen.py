@@ -1,7 +1,6 @@
-"""Hits that look as if they spoke to a model instead of about a subject. A hint, and no more: it knows a few phrases.
+"""Heuristic screening of hits for prompt injection, by a few documented phrases and by invisible characters.
 
-Decides by a small, documented set of patterns and by characters that nobody sees; what is reported to be poisoned is
-marked as well. All of it takes time in proportion to the text. It refuses to know why hits are looked at.
+Hits that were reported as poisoned are marked as well. Linear in the text. It is a hint, not a defence.
 """
 
 import re
@@ -18,26 +17,26 @@ Hit = dict[str, Any]
 
 
 MAX_TEXT = 262_144
-"""Characters of each text of a hit that are looked at."""
+"""Characters of each text of a hit that are screened."""
 
 MAX_ATTEMPTS = 200
-"""Places in a text at which a phrase may begin that are looked at: no text can be written so as to take long."""
+"""Possible starts of a phrase that are tried in one text. Bounds the time that a crafted text can take."""
 
 
 STEP = 32_768
-"""Characters that are looked at in one go: about 2 ms."""
+"""Characters screened before yielding to the event loop: about 2 ms."""
 
 
 class Phrase(NamedTuple):
-    """One thing that is looked for: words that follow one another in one sentence."""
+    """One pattern: words that follow one another in one sentence."""
 
     name: str
     starts: tuple[str, ...]
-    """What it may begin with."""
+    """Possible first words."""
     whole: re.Pattern[str]
 
     def within(self, text: str) -> bool:
-        """Whether it stands in `text`, begun at one of the first places where it could."""
+        """Whether it occurs in `text`, starting at one of the first MAX_ATTEMPTS candidates."""
         places = islice(_places(text, self.starts), MAX_ATTEMPTS)
         return any(self.whole.match(text, place) for place in places)
 
@@ -90,14 +89,14 @@ PHRASES = (
         gap=3,
     ),
 )
-"""What is looked for in a text once its case and its look-alike letters are made plain."""
+"""Patterns, matched after case folding and normalisation of look-alike letters."""
 
 MARKUP = ("<|im_start|>", "<|im_end|>", "<|system|>", "<|endoftext|>", "<|eot_id|>", "[inst]", "[/inst]", "<<sys>>")
-"""Marks by which chat templates tell who speaks; they have no business in a document."""
+"""Role markers of chat templates; documents have no reason to contain them."""
 
 
 def reasons(text: str) -> Iterator[str]:
-    """The names of what a text fits, `invisible` and `markup` first."""
+    """Names of the patterns that match a text, `invisible` and `markup` first."""
     text = text[:MAX_TEXT]
     if not text.isascii():
         if revealed(text) is not text:
@@ -112,26 +111,26 @@ def reasons(text: str) -> Iterator[str]:
 
 
 class InjectionScreen:
-    """What is done with hits before they are served; made for one request.
+    """Screens the hits of one request.
 
-    `marked`, `reported` and `dropped` count what it found when it looked last. No text is looked at twice.
+    `marked`, `reported` and `dropped` are the counts of the last call. No text is screened twice.
     """
 
     __slots__ = ("_judged", "_known", "_mode", "dropped", "marked", "reported")
 
     def __init__(self, mode: str, known: Container[str] = ()) -> None:
-        """`mode`: off, mark or drop, for what looks like injection; `known`: ids of hits that were reported."""
+        """`mode`: off, mark or drop. `known`: ids of hits that callers reported as poisoned."""
         self._mode = mode
         self._known = known
         self._judged: dict[str, bool] = {}
-        """Text -> whether it looks like injection."""
+        """Text -> whether a pattern matches."""
         self.marked = self.reported = self.dropped = 0
 
     def steps(self, fusion: FusedList, start: int, stop: int) -> Iterator[None]:
-        """Look ahead at the texts that `kept`, and `inspect` for the hits from `start` to `stop`, will ask about.
+        """Screen ahead the texts that `kept`, and `inspect` for the hits from `start` to `stop`, will need.
 
-        Yields after every STEP characters: looking at all texts of an answer can take a second, and whoever iterates
-        lets others have their turn in between.
+        Yields after every STEP characters, so that the caller can yield to the event loop: all texts of one response
+        can take a second.
         """
         if self._mode == "off":
             return
@@ -146,7 +145,7 @@ class InjectionScreen:
                         yield
 
     def suspicious(self, hit: Hit) -> bool:
-        """Whether anything that a model would be shown of this hit fits a pattern."""
+        """Whether any text of this hit that a model would see matches a pattern."""
         judged = self._judged
         for text in _texts(hit):
             if text not in judged:
@@ -156,7 +155,7 @@ class InjectionScreen:
         return False
 
     def kept(self, fusion: FusedList) -> FusedList:
-        """The same order without what is to be left out."""
+        """The same order without the hits to drop."""
         if self._mode != "drop":
             return fusion
         sound = [place for place, hit in enumerate(fusion.hits()) if not self.suspicious(hit)]
@@ -164,7 +163,7 @@ class InjectionScreen:
         return fusion.pick(sound) if self.dropped else fusion
 
     def inspect(self, hits: list[Hit]) -> None:
-        """Mark what is to be marked, in hits that nobody else holds."""
+        """Set `trust` of suspicious and reported hits. Changes the hits in place: they must not be shared."""
         self.marked = self.reported = 0
         for hit in hits:
             if f"{hit['id']}" in self._known:
@@ -175,7 +174,7 @@ class InjectionScreen:
                 self.marked += 1
 
     def __repr__(self) -> str:
-        return f"<Screen {self._mode}: {self.marked} marked, {self.reported} reported, {self.dropped} dropped>"
+        return f"<InjectionScreen {self._mode}: {self.marked} marked, {self.reported} reported, {self.dropped} dropped>"
 
 
 def _fits(text: str) -> bool:

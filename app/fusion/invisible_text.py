@@ -1,7 +1,7 @@
-"""Characters that nobody sees and a model reads: tags, overrides, stray selectors, zero-width in words. Pure.
+"""Removal of characters that people do not see but models read: tags, overrides, stray selectors, zero-width. Pure.
 
-What writing needs stays: emoji, flags, ideographic variants, and the marks of right-to-left and Indic scripts. Takes
-time in proportion to the text, and next to none for ASCII.
+Characters that writing systems need stay: emoji, flags, ideographic variants, marks of right-to-left and Indic
+scripts. Linear in the text; ASCII texts return at once.
 """
 
 import re
@@ -19,10 +19,10 @@ _CANDIDATE = re.compile(f"[{_ZERO_WIDTH}{_SELECTORS}{_TAGS}{_NEVER}{_DIRECTIONS}
 _UNSEEN = re.compile(f"[\u00ad\u061c\u200e\u200f{_ZERO_WIDTH}{_SELECTORS}{_TAGS}{_NEVER}{_DIRECTIONS}]+")
 
 # A flag of a region: England, Scotland, Wales, the states of the USA, the provinces of Canada.
-_ENGINE_REQUEST = "[\U000e0061-\U000e007a]"
+_TAG_LETTER = "[\U000e0061-\U000e007a]"
 _GB, _US, _CA = "\U000e0067\U000e0062", "\U000e0075\U000e0073", "\U000e0063\U000e0061"
 _PLACES = ("\U000e0065\U000e006e\U000e0067", "\U000e0073\U000e0063\U000e0074", "\U000e0077\U000e006c\U000e0073")
-_FLAG = f"(\U0001f3f4(?:{_GB}(?:{'|'.join(_PLACES)})|(?:{_US}|{_CA}){_ENGINE_REQUEST}{{2}})\U000e007f)"
+_FLAG = f"(\U0001f3f4(?:{_GB}(?:{'|'.join(_PLACES)})|(?:{_US}|{_CA}){_TAG_LETTER}{{2}})\U000e007f)"
 _TAGGED = re.compile(f"{_FLAG}|[{_TAGS}{_NEVER}]+")
 
 _SELECTED = re.compile(f"[{_SELECTORS}]+")
@@ -31,18 +31,18 @@ _DIRECTED = re.compile(f"[{_DIRECTIONS}]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]")
 
 MOST_IN_A_ROW = 2
-"""Zero-width characters that may follow one another outside of words; more are a text within the text."""
+"""Longest run of zero-width characters allowed outside words; longer runs can encode a hidden text."""
 
 _IDEOGRAPHS = ((0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
 _MONGOLIAN = (0x1800, 0x18AF)
 _EMOJI_BASES = frozenset({"So", "Sm", "Sk", "Po", "Pd", "Nd"})
 _TEXT_BASES = frozenset({"Lo", "Sm", "So", "Nd", "Mn", "Mc"})
 _INFORMATION = "\u2139"
-"""An emoji that counts as a letter."""
+"""The emoji ℹ, whose category is letter."""
 
 
 def revealed(text: str) -> str:
-    """`text` without what is hidden in it; the very same object if nothing is."""
+    """`text` without hidden characters; the same object if it has none."""
     if text.isascii() or _CANDIDATE.search(text) is None:
         return text
     shown = _TAGGED.sub(r"\1", text)
@@ -54,12 +54,12 @@ def revealed(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """`text` without any character that has no shape of its own: what remains to be compared with words."""
+    """`text` without any invisible character, for comparison with words."""
     return text if text.isascii() else _UNSEEN.sub("", text)
 
 
 def _selectors(run: re.Match[str]) -> str:
-    """Of a run of variation selectors the first, if what stands before it has such variants."""
+    """The first of a run of variation selectors, if the character before it has such variants."""
     first = run[0][0]
     base = run.string[run.start() - 1 : run.start()]
     if not base:
@@ -77,21 +77,21 @@ def _selectors(run: re.Match[str]) -> str:
 
 
 def _zero_width(run: re.Match[str]) -> str:
-    """The run, unless it is long or splits a word of a script that has no use for it."""
+    """The run, unless it is long or splits a word of a script that does not need it."""
     if len(run[0]) > MOST_IN_A_ROW:
         return ""
     before = run.string[run.start() - 1 : run.start()]
     after = run.string[run.end() : run.end() + 1]
-    return "" if _is_plain_engine_request(before) and _is_plain_engine_request(after) else run[0]
+    return "" if _is_plain_letter(before) and _is_plain_letter(after) else run[0]
 
 
-def _is_plain_engine_request(character: str) -> bool:
-    """Whether it is a letter of Latin, Greek or Cyrillic: these join and break without help."""
+def _is_plain_letter(character: str) -> bool:
+    """Whether it is a Latin, Greek or Cyrillic letter: these scripts need no joiners."""
     return character.isalpha() and (character < "\u0530" or "\u1d00" <= character < "\u2000")
 
 
 def _is_directed(text: str) -> bool:
-    """Whether embeddings and isolates serve right-to-left text: there is some, and each of them is closed again."""
+    """Whether the text contains right-to-left script and all embeddings and isolates are closed."""
     if _RIGHT_TO_LEFT.search(text) is None:
         return False
     open_isolates = open_embeddings = 0

@@ -1,11 +1,10 @@
-"""The fused list: one hit per document with the richest body, merged meta, origin marks and a score in [0,1].
+"""The fused list: one hit per document with the richest body, merged meta, its origins and a score in [0,1].
 
-Hits are built on demand, only those asked for, as fresh objects; what the engines sent is never changed. It refuses to
-know how points were given.
+Hits are built on demand, as new objects; what the engines sent is never changed.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, final
 
 from app.fusion.calibration import Features, Kind
 from app.fusion.confidence import valid_confidence
@@ -13,7 +12,6 @@ from app.fusion.copies import Copy, richest
 from app.fusion.features import features_of
 from app.fusion.id_collisions import clashing
 from app.fusion.identity import body_text, public_id
-from app.fusion.reranked import Reranked, stamped
 from app.fusion.score_table import UNIT, ScoreTable
 from app.fusion.trust import capped, merged_trust
 
@@ -22,7 +20,16 @@ Claim = tuple[str, Kind, Features]
 
 _NO_COPIES: Final[list[Copy]] = []
 MAX_COMPARED: Final = 100
-"""Copies whose texts are compared for one answer: about 5 µs each."""
+"""Copies whose texts are compared in one response: about 5 µs each."""
+
+
+class Reranked(NamedTuple):
+    """Outcome of reranking, by identity key."""
+
+    scores: Mapping[str, float]
+    """The `score` of every document that moved: that of its new place, so that scores still fall."""
+    values: Mapping[str, float]
+    """The reranker's own values, reported as `scores.rerank`."""
 
 
 @final
@@ -34,16 +41,16 @@ class FusedList:
     def __init__(
         self, method: str, notes: tuple[str, ...], score_table: ScoreTable, reranking: Reranked | None = None
     ) -> None:
-        """`reranking`: what a reranker made of the order, if one was asked."""
+        """`reranking`: the outcome of a reranker, if there was one."""
         self.method = method
         self.notes = notes
         self.reranking = reranking
         self._score_table = score_table
         self._copies: list[list[Copy]] = [_NO_COPIES] * len(score_table.units)
-        self.duplicates = sum([len(source.hits) for source, _, _ in score_table.document_index.ballots]) - len(
+        self.duplicates = sum([len(source.hits) for source, _, _ in score_table.document_index.lists]) - len(
             score_table.units
         )
-        """Copies merged away, across engines and within lists."""
+        """Hits merged into another hit, across engines and within lists."""
 
     def __len__(self) -> int:
         """Unique documents."""
@@ -51,9 +58,9 @@ class FusedList:
 
     def __repr__(self) -> str:
         engines = ", ".join(
-            [f"{source.engine}:{len(hits)}" for source, hits, _ in self._score_table.document_index.ballots]
+            [f"{source.engine}:{len(hits)}" for source, hits, _ in self._score_table.document_index.lists]
         )
-        return f"<Fusion {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
+        return f"<FusedList {self.method} of {engines or 'nothing'}: {len(self)} unique, {self.duplicates} duplicate>"
 
     def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The identity keys, best first, from `start` up to `stop`."""
@@ -73,10 +80,10 @@ class FusedList:
     def hits(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """The fused hits from `start` up to `stop` (RCP §16.3)."""
         hits = [self._fused(number) for number in self._numbers(start, stop)]
-        return hits if self.reranking is None else stamped(self.keys(start, stop), hits, self.reranking)
+        return hits if self.reranking is None else _stamped(self.keys(start, stop), hits, self.reranking)
 
     def origins(self, keys: Iterable[str]) -> dict[str, dict[str, str | int | float]]:
-        """Id as callers see it -> engine id -> the id that this engine gave it, of the documents with these keys."""
+        """Public id -> engine id -> the id at that engine, for the documents with these keys."""
         found = {}
         numbers = self._score_table.document_index.numbers
         for key in keys:
@@ -88,31 +95,31 @@ class FusedList:
     def claims(self, keys: Iterable[str]) -> list[list[Claim]]:
         """By key: which engines returned the document, and what their claim looked like to learned calibration."""
         document_index = self._score_table.document_index
-        seen = [features_of(source, hits) for source, hits, _ in document_index.ballots]
+        seen = [features_of(source, hits) for source, hits, _ in document_index.lists]
         found = []
         for key in keys:
             claims: list[Claim] = []
             for turn, place in document_index.places(key):
                 features = seen[turn]
                 if features is not None:
-                    claims.append((document_index.ballots[turn][0].engine, features[0], features[1][place]))
+                    claims.append((document_index.lists[turn][0].engine, features[0], features[1][place]))
             found.append(claims)
         return found
 
     def text(self, index: int) -> str:
-        """The text of the document at `index`: of its kept copy, or empty."""
+        """The text of the kept copy of the document at `index`; may be empty."""
         return body_text(richest(self._score_table.document_index.copies(self._score_table.order()[index]))[2])
 
     def pick(self, order: Iterable[int]) -> "FusedList":
-        """The same fusion with only the documents at these indexes, in this order."""
+        """The same list with only the documents at these indexes, in this order."""
         numbers = self._score_table.order()
         return self._picked([numbers[index] for index in order], self.reranking)
 
     def reranked(self, top: int, values: Mapping[int, float]) -> "FusedList":
-        """The same documents, with the first `top` of them in the order of a reranker's `values` (index -> value).
+        """The same documents, the first `top` of them ordered by a reranker's `values` (index -> value).
 
-        Those without a value come after those with one, and equal ones stay in the fused order. The scores stay where
-        they are: each place keeps the score it has, so that they still fall.
+        Documents without a value follow those with one; ties keep the fused order. Each place keeps its score, so that
+        scores still fall.
         """
         keys, scores = self.keys(), self.scores()
         top = min(top, len(keys))
@@ -124,14 +131,14 @@ class FusedList:
         return self.restored([keys[index] for index in order] + keys[top:], reranking)
 
     def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "FusedList":
-        """The same fusion in an order of `keys` that it was once served in."""
+        """The same list in the order of `keys`, in which it was served before."""
         numbers = self._score_table.document_index.numbers
         return self._picked([numbers[key] for key in keys], reranking)
 
     def collisions(self, start: int = 0, stop: int | None = None, most: int = MAX_COMPARED) -> list[tuple[str, str]]:
-        """Pairs of engines without namespace that gave one id to clearly different texts, once for each such id.
+        """Pairs of engines without namespace that use one id for clearly different texts, one pair per copy.
 
-        Looks only at the documents from `start` up to `stop`, and compares at most `most` copies.
+        Examines the documents from `start` up to `stop` and compares at most `most` copies.
         """
         document_index = self._score_table.document_index
         found: list[tuple[str, str]] = []
@@ -147,7 +154,7 @@ class FusedList:
         return found
 
     def shared(self, start: int = 0, stop: int | None = None) -> list[list[str]]:
-        """Of each document of the slice that several engines gave, which did, by id."""
+        """For each document of the slice that several engines returned: their ids."""
         found = []
         for number in self._numbers(start, stop):
             copies = self._copies_of(number)
@@ -163,7 +170,7 @@ class FusedList:
         return FusedList(self.method, self.notes, self._score_table.picked(numbers), reranking)
 
     def _copies_of(self, number: int) -> list[Copy]:
-        """The copies of one document, looked for once."""
+        """The copies of one document; cached, since hits, overlap and collisions all need them."""
         copies = self._copies[number]
         if not copies:
             copies = self._copies[number] = self._score_table.document_index.copies(number)
@@ -177,7 +184,7 @@ class FusedList:
         copies = self._copies_of(number)
         units = self._score_table.units[number]
         if len(copies) == 1:
-            return self._lone(copies[0], units)
+            return self._single(copies[0], units)
         source, rank, hit = richest(copies)
         marks, confidence = _contributors(copies)
         meta = _merged_meta(hit, copies)
@@ -198,8 +205,8 @@ class FusedList:
         _complete(fused, hit, copies)
         return fused
 
-    def _lone(self, copy: Copy, units: float) -> dict[str, Any]:
-        """The hit of a document that one engine returned: its copy, and where it is from. The usual case."""
+    def _single(self, copy: Copy, units: float) -> dict[str, Any]:
+        """The hit of a document that one engine returned: the usual case, without merging."""
         source, rank, hit = copy
         score = hit["score"]
         own = hit.get("meta")
@@ -225,19 +232,31 @@ class FusedList:
             if valid_confidence(given) is None or source.confidence == "ignore":
                 del fused["confidence"]
             else:
-                mark["confidence"] = given  # as it was sent: compiled, a float is made of what is valid
+                mark["confidence"] = given  # not the valid one: compiled, that is a float, and 1 would become 1.0
         return fused
 
 
+def _stamped(keys: Sequence[str], hits: list[dict[str, Any]], reranking: Reranked) -> list[dict[str, Any]]:
+    """Write the outcome of reranking into `hits`, which must not be shared."""
+    for key, hit in zip(keys, hits, strict=True):
+        score, value = reranking.scores.get(key), reranking.values.get(key)
+        if score is not None:
+            hit["score"] = score
+        if value is not None:
+            own = hit.get("scores")
+            hit["scores"] = {**(own if type(own) is dict else {}), "rerank": value}
+    return hits
+
+
 def _cap_trust(fused: dict[str, Any], highest: str) -> None:
-    """Lower the level of a hit whose engine says more than it may."""
+    """Lower the level of a hit whose engine states more than it may."""
     trust = capped(fused.get("trust"), highest)
     if trust is not None:
         fused["trust"] = trust
 
 
 def _merged_meta(kept: dict[str, Any], copies: list[Copy]) -> dict[str, Any]:
-    """The kept copy's keys win, then the others' in engine-id order. A `meta` that is no object is left out."""
+    """Merged `meta`: the kept copy's keys win, then the others' in engine-id order. A non-object is ignored."""
     meta: dict[str, Any] = {}
     place = len(copies)
     while place:
@@ -253,7 +272,10 @@ def _merged_meta(kept: dict[str, Any], copies: list[Copy]) -> dict[str, Any]:
 
 
 def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | None]:
-    """`meta.engines`, and the mean of the raw confidences by weight: plain if nobody has a weight, None if none."""
+    """`meta.engines`, and the weighted mean of the raw confidences; None without any.
+
+    The mean is unweighted if all weights are 0.
+    """
     marks: list[dict[str, Any]] = []
     claimed = weighed = weights = 0.0
     responses = 0
@@ -277,7 +299,7 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
 
 
 def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: list[Copy]) -> None:
-    """A citation where only another copy has one, and the most cautious trust. The kept copy has the longest text."""
+    """Fill in what only other copies have: a citation, and the most cautious trust."""
     cited = type(fused.get("citation")) is dict
     statements: list[Any] = []
     for source, _, hit in copies:

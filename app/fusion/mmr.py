@@ -1,17 +1,17 @@
-"""Variety in the fused list: maximal marginal relevance by overlap of the texts.
+"""Diversification by maximal marginal relevance, with the overlap of texts as similarity.
 
-Decides an order of indexes, greedily and without chance: a document counts less the more it repeats what is already
-chosen. It refuses to know embeddings; without text a document repeats nothing.
+Greedy and deterministic. A document without text overlaps with nothing. Separate from `federation.page`, its only
+importer, because it is ranking arithmetic with property tests of its own.
 """
 
 from app.fusion.merge import FusedList
 
 SHINGLE = 3
-"""Neighbouring words taken together; a shorter text is one shingle."""
+"""Words in one shingle; a shorter text is one shingle."""
 POOL = 50
-"""At least so many of the best documents are considered, or four for each one wanted."""
+"""Smallest number of top documents considered; otherwise four per document wanted."""
 FIRST_CHARACTERS = 1000
-"""Characters of each text that are compared: every pair of documents is, while nobody else gets a turn."""
+"""Characters of each text that are compared. All pairs are, without yielding to the event loop, so this is bounded."""
 
 
 def diversify(fusion: FusedList, k: int, lambda_: float) -> list[int]:

@@ -1,7 +1,6 @@
-"""The blend itself: confidence-tempered RRF, weighted and convex sums, and which of them these engines allow.
+"""Fusion of ranked lists (RCP §16.3): confidence-tempered RRF, weighted and convex sums.
 
-Turns ranked lists into points per document and hands them to the tally. Engines are walked in id order and sums are
-exact, so nothing depends on who answered first. It refuses to know bodies, meta and the wire.
+Lists are processed in engine-id order and sums are exact, so the result does not depend on the order of arrival.
 """
 
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ def fuse(lists: Sequence[RankedList], options: FusionConfig) -> FusedList:
 def blend(lists: Sequence[RankedList], options: FusionConfig) -> FusedOrder:
     """The points of `fuse`."""
     document_index = DocumentIndex(sorted(lists, key=_engine_of), options.identity)
-    ballots = document_index.ballots
+    ballots = document_index.lists
     weights = [source.weight for source, _, _ in ballots]
     method, fallback = _allowed(options.method, ballots)
     claimed = believed = [_confidence_curve(ranked_list) for ranked_list in ballots]

@@ -1,7 +1,7 @@
 """Points summed per document, and the total order of documents (RCP §16.3).
 
-Decides who comes first: the higher sum, then the higher summed weight, then the smaller stringified id. Sums are exact
-and compared in units of 1e-12, so that equal documents stay equal whoever returned them.
+Order: higher sum, then higher summed weight, then smaller stringified id. Sums are exact and compared in units of
+1e-12, so that equal documents tie whichever engines returned them.
 """
 
 from math import frexp, fsum
@@ -15,16 +15,14 @@ UNIT: Final = 1e12
 """Units of 1: sums are compared after rounding to 1/UNIT."""
 
 _ROUNDING: Final = 6755399441055744.0
-"""1.5 · 2^52: added to and taken from a number of less than 2^51 it leaves the nearest whole one; larger ones have no
-fraction to speak of."""
+"""1.5 · 2^52. Adding and subtracting it rounds a number below 2^51 to the nearest integer, faster than `round`."""
 
 
 @final
 class ScoreTable:
-    """The outcome of the count. `units` are S in whole units of 1/UNIT by the number of a document, `ceiling` the most
-    S could be.
+    """Sums by document number in whole units of 1/UNIT; `ceiling` is the largest possible sum.
 
-    Ties are settled only as far down as somebody looks: of a hundred documents ten are asked for.
+    Ties are broken lazily, down to the last position that is read: usually ten of a hundred documents.
     """
 
     __slots__ = ("_order", "_settled", "ceiling", "document_index", "units")
@@ -32,7 +30,7 @@ class ScoreTable:
     def __init__(
         self, document_index: DocumentIndex, units: list[float], ceiling: float, order: list[int] | None = None
     ) -> None:
-        """`order`: documents in an order that stands; by default all of them, by their sums."""
+        """`order`: a final order of documents; by default all of them by their sums."""
         self.document_index = document_index
         self.units = units
         self.ceiling = ceiling
@@ -51,7 +49,7 @@ class ScoreTable:
         return ScoreTable(self.document_index, self.units, self.ceiling, numbers)
 
     def _settle(self, wanted: int) -> None:
-        """Put each run of equal sums that begins before `wanted` into its order."""
+        """Sort each run of equal sums that begins before `wanted`."""
         order, units = self._order, self.units
         start, end = self._settled, len(order)
         while start < wanted:
@@ -60,12 +58,12 @@ class ScoreTable:
             while stop < end and units[order[stop]] == sum_here:
                 stop += 1
             if stop - start > 1:
-                order[start:stop] = sorted(order[start:stop], key=self._standing)
+                order[start:stop] = sorted(order[start:stop], key=self._tie_break)
             start = stop
         self._settled = start
 
-    def _standing(self, number: int) -> tuple[float, str, str]:
-        """What decides between equal sums: more summed weight first, then the smaller id (then the key)."""
+    def _tie_break(self, number: int) -> tuple[float, str, str]:
+        """Sort key among equal sums: more summed weight first, then the smaller id, then the key."""
         document_index = self.document_index
         weight, key = fsum(document_index.weights(number)), document_index.keys[number]
         if document_index.identity == "id":
@@ -74,7 +72,7 @@ class ScoreTable:
         return -weight, str(public_id(hit, source.namespace)), key
 
     def __repr__(self) -> str:
-        return f"<Tally of {len(self.units)} documents, settled to {self._settled}>"
+        return f"<ScoreTable: {len(self.units)} documents, {self._settled} in final order>"
 
 
 def _by_sum(units: list[float]) -> list[int]:
@@ -92,10 +90,13 @@ def grid_for(ceiling: float) -> float:
 
 
 def count(document_index: DocumentIndex, points: list[list[float]], ceiling: float) -> ScoreTable:
-    """Add up the points and order the documents. `points` are what each ballot adds to its documents, best rank first;
-    there may be more of them than it has. They lie on the grid of `ceiling`, the most one document can have."""
+    """Add up the points of each list and order the documents.
+
+    `points` by list and rank, best first; a row may be longer than its list. They lie on the grid of `ceiling`, the
+    largest possible sum, so adding them in any order is exact.
+    """
     sums = [0.0] * len(document_index.keys)
-    for (_, _, named), given in zip(document_index.ballots, points):
+    for (_, _, named), given in zip(document_index.lists, points):
         for number, point in zip(named, given):
             sums[number] = sums[number] + point  # compiled, `+=` would go through the objects
     units = [(value * UNIT + _ROUNDING) - _ROUNDING for value in sums]

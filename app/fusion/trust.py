@@ -1,6 +1,6 @@
-"""How far a document may be trusted (RCP §15): never further than any engine that returned it says, or may say.
+"""Trust of a fused document (RCP §15): at most what every engine that returned it states and is allowed to state.
 
-Decides between differing statements; the most cautious one wins. It refuses to judge texts.
+Where statements differ, the most cautious one wins.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ _CAUTION: Final = {"untrusted": 0, "community": 1, "trusted": 2}
 def merged_trust(own: Any, others: Sequence[Any]) -> Any:
     """The `trust` of a fused hit: the kept copy's own, its level lowered to the lowest that another copy states.
 
-    A suspicion of injection by any copy stays. Where the kept copy states no level nothing may raise it: another's
-    statement is taken over only as `untrusted`. Returns `own` itself if nothing changes it.
+    A suspicion of injection by any copy stays. Where the kept copy states no level, another's level is adopted only if
+    it is `untrusted`: nothing raises trust. Returns `own` itself if nothing changes.
     """
     stated = [trust for trust in others if type(trust) is dict]
     levels = [trust.get("level") for trust in stated]
@@ -34,9 +34,9 @@ def merged_trust(own: Any, others: Sequence[Any]) -> Any:
 
 
 def capped(trust: Any, highest: str) -> Any:
-    """What an engine says of a hit's trust, its level lowered to `highest`, the most that its registry entry allows.
+    """`trust` with its level lowered to `highest`, the registry's limit for this engine.
 
-    Nothing is raised: where no level is stated only `untrusted` is said. Returns `trust` itself if nothing changes it.
+    Nothing is raised: a missing level becomes `untrusted` or stays missing. Returns `trust` itself if nothing changes.
     """
     stated = trust if type(trust) is dict else {}
     level = stated.get("level")
@@ -47,7 +47,7 @@ def capped(trust: Any, highest: str) -> Any:
 
 
 def capped_hit(hit: Any, highest: str) -> Any:
-    """The hit with its trust lowered to `highest`; `hit` itself if nothing changes it, or if it is none."""
+    """The hit with its trust lowered to `highest`; `hit` itself if nothing changes or it is no object."""
     if type(hit) is not dict:
         return hit
     own = hit.get("trust")
@@ -56,7 +56,7 @@ def capped_hit(hit: Any, highest: str) -> Any:
 
 
 def suspected(trust: Any) -> dict[str, Any]:
-    """The trust of a hit that looks like injection: said, and nothing raised."""
+    """The trust of a hit that looks like prompt injection: flagged, nothing raised."""
     marked: dict[str, Any] = merged_trust(trust, [{"injectionSuspected": True}])
     return marked
 

@@ -1,17 +1,72 @@
-"""What an engine advertises (RCP §6), read once per handshake into values that the plan can compare quickly.
+"""An engine's advertisement (RCP §6), read once per handshake into values that the planner compares quickly.
 
-Presence means supported. Reading is tolerant: an unknown key is kept, a malformed value counts as not stated.
-It refuses to decide who is asked; that is the plan's business.
+Presence means supported. Reading is tolerant: an unknown key is kept, a malformed field counts as not stated.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from app.protocol.capability_shapes import well_formed
 from app.protocol.errors import ProtocolViolation
 from app.protocol.filters import FIELD_TYPES
 from app.protocol.method_names import PROTOCOL_VERSION
+from app.protocol.retrieve_params import FUSION_METHODS, MODALITIES, MODES, RERANK_METHODS, TRANSFORM_METHODS, UNITS
+from app.protocol.validators import Shape, either, flag, mapping, number, one_of, reshaped, several, text, whole
+
+_COUNT: Final = whole(1)
+_MODALITIES: Final = several(one_of(*MODALITIES))
+
+_FIELDS: Final[Mapping[str, Mapping[str, Shape]]] = MappingProxyType(
+    {
+        "embed": {
+            "dimension": _COUNT,
+            "identity": text,
+            "batchLimit": _COUNT,
+            "normalized": flag,
+            "modalities": _MODALITIES,
+            "encodings": several(text),
+        },
+        "sparseEmbed": {"identity": text, "vocabulary": _COUNT},
+        "multiVector": {
+            "dimension": _COUNT,
+            "identity": text,
+            "similarity": one_of("dot", "cosine"),
+            "modalities": _MODALITIES,
+        },
+        "rerank": {"methods": several(one_of(*RERANK_METHODS)), "maxCandidates": _COUNT, "models": several(text)},
+        "retrieve": {
+            "maxK": _COUNT,
+            "modes": several(one_of(*MODES)),
+            "modalities": _MODALITIES,
+            "fusion": several(one_of(*FUSION_METHODS)),
+            "mmr": flag,
+            "rerankBuiltin": flag,
+            "deterministic": flag,
+            "snapshots": flag,
+            "units": several(one_of(*UNITS)),
+            "levels": _COUNT,
+            "tokenBudget": flag,
+            "confidence": flag,
+            "scoreScale": one_of("cosine", "dot", "bm25", "probability", "unbounded"),
+            "scoreFloor": number,
+            "defaultMode": one_of(*MODES),
+        },
+        "transform": {"methods": several(one_of(*TRANSFORM_METHODS))},
+        "graph": {"ops": several(text)},
+        "index": {"writable": flag, "chunking": flag, "contextual": flag},
+        "session": {"dedup": flag, "ttlSeconds": whole(0)},
+        "feedback": {},
+        "memory": {"scopes": several(one_of("global", "session")), "clues": flag},
+        "filter": {"fields": either(several(text), mapping(text)), "operators": several(text)},
+        "streaming": {},
+        "pagination": {},
+        "citations": {},
+        "log": {"levels": several(text)},
+        "catalog": {},
+    }
+)
+"""Capability of RCP (§6) -> the shapes of its fields. A field with another shape counts as not stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +180,19 @@ def _strings(value: Any) -> frozenset[str]:
 
 def _positive(value: Any) -> int | None:
     return value if type(value) is int and value >= 1 else None
+
+
+def well_formed(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """The capabilities that are present, without malformed fields; unknown capabilities are kept (RCP §4.4).
+
+    A capability whose value is neither an object, null nor false is present with no fields.
+    """
+    return {
+        name: _stated(offer, _FIELDS[name]) if name in _FIELDS else offer
+        for name, offer in capabilities.items()
+        if name not in _FIELDS or (offer is not None and offer is not False)
+    }
+
+
+def _stated(offer: Any, fields: Mapping[str, Shape]) -> dict[str, Any]:
+    return reshaped(offer, fields) if type(offer) is dict else {}

@@ -1,7 +1,6 @@
-"""Content blocks (RCP §4.8): what a query, a passage or a document may be made of.
+"""Content blocks of queries, passages and documents (RCP §4.8): validation, modality and canonical spelling.
 
-Decides whether a block is well formed, which modality it has, and which of its equal spellings engines are sent. It
-refuses to open one: `data` is not decoded, and a caller's `uri` is never fetched.
+`data` is not decoded, and a caller's `uri` is never fetched.
 """
 
 from types import MappingProxyType

@@ -1,16 +1,11 @@
-"""`index/add` and `index/delete` as written (RCP §7.10, §7.11): documents, ids, and what a result must be.
-
-It decides what is malformed, and whether doing it twice would do it twice. It refuses to know which engine is meant.
-"""
+"""Params and results of `index/add` and `index/delete` (RCP §7.10, §7.11), and the idempotency key of a call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.protocol.errors import ProtocolViolation
 from app.protocol.filters import json_type
-from app.protocol.id_params import is_id
-from app.protocol.param_errors import refuse, refuse_value
-from app.protocol.param_fields import forwardable, read_flag
+from app.protocol.param_fields import forwardable, is_id, read_flag, refuse, refuse_value
 
 NAMESPACE_END: Final = ":"
 """Between an engine's `idNamespace` and the id of its own."""

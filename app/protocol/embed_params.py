@@ -1,7 +1,6 @@
-"""`embed`, `embed/sparse` and `embed/multi` as written (RCP §7.3 to §7.5): their params, and what a result must be.
+"""Params and results of `embed`, `embed/sparse` and `embed/multi` (RCP §7.3 to §7.5).
 
-A batch may be split and its results joined, for every input has its own vector. It refuses to know engines: what one
-advertises is handed in.
+A batch may be split and its results joined, since every input has its own vector.
 """
 
 from binascii import Error as NotBase64
@@ -12,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from app.protocol.content import read_contents
 from app.protocol.errors import ProtocolViolation
-from app.protocol.param_errors import refuse
-from app.protocol.param_fields import forwardable, read_choice, read_text
+from app.protocol.param_fields import forwardable, read_choice, read_text, refuse
 from app.protocol.validators import numbers, reshaped, whole
 
 PLAIN_ENCODING: Final = "json"

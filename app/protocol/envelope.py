@@ -1,7 +1,6 @@
-"""JSON-RPC 2.0 as RCP §4 and §11 frame it: bytes to requests, results and errors to bytes.
+"""JSON-RPC 2.0 messages as RCP §4 and §11 use them: bytes to requests, results and errors to bytes.
 
-The only module that knows orjson. It decides what is a request, a notification or neither, and refuses to know what any
-method means.
+The only module that imports orjson.
 """
 
 import json

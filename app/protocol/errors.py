@@ -1,28 +1,26 @@
 """The one error tree of the gateway; every foreign error is translated into it once, where it is met.
 
-    GatewayError
-    ├── RcpError                 what a caller is answered: a JSON-RPC error of RCP §12
-    │   ├── ParseError           -32700      ├── Cancelled            -32006
-    │   ├── InvalidRequest       -32600      ├── BackendUnavailable   -32010
-    │   ├── InvalidParams        -32602      ├── RateLimited          -32011
-    │   ├── InternalError        -32603      ├── Unauthorized         -32012
-    │   ├── NotInitialized       -32001      ├── PayloadTooLarge      -32013
-    │   ├── VersionMismatch      -32002      ├── DeadlineExceeded     -32014
-    │   ├── CapabilityMissing    -32003      ├── NotFound             -32015
-    │   ├── UnknownMethod        -32004      ├── Conflict             -32016
-    │   └── OptionUnsupported    -32005      └── ForeignError         an engine's own code
-    ├── StateUnreachable         what gateways share is not at hand; whoever meets it falls back, no caller sees it
-    └── LegError                 why one engine did not answer; `kind` is the class named in notes, metrics and logs
-        ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
-        ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
-        │   └── Departed         departed; the engine is not what it was when the session began
-        ├── TlsFailed            tls              ├── Refused            refused
-        ├── BadStatus            http_status      ├── Overloaded         overloaded
-        ├── ProtocolViolation    protocol         ├── BreakerOpen        breaker_open
-        │   └── Severed          protocol; before an answer began (engines/transport.py)
-        └── LegFault             internal         └── LegLate            late
-
-It refuses to know HTTP, sockets and engines: it only names what went wrong.
+GatewayError
+├── RcpError                 error response to the caller: a JSON-RPC error of RCP §12
+│   ├── ParseError           -32700      ├── Cancelled            -32006
+│   ├── InvalidRequest       -32600      ├── BackendUnavailable   -32010
+│   ├── InvalidParams        -32602      ├── RateLimited          -32011
+│   ├── InternalError        -32603      ├── Unauthorized         -32012
+│   ├── NotInitialized       -32001      ├── PayloadTooLarge      -32013
+│   ├── VersionMismatch      -32002      ├── DeadlineExceeded     -32014
+│   ├── CapabilityMissing    -32003      ├── NotFound             -32015
+│   ├── UnknownMethod        -32004      ├── Conflict             -32016
+│   └── OptionUnsupported    -32005      └── ForeignError         an engine's own code
+├── StateUnreachable         the shared state is unreachable; handled by a fallback, never sent to a caller
+└── LegError                 failure of one engine call; `kind` is its class in notes, metrics and logs
+    ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large
+    ├── ConnectFailed        connect          ├── LegRateLimited     rate_limited
+    │   └── Departed         departed; the engine changed since the session began
+    ├── TlsFailed            tls              ├── Refused            refused
+    ├── BadStatus            http_status      ├── Overloaded         overloaded
+    ├── ProtocolViolation    protocol         ├── BreakerOpen        breaker_open
+    │   └── Severed          protocol; before an answer began (engines/transport.py)
+    └── LegFault             internal         └── LegLate            late
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,7 @@ class GatewayError(Exception):
 
 
 class StateUnreachable(GatewayError):
-    """What gateways share cannot be read or written now."""
+    """The state shared by gateways cannot be read or written now."""
 
 
 class RcpError(GatewayError):
@@ -74,7 +72,7 @@ class InvalidRequest(RcpError):
 
 
 class InvalidParams(RcpError):
-    """Malformed whatever the capabilities; `data.field` names the culprit."""
+    """Malformed regardless of capabilities; `data.field` names the field."""
 
     code = -32602
 
@@ -92,13 +90,13 @@ class VersionMismatch(RcpError):
 
 
 class CapabilityMissing(RcpError):
-    """An RCP method that no engine offers."""
+    """An RCP method that no engine supports."""
 
     code = -32003
 
 
 class UnknownMethod(RcpError):
-    """Not a method of RCP at all; wins over CapabilityMissing."""
+    """Not a method of RCP; takes precedence over CapabilityMissing."""
 
     code = -32004
 
@@ -175,7 +173,7 @@ class LegError(GatewayError):
         self.hedged = False
 
     def reword(self, message: str) -> None:
-        """Put another text in the place of its own."""
+        """Replace the message."""
         self.message = clip(message)
         self.args = (self.message,)
 
@@ -194,7 +192,7 @@ class ConnectFailed(LegError):
 
 
 class Departed(ConnectFailed):
-    """The engine is no longer what it was when the caller's session began: nothing was done."""
+    """The engine changed since the caller's session began; nothing was sent."""
 
     kind = "departed"
 
@@ -228,31 +226,31 @@ class Refused(LegError):
 
 
 class Overloaded(LegError):
-    """This gateway's own bound for that engine is full; nothing was sent."""
+    """The concurrency limit for that engine is reached; nothing was sent."""
 
     kind = "overloaded"
 
 
 class BreakerOpen(LegError):
-    """It failed too often to be asked now; nothing was sent. `retry_after_ms`: when it may be asked again."""
+    """Circuit breaker open after repeated failures; nothing was sent. `retry_after_ms`: time to the next probe."""
 
     kind = "breaker_open"
 
 
 class LegLate(LegError):
-    """Given up by us: enough of the others had answered (`retrieve.quorum`)."""
+    """Cancelled because enough other engines had answered (`retrieve.quorum`)."""
 
     kind = "late"
 
 
 class LegFault(LegError):
-    """A fault of our own while asking one engine: that leg fails, the request goes on."""
+    """An internal error during one engine call: that call fails, the request goes on."""
 
     kind = "internal"
 
 
 CALL_KINDS: tuple[str, ...] = tuple(sorted(error.kind for error in LegError.__subclasses__()))
-"""Every class a leg can fail with, for metrics that must exist from the start."""
+"""Every failure class of an engine call, for metrics that must exist from the start."""
 
 RCP_CODES: tuple[int, ...] = tuple(sorted({error.code for error in RcpError.__subclasses__()}))
 """Every code of RCP §12 (and of JSON-RPC) that has a class here, whether anything answers it or not: for metrics that
@@ -260,6 +258,6 @@ must exist from the start. A ForeignError may carry any other."""
 
 
 def clip(message: str) -> str:
-    """A foreign text made fit for a note: control characters out, at most MAX_MESSAGE characters."""
+    """Foreign text for a note: without control characters, at most MAX_MESSAGE characters."""
     cleaned = "".join(c if c.isprintable() else " " for c in message[: MAX_MESSAGE * 2])
     return cleaned if len(cleaned) <= MAX_MESSAGE else cleaned[: MAX_MESSAGE - 1] + "…"

@@ -1,7 +1,7 @@
 """Metadata filters (RCP §8): a tree of `and`, `or`, `not` over `{field, op, value}` leaves.
 
-Decides whether a tree is well formed, and whether one engine's advertised fields, types and operators allow it.
-It refuses to know engines and answers: the tree itself travels on untouched, only its leaves are compared.
+`read_filter` checks the structure, `fault_of` whether one engine's fields, types and operators allow it. Engines are
+sent the tree as the caller sent it.
 """
 
 import re
@@ -59,7 +59,7 @@ _DATE = re.compile(
     re.ASCII,
 )
 _Path = tuple[Any, ...]
-"""Where a node is: its parent's path, the key below it, the index there. Written out only for a fault."""
+"""Path of a node: its parent's path, the key, the index. Formatted only for an error message."""
 
 _JSON_NAMES: Mapping[type, str] = MappingProxyType(
     {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "an object"}
@@ -120,7 +120,7 @@ def read_filter(tree: Any, max_depth: int = 32, max_leaves: int = 256) -> Filter
 def fault_of(
     tree: FilterTree, fields: Mapping[str, str | None], operators: frozenset[str] | None
 ) -> FilterFault | None:
-    """What keeps an engine that advertises these fields, types and operators from applying `tree`; None: nothing does.
+    """Why an engine with these fields, types and operators cannot apply `tree`; None if it can.
 
     A field without a type (or with one that RCP does not define) takes every value that fits the operator, and
     `operators` None allows all of them.
@@ -228,13 +228,13 @@ def _read_kind(leaf: FilterLeaf, value: Any) -> str:
 
 
 def _read_listed(leaf: FilterLeaf, values: list[Any]) -> frozenset[str]:
-    """As `_read_kind` for each of `values`, without a call for each: such lists may be long.
+    """Like `_read_kind` for each of `values`, without a call per value: such lists may be long.
 
     Strings are dates only if all of them are; where one is not, no date field can take the list anyway.
     """
     found = set(map(type, values))
-    for strange in found - _KINDS.keys():
-        _read_kind(leaf, next(value for value in values if type(value) is strange))
+    for odd_type in found.difference(_KINDS):
+        _read_kind(leaf, next(value for value in values if type(value) is odd_type))
     if int in found:
         _read_kind(leaf, max((value for value in values if type(value) is int), key=abs))
     kinds = {_KINDS[kind] for kind in found}

@@ -1,7 +1,6 @@
-"""Lists that were fused once and are to be fused once more with other weights: what a caller may send for that.
+"""Params of a new fusion of given ranked lists, for trying out weights: keys, scores and confidences, no texts.
 
-It decides what is malformed (-32602 with the field). Lists hold no texts: keys, scores and confidences are all that a
-blend looks at. It refuses to know how lists are blended.
+Separate, because it and `retrieve_params` are the only modules of this package that validate with pydantic.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,7 +12,7 @@ from app.protocol.errors import InvalidParams
 from app.protocol.retrieve_params import MAX_ENGINES, MAX_WEIGHT
 
 MAX_LIST = 1000
-"""Hits of one list, as many as are looked at of an engine's answer."""
+"""Hits of one list, as many as are read of an engine's response."""
 
 
 class _SentFusion(BaseModel):
@@ -62,7 +61,7 @@ class SentList(_SentFusion):
 
 
 class Refusion(_SentFusion):
-    """What is to be fused once more."""
+    """One request for a new fusion."""
 
     lists: Annotated[list[SentList], Field(max_length=MAX_ENGINES)]
     k: Annotated[int, Field(ge=0, le=10_000)] = 10
@@ -73,7 +72,7 @@ class Refusion(_SentFusion):
 
 
 def read_refusion(body: Any) -> Refusion:
-    """Check what was sent. Raises InvalidParams (-32602)."""
+    """Validate the request body. Raises InvalidParams (-32602)."""
     try:
         return Refusion.model_validate(body)
     except ValidationError as fault:

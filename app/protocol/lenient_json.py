@@ -1,8 +1,8 @@
-"""JSON that the fast parser refuses, read as far as it is sound. Pure.
+"""Repair of JSON that the fast parser refuses. Pure.
 
-Real engines cut emoji in half, write NaN, forget to escape control characters, or mix encodings. One odd value must not
-cost the other hits of an answer: it is left out, and the answer says so in `usage.notes`. Only used after the fast
-parser failed, and only for bodies small enough to be read in some tens of milliseconds.
+Real engines cut emoji in half, write NaN, forget to escape control characters, or mix encodings. One invalid value must
+not cost the other hits of a response: it is left out, with a line in `usage.notes`. Runs only after the fast parser
+failed, and only for bodies small enough to parse in some tens of milliseconds.
 """
 
 import json

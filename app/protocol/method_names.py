@@ -1,7 +1,4 @@
-"""The method names of RCP §7 and the capability that gates each.
-
-Knows names only: who answers a method, and how, is decided by the rooms above.
-"""
+"""The method names of RCP §7 and the capability that gates each."""
 
 from types import MappingProxyType
 from typing import Final

@@ -1,7 +1,7 @@
-"""How much work a JSON text is to parse, told from its bytes alone, before anything is made of it.
+"""Estimate of the time to parse a JSON text, from its bytes alone, before it is parsed. Pure.
 
-Pure. A megabyte of prose is parsed in a millisecond, one of empty objects in a hundred, and nothing else runs
-meanwhile. It decides what counts how much, and how much is too much.
+A megabyte of prose parses in a millisecond, a megabyte of empty objects in a hundred, and parsing blocks the event
+loop. The estimate is a weighted count of commas, brackets and names.
 """
 
 MEMBER = 1

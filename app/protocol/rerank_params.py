@@ -1,6 +1,6 @@
-"""`rerank` as written (RCP §7.6) and as it is spoken: `passages` or `documents`, `scores` and `order` or `results`.
+"""Params and results of `rerank` (RCP §7.6), in the two spellings that are in use.
 
-Both names are accepted, and both forms are given. It refuses to know engines.
+Callers send `passages` or `documents`; results get `scores` and `order` as well as `results`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from app.protocol.content import read_contents, read_query
 from app.protocol.errors import ProtocolViolation
-from app.protocol.param_errors import refuse
-from app.protocol.param_fields import forwardable, read_count, read_text
+from app.protocol.param_fields import forwardable, read_count, read_text, refuse
 
 _NUMBERS = frozenset({int, float})
 

@@ -1,7 +1,7 @@
-"""What a caller may send: the params of `retrieve` (RCP §7.7), and the `_meta` and `x-gateway` of any call.
+"""Params of `retrieve` (RCP §7.7), and the `_meta` and `x-gateway` of any call.
 
-Decides what is malformed whatever the capabilities (-32602 with the field), and what RCP does not know at all (-32005).
-It refuses to know engines; which of them can honour an option is the plan's business.
+Refuses what is malformed regardless of capabilities (-32602 with the field) and values unknown to RCP (-32005). Whether
+an engine supports an option is the planner's concern.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,13 @@ from pydantic.alias_generators import to_camel
 from app.protocol.content import TEXT_ONLY, read_query
 from app.protocol.errors import OptionUnsupported
 from app.protocol.filters import MAX_INTEGER, FilterTree, json_type, read_filter
-from app.protocol.param_errors import refuse, refuse_value, shown
+from app.protocol.param_fields import MAX_NAME, refuse, refuse_value, shown
 
 DEFAULT_K: Final = 10
 MAX_PATH: Final = 64
-"""Longest `_meta.federation.path`: more gateways than that are no federation but a loop."""
-MAX_NAME: Final = 256
-"""Characters of a session id or of a gateway's identity."""
+"""Longest `_meta.federation.path`; a longer one is taken for a loop."""
 MAX_WEIGHT: Final = 1_000_000
-"""Largest weight, in the registry too: sums of them stay far from the end of what a double can hold."""
+"""Largest weight, in the registry too, so that sums of weights stay exact enough in a double."""
 MAX_ENGINES: Final = 1000
 """Engines that `fusion.weights` or `x-gateway.engines` may name."""
 
@@ -55,7 +53,7 @@ def _off(value: Any) -> Any:
 
 
 def _few(value: Any) -> Any:
-    """Refuse a crowd before its members are looked at one by one."""
+    """Refuse a collection that is too large before its members are validated."""
     if type(value) is dict and len(value) > MAX_ENGINES:
         raise ValueError("too many")
     return value
@@ -129,12 +127,12 @@ class GatewayOptions(_Wire):
 
     engines: Annotated[list[_Id], Field(min_length=1, max_length=MAX_ENGINES)] | None = None
     engine: _Id | None = None
-    """Where something is written: the one engine that is meant."""
+    """The engine to write to."""
     identity: Literal["id", "uri", "content"] | None = None
     confidence_weight: _Share | None = None
     mmr: MmrOptions | None = None
     explain: bool | None = None
-    """Whether the answer holds its plan, and the parts of each hit's rank."""
+    """Whether the response includes its plan and an explanation of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +153,16 @@ class RetrieveParams:
 
 @dataclass(frozen=True, slots=True)
 class CallMeta:
-    """What this gateway acts on of a call's `_meta` (RCP §4.4, §9, §16); the rest is passed on to engines as it is."""
+    """The members of a call's `_meta` that the gateway interprets (RCP §4.4, §9, §16). Engines get the rest."""
 
     deadline_ms: int | None = None
-    """Milliseconds the caller still has."""
+    """Milliseconds until the caller's deadline."""
     depth: int | None = None
-    """Levels of aggregators that may still be below us."""
+    """Levels of aggregators allowed below this gateway."""
     path: tuple[str, ...] = ()
     """Identities of the gateways the call came through."""
     progress_token: str | int | None = None
-    """Named by every progress notification; None: the caller wants none."""
+    """Sent with every progress notification; None: no progress."""
     log_level: str | None = None
     """The least level of `notifications/log` that the caller wants on its stream (RCP §17.1); None: no log."""
 
@@ -227,7 +225,7 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 _OURS = frozenset({"_meta", "x-gateway"})
 _NO_GATEWAY_OPTIONS = GatewayOptions()
 NO_OPTIONS = RetrieveOptions()
-"""Those of a request that says what it looks for and how much of it, and nothing else."""
+"""Options of a request with only `query` and `k`."""
 _PLAIN = frozenset({"query", "k", "_meta"})
 _NO_META = CallMeta()
 
@@ -260,7 +258,7 @@ def read_retrieve(params: dict[str, Any]) -> RetrieveParams:
 
 
 def _read_plain(query: Any, k: Any) -> RetrieveParams | None:
-    """The params of a request that says no more than what it looks for, most of them; None for any other."""
+    """The params of a request with only `query` and `k`, the usual case; None for any other."""
     if type(query) is not str or not query or query.isspace():
         return None
     if k is None:
@@ -334,7 +332,7 @@ def _check_funnel(options: RetrieveOptions, k: int) -> None:
 
 
 def _check_choices(options: RetrieveOptions) -> None:
-    """A value outside RCP's own is in nobody's advertised set, so it need not wait for the plan."""
+    """Refuse values unknown to RCP (-32005): no engine can advertise them, so no plan is needed."""
     _check_choice("mode", options.mode, MODES)
     _check_choice("modality", options.modality, MODALITIES)
     _check_choice("unit", options.unit, UNITS)
@@ -373,7 +371,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _refuse_first(fault: ValidationError, root: str) -> NoReturn:
-    """The first fault that the models found, in our words."""
+    """The first error that pydantic found, as InvalidParams."""
     error = fault.errors(include_url=False, include_context=False)[0]
     name = pattern = root
     for step in error["loc"]:

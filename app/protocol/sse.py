@@ -1,7 +1,4 @@
-"""Server-sent events as RCP §5.2 and §9 use them: whether a caller asks for them, and what a frame looks like.
-
-It refuses to know what a frame says and how frames are sent.
-"""
+"""Server-sent events (RCP §5.2, §9): whether an `Accept` header asks for them, and the format of a frame."""
 
 import re
 from typing import Final
@@ -9,7 +6,7 @@ from typing import Final
 MEDIA_TYPE: Final = "text/event-stream"
 
 COMMENT: Final = b": keep-alive\n\n"
-"""Says nothing; keeps whoever stands between from taking a quiet stream for a dead one."""
+"""Keeps proxies from closing a quiet stream."""
 
 # A quoted string may hold any separator; one that never ends reaches to the end, so that nothing is tried twice.
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*"?'
@@ -22,10 +19,10 @@ _WEIGHT: Final = re.compile(r"0?\.\d*[1-9]\d*|1(?:\.0*)?")
 def accepted(header: bytes) -> bool:
     """Whether an `Accept` header (RFC 9110 §12.5.1; several of them joined by commas) asks for events.
 
-    It must name them: whoever takes anything (`*/*`) gets JSON. `q=0`, or a weight that is none, is no wish.
+    The header must name the media type: `*/*` gets JSON. A range with `q=0` or an invalid weight does not count.
     """
     text = header.lower().decode("latin-1")
-    return MEDIA_TYPE in text and any(_wished(media_range) for media_range in _RANGES.findall(text))
+    return MEDIA_TYPE in text and any(_accepts(media_range) for media_range in _RANGES.findall(text))
 
 
 def frame(message: bytes) -> bytes:
@@ -33,7 +30,7 @@ def frame(message: bytes) -> bytes:
     return b"data: " + message + b"\n\n"
 
 
-def _wished(media_range: str) -> bool:
+def _accepts(media_range: str) -> bool:
     name, *parameters = _PARTS.findall(media_range)
     if name.strip() != MEDIA_TYPE:
         return False

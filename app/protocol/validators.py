@@ -1,7 +1,7 @@
-"""Shapes that RCP gives to what an engine sends, and what counts of a value that has another one. Pure.
+"""Validators for what engines send: the shapes that RCP gives to values. Pure.
 
-A shape is a function: the value itself if it is well formed, a copy without its malformed parts, or None if nothing
-of it counts. Unknown fields are kept (RCP §4.4). It refuses to know which values these are and who is told.
+A shape is a function. It returns the value itself if it is well formed, a copy without its malformed parts, or None if
+nothing of it is usable. Unknown fields are kept (RCP §4.4).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +13,7 @@ from app.protocol.filters import MAX_INTEGER
 Shape = Callable[[Any], Any]
 
 MAX_MEMBERS: Final = 10_000
-"""Members of one array or object that are looked at; what comes after them does not count."""
+"""Members of one array or object that are validated; later ones are dropped."""
 
 
 def text(value: Any) -> Any:
@@ -42,7 +42,7 @@ def anything(value: Any) -> Any:
 
 
 def whole(least: int = -MAX_INTEGER) -> Shape:
-    """An integer (RCP §4.6) of at least so much; 2.0 is one."""
+    """An integer (RCP §4.6) of at least `least`; 2.0 counts as one."""
 
     def read(value: Any) -> Any:
         if type(value) is float and value.is_integer():
@@ -59,7 +59,7 @@ def one_of(*names: str) -> Shape:
 
 
 def several(shape: Shape) -> Shape:
-    """An array; its malformed members do not count."""
+    """An array; malformed members are dropped."""
 
     def read(value: Any) -> Any:
         if type(value) is not list:
@@ -73,12 +73,12 @@ def several(shape: Shape) -> Shape:
 
 
 def numbers(value: Any) -> Any:
-    """An array of numbers, all or nothing: without one of them it would be another vector."""
+    """An array of numbers, all or nothing: without one of them it would be a different vector."""
     return value if type(value) is list and _NUMBERS.issuperset(map(type, value)) else None
 
 
 def mapping(shape: Shape) -> Shape:
-    """An object whose members all have one shape; the malformed ones do not count."""
+    """An object whose members all have one shape; malformed members are dropped."""
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
@@ -94,7 +94,7 @@ def mapping(shape: Shape) -> Shape:
 
 
 def record(fields: Mapping[str, Shape], needed: Collection[str] = ()) -> Shape:
-    """An object with these fields, any of which may be missing unless it is `needed`; malformed ones do not count."""
+    """An object with these fields. `needed` ones must be there; malformed ones are dropped."""
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
@@ -106,12 +106,12 @@ def record(fields: Mapping[str, Shape], needed: Collection[str] = ()) -> Shape:
 
 
 def either(*shapes: Shape) -> Shape:
-    """What the first of these makes of it."""
+    """The first of these shapes that fits."""
     return lambda value: next((made for made in (shape(value) for shape in shapes) if made is not None), None)
 
 
 def reshaped(value: dict[str, Any], fields: Mapping[str, Shape]) -> dict[str, Any]:
-    """The object as far as these fields are well formed; `value` itself if all of them are."""
+    """The object without malformed fields; `value` itself if all are well formed."""
     changes = {}
     for name, member in value.items():
         shape = fields.get(name)

@@ -10,13 +10,13 @@ from typing import Any
 from app.federation import forward
 from app.federation.methods import embed
 from app.federation.outcome import MAX_HITS
-from app.protocol.graph_params import MAX_HOPS
+from app.protocol.method_params import MAX_HOPS, MAX_VARIANTS
 from app.protocol.retrieve_params import DEFAULT_K
-from app.protocol.transform_params import MAX_VARIANTS
 from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
 PROJECT = Path(__file__).parents[2]
+FEDERATION = Path(forward.__file__).parent  # installed with the wheel, too
 TEXT = (PROJECT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
 QUIET = {"tookMs", "id", "detail"}
 """What differs from run to run, or between systems."""
@@ -103,8 +103,7 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Skip reasons:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    federation = PROJECT / "app" / "federation"
-    for path in (*federation.glob("methods/*.py"), *(federation / f"{name}.py" for name in ("candidates", "forward"))):
+    for path in (*FEDERATION.glob("methods/*.py"), *(FEDERATION / f"{name}.py" for name in ("candidates", "forward"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}

@@ -11,7 +11,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.protocol.documents import read_idempotency_key
 from app.protocol.method_names import gate_of
-from app.protocol.param_fields import OURS
+from app.protocol.param_fields import GATEWAY_PARAMS
 from app.protocol.retrieve_params import read_gateway
 from app.settings.schema import GatewaySettings
 
@@ -22,7 +22,7 @@ async def extend(
     """Hand a vendor's own method on (RCP §6.2). Raises RcpError."""
     vendor = gate_of(call.method)
     assert vendor is not None, "the door lets no other method through"
-    sent = {key: value for key, value in call.params.items() if key not in OURS}
+    sent = {key: value for key, value in call.params.items() if key not in GATEWAY_PARAMS}
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))
     question = plain(call.method, sent, idempotent=not once)

@@ -17,7 +17,7 @@ from app.federation.outcome import Outcome, skipped, told
 from app.federation.pagination import Pages
 from app.federation.sessions import scoped
 from app.protocol.errors import ProtocolViolation
-from app.protocol.feedback_params import FeedbackParams, read_feedback
+from app.protocol.method_params import FeedbackParams, read_feedback
 from app.protocol.retrieve_params import read_gateway
 
 

@@ -28,7 +28,7 @@ from app.federation.result_validation import found
 from app.federation.sessions import scoped
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import InvalidParams
-from app.protocol.graph_params import GraphParams, read_graph
+from app.protocol.method_params import GraphParams, read_graph
 from app.protocol.retrieve_params import DEFAULT_K, read_gateway
 
 FUSED = frozenset({"local", "drift"})

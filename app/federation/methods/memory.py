@@ -33,7 +33,7 @@ from app.protocol.errors import (
     ProtocolViolation,
     RcpError,
 )
-from app.protocol.memory_params import read_build, read_recall
+from app.protocol.method_params import read_build, read_recall
 from app.protocol.retrieve_params import GatewayOptions, read_gateway
 from app.protocol.validators import reshaped, whole
 from app.settings.schema import GatewaySettings

@@ -10,8 +10,8 @@ from app.federation.forward import Result, forward, plain
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement
+from app.protocol.method_params import read_transform, transformed
 from app.protocol.retrieve_params import read_gateway
-from app.protocol.transform_params import read_transform, transformed
 from app.settings.schema import GatewaySettings
 
 

@@ -14,8 +14,8 @@ def test_a_list_without_duplicates_is_taken_as_it_is() -> None:
     """The usual case copies nothing."""
     ranked = RankedList("a", _hits("x", "y"))
     document_index = DocumentIndex([ranked], "id")
-    assert document_index.ballots == [(ranked, ranked.hits, [0, 1])]
-    assert document_index.ballots[0][1] is ranked.hits
+    assert document_index.lists == [(ranked, ranked.hits, [0, 1])]
+    assert document_index.lists[0][1] is ranked.hits
     assert (document_index.keys, document_index.numbers) == (["x", "y"], {"x": 0, "y": 1})
 
 
@@ -24,7 +24,7 @@ def test_duplicates_keep_the_best_rank_and_ranks_close_up() -> None:
     hits = _hits("x", "x", "y", "x", "z")
     for before in ([], [RankedList("0", _hits("z", "x"))]):
         document_index = DocumentIndex([*before, RankedList("a", hits)], "id")
-        _, kept, named = document_index.ballots[-1]
+        _, kept, named = document_index.lists[-1]
         assert [document_index.keys[number] for number in named] == ["x", "y", "z"]
         assert kept == [hits[0], hits[2], hits[4]]
 
@@ -60,4 +60,4 @@ def test_copies_come_in_the_order_of_the_ballots_with_their_ranks() -> None:
 def test_a_document_index_tells_how_much_is_on_it() -> None:
     """Its repr counts documents, ballots, and what several of them name."""
     document_index = DocumentIndex([RankedList("a", _hits("x", "y")), RankedList("b", _hits("y"))], "id")
-    assert repr(document_index) == "<Roll of 2 documents on 2 ballots, 1 on several>"
+    assert repr(document_index) == "<DocumentIndex: 2 documents in 2 lists, 1 in several>"

@@ -147,7 +147,7 @@ def test_a_screen_counts_what_it_did_last() -> None:
         {"level": "untrusted", "injectionSuspected": True},
         {"level": "untrusted", "injectionSuspected": True},
     ]
-    assert repr(screen) == "<Screen mark: 1 marked, 1 reported, 0 dropped>"
+    assert repr(screen) == "<InjectionScreen mark: 1 marked, 1 reported, 0 dropped>"
     assert "trust" not in fusion.hits()[1]
 
 

@@ -165,8 +165,8 @@ def test_the_text_of_a_document_is_that_of_its_kept_copy() -> None:
 
 def test_fusion_tells_what_it_is() -> None:
     """Its repr names method, engines with their hits, and how many documents came of them."""
-    assert repr(_three()) == "<Fusion rrf of a:3, b:1: 3 unique, 1 duplicate>"
-    assert repr(fuse([], FusionConfig("weighted"))) == "<Fusion weighted of nothing: 0 unique, 0 duplicate>"
+    assert repr(_three()) == "<FusedList rrf of a:3, b:1: 3 unique, 1 duplicate>"
+    assert repr(fuse([], FusionConfig("weighted"))) == "<FusedList weighted of nothing: 0 unique, 0 duplicate>"
 
 
 APART = ("the quick brown fox jumps over a lazy dog", "quarterly revenue grew by seven percent worldwide")

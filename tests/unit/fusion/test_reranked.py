@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.fusion.merge import Reranked
 from app.fusion.ranked_lists import FusionConfig, RankedList
-from app.fusion.reranked import Reranked
 from app.fusion.rrf import fuse
 from tests.support.fusion_inputs import federations
 

@@ -82,8 +82,8 @@ def test_ties_are_settled_as_far_as_somebody_looks() -> None:
     """The best of many equals is right at once, what is beyond is settled when it is asked for, and both agree."""
     ids = [f"{number:03}" for number in range(50)]
     tally = _count({f"E{key}": ([key], [0.5 if key < "030" else 0.25]) for key in reversed(ids)})
-    assert repr(tally) == "<Tally of 50 documents, settled to 0>"
+    assert repr(tally) == "<ScoreTable: 50 documents, 0 in final order>"
     assert order(tally, 1)[:1] == ["000"]
-    assert repr(tally) == "<Tally of 50 documents, settled to 30>"
+    assert repr(tally) == "<ScoreTable: 50 documents, 30 in final order>"
     assert order(tally, 31)[:31] == ids[:31]
     assert order(tally) == ids

@@ -1,6 +1,6 @@
 """What counts of the capabilities that engines state."""
 
-from app.protocol.capability_shapes import well_formed
+from app.protocol.advertisement import well_formed
 
 
 def test_values_of_another_shape_count_as_not_stated() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.protocol.feedback_params import read_feedback
+from app.protocol.method_params import read_feedback
 
 
 def test_signals_without_nulls() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.protocol.errors import OptionUnsupported
-from app.protocol.graph_params import MAX_HOPS, OPS, read_graph
+from app.protocol.method_params import MAX_HOPS, OPS, read_graph
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.protocol.errors import InvalidParams
-from app.protocol.id_params import MAX_IDS, check_id, is_id, read_ids, read_level, read_session
+from app.protocol.param_fields import MAX_IDS, check_id, is_id, read_ids, read_level, read_session
 
 
 def refused(read: Any, *arguments: Any) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.protocol.errors import InvalidParams
-from app.protocol.memory_params import MAX_DOCUMENTS, read_build, read_recall
+from app.protocol.method_params import MAX_DOCUMENTS, read_build, read_recall
 
 
 def test_a_build() -> None:

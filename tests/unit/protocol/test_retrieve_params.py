@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.protocol.errors import InvalidParams, OptionUnsupported, RcpError
+from app.protocol.param_fields import MAX_NAME
 from app.protocol.retrieve_params import (
     MAX_ENGINES,
-    MAX_NAME,
     MAX_PATH,
     CallMeta,
     RetrieveParams,
