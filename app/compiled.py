@@ -40,10 +40,10 @@ MODULES: Final = (
         "engines.http.pool",
     ),
     *("engines.replicas", "engines.transport", "engines.pending_answer"),
-    *("protocol.envelope", "resilience.semaphore", "telemetry.metrics", "telemetry.labelled_metrics"),
+    *("protocol.envelope", "resilience.semaphore", "telemetry.metrics", "telemetry.series"),
     *("federation.execution", "federation.retrieve", "federation.hit_validation", "federation.pagination"),
-    *("resilience.admission_queue", "telemetry.rolling", "telemetry.answer_metrics", "state.memory_store"),
-    *("telemetry.plain_metrics", "telemetry.overlap", "telemetry.buckets", "resilience.deadline"),
+    *("resilience.admission_queue", "telemetry.rolling", "telemetry.metric_groups", "state.memory_store"),
+    *("telemetry.overlap", "resilience.deadline"),
 )
 """Where a federated retrieve spends its time, by module of this package."""
 

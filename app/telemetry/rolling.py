@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from app.telemetry.buckets import Buckets
+from app.telemetry.series import Buckets
 
 SLOT_SECONDS: Final = 10
 SLOTS: Final = 30

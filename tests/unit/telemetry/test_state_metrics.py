@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from app.telemetry.state_metrics import FAILURES, USES, StateMetrics
+from app.telemetry.metric_groups import FAILURES, USES, StateMetrics
 
 
 def test_every_series_is_there_from_the_start() -> None:
