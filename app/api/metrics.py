@@ -1,4 +1,7 @@
-"""The port that serves `/metrics` and nothing else (`metrics.port`)."""
+"""The port that serves `/metrics` and nothing else (`metrics.port`).
+
+Separate from the probes: it wraps the whole application, since it decides by the port of the connection.
+"""
 
 from app.api.probes import exposition
 from app.api.responses import Asgi, Receive, Scope, not_found

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.overlap import LOOK_SECONDS, SPAN, Overlap
+from app.telemetry.overlap import LOOK_SECONDS, MAX_PAIRS, SPAN, Overlap
 
 
 def counting(*answers: tuple[list[str], list[list[str]]]) -> Overlap:
@@ -62,10 +62,26 @@ def test_a_busy_gateway_is_sampled() -> None:
     assert overlap.due()
 
 
+def test_work_for_one_answer_is_bounded() -> None:
+    """A hundred hits that a hundred engines gave: only the first hits are counted, and few of their pairs."""
+    engines = [f"e{number:03}" for number in range(100)]
+    told = counting((engines, [engines] * 100)).told()
+    assert 0 < told.hits <= 3
+    assert len(told.shared) <= MAX_PAIRS
+    assert sum(place.share for place in told.places.values()) == pytest.approx(1)
+
+
+def test_pairs_that_are_kept_are_bounded() -> None:
+    """However many engines share hits, a generation keeps so many pairs; those that it has go on counting."""
+    hits = [(["x"], [[f"e{number}", f"e{other}"]]) for number in range(60) for other in range(number)]
+    told = counting(*hits[: SPAN // 2], *hits[: SPAN // 2]).told()
+    assert set(told.shared.values()) == {2}
+    assert len(counting(*hits).told().shared) <= 2 * MAX_PAIRS
+
+
 def test_an_incident_can_be_read() -> None:
-    """What a person sees: how much is behind the numbers."""
+    """The representation says how much is behind the numbers."""
     overlap = counting((["a", "b"], [["a", "b"]]))
     assert repr(overlap) == (
-        "<Overlap <Generation of 1 answers, 1 hits, 1 sets of givers> after "
-        "<Generation of 0 answers, 0 hits, 0 sets of givers>>"
+        "<Overlap <Generation of 1 answers, 1 hits, 1 pairs> after <Generation of 0 answers, 0 hits, 0 pairs>>"
     )
