@@ -321,7 +321,7 @@ async function ask() {
   const mineAsked = asked = { sent, query: question.query, legs: new Map(chosen.map((id) => [id, null])), partial: null, result: null, fault: null, refused: null, began: performance.now(), total: null };
   showAnswer();
   try {
-    mineAsked.result = await retrieve({ ...sent, "x-gateway": { ...sent["x-gateway"], explain: true } }, (method, told) => {
+    mineAsked.result = await retrieve({ ...sent, "x-gateway": { ...sent["x-gateway"], explain: true, report: "full" } }, (method, told) => {
       if (method === "notifications/log" && told.data && told.data.engine) mineAsked.legs.set(told.data.engine, told.data);
       if (method === "notifications/progress" && told.partial) mineAsked.partial = told.partial.hits;
       if (asked === mineAsked) soon();

@@ -135,6 +135,8 @@ class GatewayOptions(_Wire):
     mmr: MmrOptions | None = None
     explain: bool | None = None
     """Whether the answer holds its plan, and the parts of each hit's rank."""
+    report: Literal["full", "brief", "none"] | None = None
+    """Which engines `_meta["x-gateway"].engines` lists; `retrieve.report` is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.explain": _FLAG,
+        "x-gateway.report": "one of full, brief, none",
         "x-gateway.mmr": _OBJECT,
         "x-gateway.mmr.lambda": _SHARE,
     }

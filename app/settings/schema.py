@@ -285,6 +285,9 @@ class RetrieveSettings(_Section):
     """… the others are waited for so long and no longer, and noted as `late`. At `quorum` 0 all are waited for."""
     rerank_union: bool = True
     """Whether a `rerank` that no retrieving engine can do is done to the fused list, by an engine that offers it."""
+    report: Literal["full", "brief", "none"] = "full"
+    """Engines that `_meta["x-gateway"].engines` lists: all (`full`), those that failed or gave a hit of the answer with
+    `counts` of all (`brief`), or none (`none`). A request can choose with `x-gateway.report`."""
 
 
 class FusionSettings(_Section):
