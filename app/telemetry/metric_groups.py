@@ -4,7 +4,7 @@
 series.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from app.telemetry.series import MetricRegistry
@@ -221,9 +221,9 @@ class AnswerMetrics:
         for kind in (*kinds, UNREACHED):
             self._degraded.labels(kind)
 
-    def forget(self, engine: str) -> None:
-        """Remove every series of an engine."""
-        self._confidence.remove("engine", engine)
+    def forget(self, engines: Collection[str]) -> None:
+        """Remove every series of these engines."""
+        self._confidence.remove("engine", engines)
 
     def degraded(self, reasons: Iterable[str]) -> None:
         """Count a degraded answer, once for each reason, however many engines failed for it."""

@@ -4,7 +4,7 @@ Label values come from the configuration and from constants, so that no caller c
 60 series. `docs/signals.md` describes each metric.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -172,9 +172,9 @@ class EngineCounters:
         for label in labels:
             self._ejections.labels(engine, label)
 
-    def forget(self, engine: str) -> None:
-        """Remove every series of an engine."""
-        self.engines.discard(engine)
+    def forget(self, engines: Collection[str]) -> None:
+        """Remove every series of these engines."""
+        self.engines.difference_update(engines)
         for family in (
             self._calls,
             self._skipped,
@@ -184,9 +184,9 @@ class EngineCounters:
             self._ejections,
             self._dropped,
         ):
-            family.remove("engine", engine)
-        self._durations.remove("engine", engine)
-        self._queue_waits.remove("engine", engine)
+            family.remove("engine", engines)
+        self._durations.remove("engine", engines)
+        self._queue_waits.remove("engine", engines)
 
     def first_attempts_of(self, engine: str) -> Callable[[], None]:
         """A function that counts one first attempt of this engine, without a lookup."""
@@ -324,9 +324,10 @@ class Metrics(EngineCounters):
 
     def forget_engines(self, engines: Iterable[str]) -> None:
         """Remove the series of these engines; one that comes back starts with 0."""
-        for engine in engines:
-            self.forget(engine)
-            self.answers.forget(engine)
+        gone = frozenset(engines)
+        if gone:  # each family is searched once, however many engines are removed
+            self.forget(gone)
+            self.answers.forget(gone)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Ask `read` for the engines' state at each scrape."""

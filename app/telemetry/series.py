@@ -8,7 +8,7 @@ import marshal
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from math import inf
 from typing import Final, Generic, Literal, TypeVar, final
@@ -194,12 +194,11 @@ class Family(Generic[S]):
         """The series with these label values, if it exists: one that was removed must not come back."""
         return self.series.get(values)
 
-    def remove(self, label: str, value: str) -> None:
-        """Remove every series in which `label` has this value."""
+    def remove(self, label: str, values: Collection[str]) -> None:
+        """Remove every series in which `label` has one of these values."""
         at = self.label_names.index(label)
-        for held in (self.series, self._inherited):
-            for values in [values for values in held if values[at] == value]:
-                del held[values]
+        self.series = {labels: one for labels, one in self.series.items() if labels[at] not in values}
+        self._inherited = {labels: one for labels, one in self._inherited.items() if labels[at] not in values}
         self._encoded_labels = None
 
     def discard(self, labels: Labels) -> None:

@@ -71,7 +71,7 @@ def test_removed_series_are_not_found() -> None:
     family = MetricRegistry().counter("c", "help", ["engine", "kind"])
     family.labels("a", "x").inc()
     family.labels("b", "x").inc()
-    family.remove("engine", "a")
+    family.remove("engine", {"a"})
     assert family.find("a", "x") is None
     assert family.values() == {("b", "x"): [1.0]}
     assert family.labels("a", "x").value == 0
