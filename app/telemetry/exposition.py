@@ -57,11 +57,13 @@ class Exposition:
 
     async def _written(self, encode: Encode) -> bytes:
         self._registry.refresh()
+        await asyncio.sleep(0)
         workers = await self._other_workers()
         parts: list[bytes] = []
         for family in self._registry.families:
-            first = True
-            for metric in self._chunks(family, workers):
+            first, chunks = True, self._chunks(family, workers)
+            await asyncio.sleep(0)  # copying thousands of numbers is work for one turn
+            for metric in chunks:
                 part = encode(OneMetric(metric)).removesuffix(END_OF_OPENMETRICS)
                 parts.append(part if first else without_header(part))
                 first = False
