@@ -77,7 +77,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     looks: dict[str, Look] = {
         "/admin/session": lambda who: _session(state, who),
         "/admin/engines": lambda who: engines_view(state, actions.drills),
-        "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.told()),
+        "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.agreement()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
     deeds: dict[str, Deed] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}

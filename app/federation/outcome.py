@@ -36,7 +36,7 @@ MAX_NOTES = 10
 """Notes of one engine that are passed on."""
 
 MERGED_FROM: Final = 4
-"""So many engines with notes of one kind share one line: a hundred lines would tell nobody anything."""
+"""From this number of engines on, notes of one kind become one line: nobody reads a hundred."""
 
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -180,9 +180,9 @@ def never_reached(engine: str, why: str) -> Outcome:
 
 
 def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[str, Any]]:
-    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why.
+    """The `engines` list of `_meta["x-gateway"]`: every engine, asked or not, with the reason if it gave nothing.
 
-    `of_hits`: whether to say how many hits each gave.
+    `of_hits`: whether to include the number of hits.
     """
     return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=_engine_of)]
 
@@ -240,7 +240,7 @@ def failure_line(outcome: Outcome) -> str:
 
 
 def degraded(outcomes: Iterable[Outcome]) -> list[str]:
-    """Ids of the engines that were asked and dropped: the answer is partial without them."""
+    """Ids of the engines that were asked and failed: the answer is partial without their hits."""
     return sorted([outcome.engine for outcome in outcomes if outcome.status == "failed"])
 
 

@@ -165,7 +165,7 @@ def plan_notes(plan: Plan) -> list[str]:
 
 
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
+    """The report of every engine; for those asked with the `k`, the weight, and the options left out."""
     entries = report([*outcomes, *plan.skipped])
     engine_calls: dict[str, EngineCall] = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     for entry in entries:

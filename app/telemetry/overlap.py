@@ -118,7 +118,7 @@ class Overlap:
             self._before, self._now = self._now, Generation()
         self._now.add(answered, hits)
 
-    def told(self) -> Agreement:
+    def agreement(self) -> Agreement:
         """The counts now."""
         now, before = self._now, self._before
         hits = now.hits + before.hits
