@@ -1,7 +1,8 @@
 """What a gateway of 100 to 300 engines costs besides answering: start, reload, scrape, listings, console data.
 
-For each number of engines: CPU milliseconds and bytes of one operation, and the longest wait for /livez meanwhile. The
-last column compares the CPU of the largest federation with the smallest, per engine: 1.0 is linear.
+For each number of engines: CPU milliseconds and bytes of one operation, and the longest wait for /livez meanwhile (0
+if the operation ended before a probe was answered). The last column compares the CPU of the largest federation with
+the smallest, per engine: 1.0 is linear.
 """
 
 import argparse
