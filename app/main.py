@@ -73,10 +73,11 @@ from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
 from app.state.store import StateBackend
 from app.state.sums import file_sums
-from app.telemetry import logs, worker_metrics
+from app.telemetry import logs
 from app.telemetry.log_rate_limit import LogAllowance
+from app.telemetry.metric_groups import StateMetrics
 from app.telemetry.metrics import Metrics
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.worker_snapshots import WorkerSnapshots, forget_gauges
 
 if TYPE_CHECKING:
     pass
@@ -93,10 +94,18 @@ COMPILED = Path(rrf.__file__).suffix != ".py"
 """Whether this process runs the extension modules of a wheel that `make wheel` built, or the sources."""
 
 
-def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
-    """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
+def build_state(
+    loaded: LoadedRegistry,
+    settings: GatewaySettings,
+    tenants: Tenants | None = None,
+    workers: WorkerSnapshots | None = None,
+) -> GatewayState:
+    """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed.
+
+    `workers`: the metrics of the other worker processes, if there are several.
+    """
     _need_extras(settings, over_http=tenants is not None)
-    metrics = Metrics(VERSION, compiled=COMPILED)
+    metrics = Metrics(VERSION, compiled=COMPILED, workers=workers)
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
@@ -137,7 +146,7 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         recent=RecentHits.kept(settings.mcp, backend),
         secret=DeploymentSecret(
             backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
-            os.environ.get(worker_metrics.FOLDER),
+            None if workers is None else str(workers.folder),
         ),
         backend=backend,
     )
@@ -186,7 +195,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
 
 
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
-    """With whom the state is worker_metrics. Only those who share it pay for loading what that takes."""
+    """The store that replicas share, if there is one. Redis is imported only where it is used."""
     if not settings.state.shared:
         return ALONE
     from app.state.redis_state import RedisState
@@ -196,10 +205,11 @@ def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 
 
 async def _close(state: GatewayState) -> None:
-    """Let go of the engines and of the state, and send the last spans."""
+    """Close engines and state, and send the last spans."""
     await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()
+    state.metrics.publish()
     if state.instrumentation.tracing is not None:
         await asyncio.to_thread(state.instrumentation.tracing.close)
 
@@ -341,40 +351,45 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         _run(_serve(files, [listener, *metering], signals, lambda: None))
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
-        os.environ[worker_metrics.FOLDER] = folder
-        worker = partial(work, files, metering)
-        all_workers = Workers(count, worker, listener, worker_metrics.forget_worker, server.worker_timeout_seconds)
+        worker = partial(work, files, metering, folder)
+        ended = partial(forget_gauges, Path(folder))
+        all_workers = Workers(count, worker, listener, ended, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
 
-def work(files: Files, metering: list[socket.socket], place: int, listener: socket.socket, news: Connection) -> None:
+def work(
+    files: Files, metering: list[socket.socket], folder: str, place: int, listener: socket.socket, news: Connection
+) -> None:
     """One worker of several, in its own process: serves until it is told to stop.
 
     All share the listeners, those of `metering` too: whoever is scraped answers for all.
     """
     end_on_signals()
     end_with_parent(told(ShutdownStage.FINISHING))
-    worker_metrics.share(place)
     signals: dict[int, ShutdownStage | None] = {int(number): stage for number, stage in TOLD.items()}
     signals |= {signal.SIGHUP: None, signal.SIGINT: ShutdownStage.SERVING}
     start_log(LogSettings())
     try:
         start_log(files.load().settings.log)
-        _run(_serve(files, [listener, *metering], signals, beating(news)))
+        _run(_serve(files, [listener, *metering], signals, beating(news), WorkerSnapshots(Path(folder), place)))
     except SettingsError as fault:  # the files have changed since the first start; who serves keeps what it has read
         logs.logger().error("start_failed", worker=place, file=fault.file, faults=[str(one) for one in fault.faults])
         raise SystemExit(1) from None
 
 
 async def _serve(
-    files: Files, listeners: list[socket.socket], signals: dict[int, ShutdownStage | None], alive: Callable[[], None]
+    files: Files,
+    listeners: list[socket.socket],
+    signals: dict[int, ShutdownStage | None],
+    alive: Callable[[], None],
+    workers: WorkerSnapshots | None = None,
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
-    state = build_state(loaded, settings, tenants)
+    state = build_state(loaded, settings, tenants, workers)
     reload = Reload(state, files.load, watch)
     config = uvicorn.Config(
-        build_app(state, reload, WORKER_PATIENCE if worker_metrics.is_shared() else 0.0),
+        build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),
         http=HttpProtocol,
         proxy_headers=False,
         ws="none",

@@ -13,7 +13,7 @@ from app.protocol.errors import RateLimited
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
 from app.resilience.timeout import Timeout
 from app.settings.schema import ServerSettings
-from app.telemetry.server_metrics import ServerMetrics
+from app.telemetry.metric_groups import ServerMetrics
 
 RETRY_AFTER_MS = 1000
 """When whoever was refused may come again."""

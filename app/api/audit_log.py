@@ -4,6 +4,7 @@ Decides what that line holds; never a hit, and what was asked for only if the op
 requests are answered.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from app.protocol.method_names import GATES, UNGATED, gate_of
 
 METHODS = frozenset({*UNGATED, *GATES})
 """Every method name that logs may carry as it is."""
+
+MAX_NAMED = 20
+"""Engines that a line names. Of more it has their number, and failures by reason."""
 
 MAX_QUERY = 1000
 """Characters of a query that a line holds."""
@@ -74,10 +78,11 @@ class AuditLog:
         asked = [engine for engine in self.engines if engine["status"] != "skipped"]
         if asked:
             lost = {engine["id"]: engine.get("reason") for engine in asked if engine["status"] != "ok"}
-            line["asked"] = [engine["id"] for engine in asked]
+            many = len(asked) > MAX_NAMED
+            line["asked"] = len(asked) if many else [engine["id"] for engine in asked]
             line["answered"] = len(asked) - len(lost)
             if lost:
-                line["failed"] = lost
+                line["failed"] = Counter(lost.values()) if many else lost
         if self._listed:
             line["hits"] = self.hits
         line["ms"] = round(took * 1000, 2)

@@ -5,6 +5,7 @@ params (-32602) and the options (-32005). It refuses to know HTTP; the doors han
 """
 
 import asyncio
+from collections.abc import Mapping
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -19,6 +20,7 @@ from app.api.running_requests import RunningRequests
 from app.api.single_engine import SingleEngineMethods
 from app.api.streaming import StreamProgressListener
 from app.federation.progress import ProgressListener
+from app.federation.response import shortened
 from app.federation.tenants import Tenant
 from app.protocol import envelope
 from app.protocol.content import simplest_params
@@ -140,7 +142,7 @@ class Dispatcher:
                 stream.open()
             if self._handshake is not None:
                 await self._handshake.after(request.method, caller, request.params, result)
-            body = envelope.success(request.id, result)
+            body = envelope.success(request.id, self._reported(request, caller, result))
             audit.answered(result)
         except RcpError as error:
             audit.failed(error)
@@ -247,6 +249,14 @@ class Dispatcher:
             self._instrumentation(request, caller, audit, perf_counter() - started, None)
             await self._settle_hits(reservation, audit.hits, caller)
         return result
+
+    def _reported(self, request: Request, caller: Caller, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The result with the report of engines in the form that the caller, or else the operator, wants."""
+        if request.method in UNGATED or caller.engine is not None:  # no report; or that of the engine itself
+            return result
+        options = request.params.get("x-gateway")
+        form = options.get("report") if type(options) is dict else None
+        return shortened(result, form or self._state.settings.retrieve.report)
 
     def _traced(self, request: Request, caller: Caller) -> tuple[Span | None, Caller]:
         """The span of a request where traces are wished for; else engines are told what the caller said."""

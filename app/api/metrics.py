@@ -1,6 +1,6 @@
-"""The numbers on a port of their own: `/metrics` and nothing else there, open to whoever reaches that port.
+"""The port that serves `/metrics` and nothing else (`metrics.port`).
 
-It decides by the port at which a request came in. It refuses to know what the numbers mean.
+Separate from the probes: it wraps the whole application, since it decides by the port of the connection.
 """
 
 from app.api.probes import exposition
@@ -10,19 +10,20 @@ from app.telemetry.metrics import Metrics
 
 
 class MetricsPort:
-    """Stands before `door`, which gets every request that came in elsewhere."""
+    """Answers what comes in at `port`, without authentication; `app` gets every other request."""
 
-    def __init__(self, door: Asgi, metrics: Metrics, port: int) -> None:
-        self._door = door
+    def __init__(self, app: Asgi, metrics: Metrics, port: int) -> None:
+        self._app = app
         self._metrics = metrics
         self._port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope.get("server") or (None, None))[1] != self._port:
-            await self._door(scope, receive, send)
+            await self._app(scope, receive, send)
         elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD"):
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
-            await exposition(self._metrics, accept)(scope, receive, send)
+            response = await exposition(self._metrics, accept)
+            await response(scope, receive, send)
         else:
             await not_found(scope, receive, send)
 

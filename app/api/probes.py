@@ -1,14 +1,12 @@
-"""/livez, /readyz and /metrics: for the orchestrator and Prometheus. No I/O, no engine is asked.
+"""/livez, /readyz and /metrics, for orchestrators and Prometheus. No engine is asked.
 
-It decides the HTTP status and format of each: liveness says that the loop turns, readiness what `Readiness` says; both
-are open to all, the numbers to whom `metrics.access` says, unless they have a port of their own (scrape.py). It refuses
-to know when a gateway is ready, and what the numbers mean.
+Liveness says that the event loop runs; readiness is decided by `Readiness`. Both are open to everybody; access to the
+metrics follows `metrics.access`, unless they have a port of their own (`metrics.port`).
 """
 
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import choose_encoder
 
 from app.api.admin import refusal
 from app.api.auth.principal import AuthError
@@ -18,14 +16,14 @@ from app.protocol import envelope
 from app.telemetry.metrics import Metrics
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
-"""What must get through however much there is to do."""
+"""Paths that are answered however busy the gateway is."""
 
 Verdict = tuple[int, bytes]
-"""HTTP's status, and a JSON body."""
+"""HTTP status and JSON body."""
 
 
 def probes(state: GatewayState) -> APIRouter:
-    """The routes of one gateway's probes."""
+    """The routes of the probes."""
     router = APIRouter()
 
     @router.api_route("/livez", methods=LOOKING)
@@ -37,7 +35,7 @@ def probes(state: GatewayState) -> APIRouter:
         return _response(readiness(state.readiness))
 
     if state.settings.metrics.port:
-        return router  # then it is at that port alone
+        return router  # served by MetricsPort
 
     @router.api_route("/metrics", methods=LOOKING)
     async def metrics(request: Request) -> Response:
@@ -46,27 +44,24 @@ def probes(state: GatewayState) -> APIRouter:
                 await state.guard.admin(request.scope)
             except AuthError as away:
                 return refusal(away)
-        return exposition(state.metrics, request.headers.get("accept", ""))
+        return await exposition(state.metrics, request.headers.get("accept", ""))
 
     return router
 
 
-def exposition(metrics: Metrics, accept: str) -> Response:
-    """The numbers as they are now, in the format that `accept` wishes for."""
-    try:
-        encode, content_type = choose_encoder(accept)
-    except (ValueError, TypeError):  # a version that is none
-        encode, content_type = choose_encoder("")
-    return Response(encode(metrics.scraped()), headers={"content-type": content_type})
+async def exposition(metrics: Metrics, accept: str) -> Response:
+    """The metrics as they are now, in the format that the header `accept` asks for."""
+    text, content_type = await metrics.exposition.text(accept)
+    return Response(text, headers={"content-type": content_type})
 
 
 def liveness() -> Verdict:
-    """The loop turns, or nobody would be answered."""
+    """Always 200: a blocked event loop could not answer."""
     return 200, envelope.dumps({"status": "alive"})
 
 
 def readiness(found: Readiness) -> Verdict:
-    """Whether traffic should come here."""
+    """200 if traffic should be sent here, else 503."""
     reason = found.reason()
     if reason is not None:
         return 503, envelope.dumps({"status": "not ready", "reason": reason})
@@ -74,7 +69,7 @@ def readiness(found: Readiness) -> Verdict:
 
 
 def quick_probes(state: GatewayState) -> Callable[[bytes], Verdict | None]:
-    """Tells by a request's target what is answered to it without waiting for a turn of the loop; None: nothing is."""
+    """A function that answers a request target at once, without a turn of the event loop; None for other targets."""
     probes: dict[bytes, Callable[[], Verdict]] = {b"/livez": liveness, b"/readyz": lambda: readiness(state.readiness)}
 
     def verdict(target: bytes) -> Verdict | None:

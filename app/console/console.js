@@ -321,7 +321,7 @@ async function ask() {
   const mineAsked = asked = { sent, query: question.query, legs: new Map(chosen.map((id) => [id, null])), partial: null, result: null, fault: null, refused: null, began: performance.now(), total: null };
   showAnswer();
   try {
-    mineAsked.result = await retrieve({ ...sent, "x-gateway": { ...sent["x-gateway"], explain: true } }, (method, told) => {
+    mineAsked.result = await retrieve({ ...sent, "x-gateway": { ...sent["x-gateway"], explain: true, report: "full" } }, (method, told) => {
       if (method === "notifications/log" && told.data && told.data.engine) mineAsked.legs.set(told.data.engine, told.data);
       if (method === "notifications/progress" && told.partial) mineAsked.partial = told.partial.hits;
       if (asked === mineAsked) soon();
@@ -856,10 +856,12 @@ function viewOverlap() {
   refreshing(async (current) => { const told = await read("/admin/overlap"); if (current()) redraw(overlapParts(told)); });
 }
 
+const MATRIX_ENGINES = 40; // a matrix of 300 engines has 90,000 cells, which no browser draws every few seconds
+
 function overlapParts(told) {
   const head = h("div", { class: "head" }, h("h1", {}, "Overlap"), h("p", {}, "How much engines agree, and who earns their place. Counts over recent answers; no query and no text is kept."));
   if (!told.hits) return [head, h("div", { class: "state" }, h("h2", {}, "Nothing to compare yet"), h("p", {}, "As soon as questions are answered, shared hits are counted here."))];
-  const names = told.engines.map((one) => one.id);
+  const shown = told.engines.length > MATRIX_ENGINES ? [...told.engines].sort((a, b) => b.given - a.given).slice(0, MATRIX_ENGINES) : told.engines;
   const pairs = new Map(told.pairs.map(([a, b, shared]) => [`${a}\n${b}`, shared]));
   const most = Math.max(1, ...pairs.values());
   const cell = (a, b) => {
@@ -868,13 +870,13 @@ function overlapParts(told) {
     return styled(h("td", { title: `${visible(a.id)} and ${visible(b.id)}: ${shared} shared` }, String(shared)), { background: shared ? `color-mix(in srgb, var(--accent) ${Math.round(shared / most * 30)}%, var(--paper))` : "" });
   };
   const matrix = h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Shared hits" }, h("table", { class: "matrix" }, h("caption", { class: "hidden-label" }, "Hits that two engines both gave"),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, hidden("Engine")), names.map((name) => h("th", { scope: "col", title: visible(name) }, visible(name))))),
-    h("tbody", {}, told.engines.map((a) => h("tr", {}, h("th", { scope: "row" }, visible(a.id)), told.engines.map((b) => cell(a, b)))))));
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, hidden("Engine")), shown.map(({ id }) => h("th", { scope: "col", title: visible(id) }, visible(id))))),
+    h("tbody", {}, shown.map((a) => h("tr", {}, h("th", { scope: "row" }, visible(a.id)), shown.map((b) => cell(a, b)))))));
   const rows = [...told.engines].sort((a, b) => b.share - a.share).map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.id)),
     h("td", {}, h("div", { class: "share", "aria-hidden": "true" }, styled(h("i", {}), { width: `${one.share * 100}%`, background: hue(one.id) }))), h("td", { class: "num" }, percent(one.share)), h("td", { class: "num" }, String(one.given)), h("td", { class: "num" }, String(one.alone)), h("td", { class: "num" }, String(one.answered))));
   return [head,
     h("section", { class: "card" }, h("h2", {}, "Share of the final hits ", h("span", { class: "soft small" }, `${count(told.hits, "hit")} of ${count(told.answers, "answer")}`)), table("Share of the final hits", [["Engine"], [""], ["Share", "num"], ["Gave", "num"], ["Alone", "num"], ["Answers", "num"]].map(([text, kind]) => [text || hidden("Bar"), kind]), rows, "tall")),
-    h("section", { class: "card" }, h("h2", {}, "Shared hits ", h("span", { class: "soft small" }, "the diagonal is what an engine gave in all")), matrix)];
+    h("section", { class: "card" }, h("h2", {}, "Shared hits ", h("span", { class: "soft small" }, shown.length < told.engines.length ? `the ${MATRIX_ENGINES} engines that gave most; the diagonal is what an engine gave in all` : "the diagonal is what an engine gave in all")), matrix)];
 }
 
 // ---------------------------------------------------------------- view: tenants and settings

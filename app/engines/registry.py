@@ -5,6 +5,7 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 
 import asyncio
 import importlib.util
+from bisect import insort
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -311,7 +312,9 @@ class EngineSet:
         """From the next request on it is asked, in place of `current`."""
         if current is not None:
             engine.succeed(current)
-        self.engines = _ordered((*(one for one in self.engines if one is not current), engine))
+        engines = [one for one in self.engines if one is not current]
+        insort(engines, engine, key=_rank)  # sorting anew for each engine would make a reload quadratic
+        self.engines = tuple(engines)
         self.version += 1
         if current is not None and not watched:
             self._hand_over(current, engine, {*engine.replicas})
@@ -459,8 +462,13 @@ def _discovers(entry: EngineEntry | None) -> bool:
     return entry is not None and entry.discover
 
 
+def _rank(engine: RemoteEngine) -> tuple[int, str]:
+    """Engines are in order of falling priority, then id."""
+    return -engine.entry.priority, engine.id
+
+
 def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
-    return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
+    return tuple(sorted(engines, key=_rank))
 
 
 def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:

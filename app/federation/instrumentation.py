@@ -34,8 +34,8 @@ class RetrieveInstrumentation:
     """Turns outcomes into metrics, the last minutes into windows, and the rare event into a log line."""
 
     __slots__ = (
+        "_answers",
         "_clock",
-        "_confidences",
         "_log",
         "_metrics",
         "_quiet_until",
@@ -53,7 +53,7 @@ class RetrieveInstrumentation:
         self.overlap = Overlap(clock)
         self.tracing = tracing
         self._clock = clock
-        self._confidences = metrics.answers.confidences
+        self._answers = metrics.answers
         self._quiet_until: dict[str, float] = {}
         self._metrics = metrics
         self._log = logger()
@@ -80,7 +80,7 @@ class RetrieveInstrumentation:
         if hits:
             confidence = valid_confidence(hits[0].get("confidence"))
             if confidence is not None:
-                self._confidences.observe(engine, confidence)
+                self._answers.confidence(engine, confidence)
         if outcome.malformed or outcome.excess:
             self.dropped(outcome)
 
@@ -108,9 +108,6 @@ class RetrieveInstrumentation:
         if not duplicates:
             return
         looked_at = min(plan.k, MAX_HITS)
-        pairs = self._metrics.answers.pairs
-        for engines in fusion.shared(0, looked_at):
-            pairs.count(engines)
         for pair in fusion.collisions(0, looked_at):
             self._metrics.collisions.inc()
             self._report_collision(pair)

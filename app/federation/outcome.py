@@ -4,6 +4,7 @@ Decision 7: a malformed hit is dropped with a note, a malformed response fails i
 judge. It refuses to know how legs are run and how lists are fused.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,11 @@ MAX_HITS: Final = 1000
 
 MAX_NOTES = 10
 """Notes of one engine that are passed on."""
+
+MERGED_FROM: Final = 4
+"""From this number of engines on, notes of one kind become one line: nobody reads a hundred."""
+
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Outcome(NamedTuple):
@@ -174,21 +180,55 @@ def never_reached(engine: str, why: str) -> Outcome:
 
 
 def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[str, Any]]:
-    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, also those not asked, and why.
+    """The `engines` list of `_meta["x-gateway"]`: every engine, asked or not, with the reason if it gave nothing.
 
-    `of_hits`: whether to say how many hits each gave.
+    `of_hits`: whether to include the number of hits.
     """
     return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=_engine_of)]
 
 
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
     """The lines of `usage.notes`, by engine id: each names its engine and the class of what went wrong."""
-    lines: list[str] = []
+    lines: list[Note] = []
     for outcome in sorted(outcomes, key=_engine_of):
         if outcome.status == "failed":
-            lines.append(failure_line(outcome))
-        lines.extend(outcome.notes)
-    return lines
+            lines.append(Note(failure_line(outcome), outcome.engine, outcome.kind or ""))
+        lines.extend(Note(line, outcome.engine) for line in outcome.notes)
+    return merged(lines)
+
+
+class Note(NamedTuple):
+    """One line about one engine, which begins with `<engine>: `. Notes of the same kind can be merged.
+
+    `kind`: the class of a failure; empty for notes that are of one kind if they differ in numbers at most.
+    """
+
+    line: str
+    engine: str
+    kind: str = ""
+
+
+def merged(lines: Sequence[Note]) -> list[str]:
+    """The lines, of which those of one kind are one from the fourth engine on: `41 engines: …`.
+
+    The merged line stands where the first of them would.
+    """
+    if len(lines) < MERGED_FROM:
+        return [note.line for note in lines]
+    groups: dict[tuple[str, str], list[Note]] = {}
+    for note in lines:
+        kind = ("failure", note.kind) if note.kind else ("note", _NUMBER.sub("#", note.line.partition(": ")[2]))
+        groups.setdefault(kind, []).append(note)
+    found: list[str] = []
+    for group in groups.values():
+        engines = {note.engine for note in group}
+        if len(engines) < MERGED_FROM:
+            found += [note.line for note in group]
+            continue
+        texts = {note.line.removeprefix(f"{note.engine}: ") for note in group}
+        what = texts.pop() if len(texts) == 1 else f"such as {group[0].line}"
+        found.append(f"{len(engines)} engines: {what}")
+    return found
 
 
 def failure_line(outcome: Outcome) -> str:
@@ -200,7 +240,7 @@ def failure_line(outcome: Outcome) -> str:
 
 
 def degraded(outcomes: Iterable[Outcome]) -> list[str]:
-    """Ids of the engines that were asked and dropped: the answer is partial without them."""
+    """Ids of the engines that were asked and failed: the answer is partial without their hits."""
     return sorted([outcome.engine for outcome in outcomes if outcome.status == "failed"])
 
 
@@ -250,8 +290,9 @@ def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     waits = [outcome.retry_after_ms for outcome in outcomes if outcome.retry_after_ms is not None]
     if waits:
         data["retryAfterMs"] = min(waits)  # one engine that answers is enough
-    data["detail"] = "; ".join(failure_line(outcome) for outcome in outcomes)
-    data["notes"] = [failure_line(outcome) for outcome in outcomes]
+    lines = merged([Note(failure_line(outcome), outcome.engine, outcome.kind or "") for outcome in outcomes])
+    data["detail"] = "; ".join(lines)
+    data["notes"] = lines
     return data
 
 

@@ -307,13 +307,13 @@ class Pages:
 
 
 def fingerprint(params: RetrieveParams) -> str:
-    """What two requests for pages of one answer have in common: all but `k`, `cursor`, `_meta` and `explain`."""
+    """What two requests for pages of one answer have in common: all but `k`, `cursor`, `_meta`, `explain`, `report`."""
     told = params.raw.copy()
     for key in _UNTOLD:
         told.pop(key, None)
     own = None
     if params.gateway.model_fields_set:
-        own = params.gateway.model_dump(exclude_none=True, exclude={"explain"}) or None
+        own = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report"}) or None
     query = told["query"]
     if type(query) is list:
         told["query"] = comparable_query(query)

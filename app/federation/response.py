@@ -3,14 +3,15 @@
 It refuses to know how the hits were come by, and what is kept for the next page.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from app.federation.explain import answer_told
 from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
-from app.federation.outcome import Outcome, degraded, notes, report
+from app.federation.outcome import MERGED_FROM, Note, Outcome, degraded, merged, notes, report
 from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
 from app.federation.result_set import ResultSet
@@ -22,6 +23,9 @@ ON_ITS_OWN: Final = (
     "session knows only what was answered here"
 )
 """Said of an answer that continues another or can be continued."""
+
+ReportForm = Literal["full", "brief", "none"]
+"""Which engines the report lists."""
 
 NOT_TOLD: Mapping[str, float] = MappingProxyType({})
 
@@ -85,6 +89,38 @@ def build_result(
     return result
 
 
+def shortened(result: Mapping[str, Any], form: ReportForm) -> Mapping[str, Any]:
+    """The result with the report that the caller asked for; `degraded` stays whole in every form.
+
+    `brief` lists the engines that failed or gave a hit of the answer; `counts` says how many there are by status and
+    by reason, of all engines.
+    """
+    meta = result.get("_meta")
+    gateway = meta.get("x-gateway") if type(meta) is dict else None
+    if form == "full" or type(gateway) is not dict or "engines" not in gateway:
+        return result
+    assert type(meta) is dict
+    short = {key: value for key, value in gateway.items() if key != "engines"}
+    if form == "brief":
+        engines = gateway["engines"]
+        shown = {*meta.get("degraded", ()), *_givers(result.get("hits"))}
+        short["engines"] = [one for one in engines if one["id"] in shown or one["status"] == "failed"]
+        short["counts"] = {
+            "status": dict(sorted(Counter(one["status"] for one in engines).items())),
+            "reason": dict(sorted(Counter(one["reason"] for one in engines if "reason" in one).items())),
+        }
+    return {**result, "_meta": {**meta, "x-gateway": short}}
+
+
+def _givers(hits: Any) -> Iterator[str]:
+    """The engines that gave these hits, as the gateway marks them."""
+    for hit in hits if type(hits) is list else ():
+        marks = (hit.get("meta") or {}).get("engines") if type(hit) is dict else None
+        for mark in marks if type(marks) is list else ():
+            if type(mark) is dict and type(mark.get("id")) is str:
+                yield mark["id"]
+
+
 def _reranked(outcomes: Sequence[Outcome], result_set: ResultSet | None) -> int:
     """Documents of the union that were reranked for this answer; none for a page of what was kept."""
     return 0 if result_set is None or result_set.verdict is None or not outcomes else result_set.verdict.reranked
@@ -97,7 +133,7 @@ def note(result: dict[str, Any], line: str) -> None:
 
 def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None) -> list[str]:
     """In a stable order: the plan's, then the engines' by id, then those of the blend, the reranker and variety."""
-    lines = [*plan.notes, *notes(outcomes)]
+    lines = [*plan_notes(plan), *notes(outcomes)]
     if result_set is None:
         return lines
     lines += result_set.fusion.notes
@@ -115,8 +151,21 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None
     return lines
 
 
+def plan_notes(plan: Plan) -> list[str]:
+    """The notes of the plan; those about engines, such as `docs: asked without 'mmr': …`, are merged by kind."""
+    if len(plan.notes) < MERGED_FROM:
+        return list(plan.notes)
+    engines = {call.engine.id for call in plan.engine_calls} | {outcome.engine for outcome in plan.skipped}
+    lines = []
+    for line in plan.notes:
+        engine = line.partition(": ")[0]
+        # A note that is not about one engine counts as an engine of its own, so that it is never merged.
+        lines.append(Note(line, engine) if engine in engines else Note(line, line, line))
+    return merged(lines)
+
+
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
+    """The report of every engine; for those asked with the `k`, the weight, and the options left out."""
     entries = report([*outcomes, *plan.skipped])
     engine_calls: dict[str, EngineCall] = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     for entry in entries:

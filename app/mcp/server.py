@@ -31,7 +31,7 @@ from app.mcp import tool_definitions
 from app.mcp.http_exchange import McpHttpExchange
 from app.mcp.progress_reporter import McpProgressReporter
 from app.mcp.tools import ExtensionNeeded, Tools, UnknownTool
-from app.telemetry.mcp_metrics import McpMetrics
+from app.telemetry.metric_groups import McpMetrics
 
 CALLER, PLACE, EXCHANGE = "rcp.caller", "rcp.place", "rcp.exchange"
 """The keys of the ASGI scope under which the door puts the Caller, the Place taken for it, and the Exchange."""

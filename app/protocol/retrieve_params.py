@@ -133,6 +133,8 @@ class GatewayOptions(_Wire):
     mmr: MmrOptions | None = None
     explain: bool | None = None
     """Whether the response includes its plan and an explanation of each rank."""
+    report: Literal["full", "brief", "none"] | None = None
+    """Which engines `_meta["x-gateway"].engines` lists; `retrieve.report` is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.identity": "one of id, uri, content",
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.explain": _FLAG,
+        "x-gateway.report": "one of full, brief, none",
         "x-gateway.mmr": _OBJECT,
         "x-gateway.mmr.lambda": _SHARE,
     }

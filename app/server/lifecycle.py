@@ -144,14 +144,14 @@ class GatewayServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def look_around(self) -> None:
-        """Cut connections that keep us waiting for too long, and let the metrics know how many there are."""
+        """Cut connections that keep us waiting for too long, and update the metrics, also for the other workers."""
         self._alive()
         now = asyncio.get_running_loop().time()
         self.server_state.close_late_spares(now)
         for connection in self._connections():
             connection.look(now)
         self._state.metrics.door.connections.set(len(self.server_state.connections))
-        self._state.metrics.note_engines()
+        self._state.metrics.publish()
 
     # -- the end
 

@@ -295,6 +295,9 @@ class RetrieveSettings(Section):
     cut."""
     rerank_union: bool = True
     """If no retrieving engine can rerank as requested, rerank the fused list with an engine that offers `rerank`."""
+    report: Literal["full", "brief", "none"] = "full"
+    """Engines that `_meta["x-gateway"].engines` lists: all (`full`), those that failed or gave a hit of the answer with
+    `counts` of all (`brief`), or none (`none`). A request can choose with `x-gateway.report`."""
 
 
 def _switch(value: Any) -> Any:

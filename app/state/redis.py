@@ -21,7 +21,7 @@ from app.protocol.errors import StateUnreachable
 from app.settings.field_errors import FieldError, SettingsError
 from app.state.redis_errors import cause_of, is_refusal, url_fault
 from app.telemetry.logs import logger
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
 
 Reason = Literal["timeout", "connection", "refused"]
 Answer = TypeVar("Answer")

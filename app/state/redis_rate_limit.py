@@ -11,7 +11,7 @@ from typing import Any
 from app.protocol.errors import StateUnreachable
 from app.state.rate_limit import DAY_SECONDS, RESERVED_RETRY_SECONDS, SLOTS, LocalLimiter, Reservation, Window
 from app.state.redis import RedisConnection
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
 
 TAKE = """
 local time = redis.call('TIME')

@@ -14,7 +14,7 @@ from app.state.redis_errors import cause_of
 from app.state.redis_rate_limit import SharedLimiter
 from app.state.redis_store import RedisStore
 from app.state.redis_sums import SharedSums
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
 
 
 class RedisState:

@@ -13,7 +13,7 @@ from app.protocol.envelope import dumps, loads
 from app.protocol.errors import ParseError, StateUnreachable
 from app.state.memory_store import MemoryStore
 from app.state.redis import RedisConnection
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
 
 FORMAT = b"1:"
 """What a value begins with; raised by one whenever a value changes its shape. Values of another format are not read."""

@@ -1,17 +1,14 @@
-"""Metrics of learned calibration: what became of feedback, and what is known of each engine's claims.
+"""Metrics of learned calibration: how feedback was used, and the evidence about each engine's confidences.
 
-One series for each engine, over all tenants; the operator's view has them apart.
+One series per engine over all tenants; the operator's view lists tenants separately.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
-from app.telemetry.worker_metrics import is_shared
+from app.telemetry.series import MetricRegistry
 
 OUTCOMES = ("learned", "unknown", "dropped")
-"""A map was taught by an answer; a signal was on a hit that is not remembered or was learned before; an update was not
-finite."""
+"""A map was updated; a signal was for a hit that is not remembered or already learned; an update was not finite."""
 
 
 class CalibrationMetrics:
@@ -19,48 +16,43 @@ class CalibrationMetrics:
 
     __slots__ = ("_claimed", "_events", "_evidence", "_gauges", "_worth")
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._events = Counter(
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._events = registry.counter(
             "rcp_gateway_calibration_events",
             "Feedback for learned calibration: updates of a map, signals that teach nothing, updates dropped.",
             ["outcome"],
-            registry=registry,
         )
         for outcome in OUTCOMES:
             self._events.labels(outcome)
-        self._evidence = Gauge(
+        self._evidence = registry.gauge(
             "rcp_gateway_calibration_evidence",
-            "Rewards that an engine's calibration is based on, of all tenants.",
+            "Rewards that an engine's calibration is based on, over all tenants.",
             ["engine"],
-            registry=registry,
-            multiprocess_mode="max",
+            workers="max",
         )
-        self._claimed = Gauge(
+        self._claimed = registry.gauge(
             "rcp_gateway_calibration_claimed",
             "Chance of relevance that an engine claimed for judged hits, recent mean.",
             ["engine"],
-            registry=registry,
-            multiprocess_mode="max",
+            workers="max",
         )
-        self._worth = Gauge(
+        self._worth = registry.gauge(
             "rcp_gateway_calibration_worth",
-            "Chance of relevance that these claims are worth by learned calibration, recent mean.",
+            "Chance of relevance of these hits by learned calibration, recent mean.",
             ["engine"],
-            registry=registry,
-            multiprocess_mode="max",
+            workers="max",
         )
         self._gauges = (self._evidence, self._claimed, self._worth)
 
     def declare(self, engine: str) -> None:
-        """Let the series of an engine exist."""
+        """Create the series of an engine."""
         for gauge in self._gauges:
             gauge.labels(engine)
 
-    def forget(self, engine: str) -> None:
-        """Let the series of an engine vanish."""
-        if not is_shared():  # else they are left out at the scrape
-            for gauge in self._gauges:
-                gauge.remove_by_labels({"engine": engine})
+    def forget(self, engines: Collection[str]) -> None:
+        """Remove the series of these engines."""
+        for gauge in self._gauges:
+            gauge.remove("engine", engines)
 
     def fed_back(self, outcome: str, count: int) -> None:
         """`outcome` is one of OUTCOMES."""

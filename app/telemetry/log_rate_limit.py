@@ -1,7 +1,6 @@
-"""How often an event may be logged: so many lines of one kind in so many seconds, and one line for all left out.
+"""Limits how often an event is logged, so that a misbehaving caller or engine cannot fill the disk or hide other lines.
 
-Telemetry room. It decides which lines are left out, so that a caller or an engine that misbehaves fills no disk and
-hides nothing else. Lines that are a record of what was done are never limited. It refuses to know how a line looks.
+Dropped lines are counted, and one line says how many there were. Records of what was done are never limited.
 """
 
 import asyncio
@@ -16,11 +15,11 @@ STOPPING = frozenset({"draining", "finishing", "drained", "cut_off", "stopped"})
 RECORDS = frozenset({"request", "mcp", "admin_action", "reloaded", "reload_failed", "restart_needed"})
 
 UNLIMITED = STARTING | STOPPING | RECORDS
-"""Kinds of which every line is written: who did what, and how the gateway came and went."""
+"""Events that are always written: who did what, and how the gateway started and stopped."""
 
 
 class LogAllowance(NamedTuple):
-    """Most lines of one kind in a stretch of seconds, and the clock that measures it: seconds, never going back."""
+    """Most lines of one kind in a period of `seconds`, and the clock that measures it (monotonic seconds)."""
 
     lines: int
     seconds: float
@@ -28,49 +27,49 @@ class LogAllowance(NamedTuple):
 
 
 class _Kind:
-    """One kind of event: how many lines it may still have, and how many were left out since when."""
+    """One kind of event: the lines it may still have, and how many were dropped since when."""
 
-    __slots__ = ("at", "left_out", "since", "tokens")
+    __slots__ = ("at", "dropped", "since", "tokens")
 
     def __init__(self, tokens: float, at: float) -> None:
         self.tokens = tokens
         self.at = at
-        self.left_out = 0
+        self.dropped = 0
         self.since = 0.0
 
     def __repr__(self) -> str:
-        return f"<_Kind with {self.tokens:.1f} tokens, {self.left_out} lines left out>"
+        return f"<_Kind with {self.tokens:.1f} tokens, {self.dropped} lines dropped>"
 
 
 class LogRateLimit:
-    """Lets lines through or leaves them out: a token bucket a kind. `tell` is given a kind and how many it lost."""
+    """Admits or drops lines with a token bucket for each kind. `tell` is called with a kind and its dropped lines."""
 
-    __slots__ = ("_budget", "_kinds", "_left_out", "_tell")
+    __slots__ = ("_budget", "_dropped", "_kinds", "_tell")
 
     def __init__(self, budget: LogAllowance, tell: Callable[[str, int], object]) -> None:
         self._budget = budget
         self._tell = tell
         self._kinds: dict[str, _Kind] = {}
-        self._left_out: set[str] = set()
+        self._dropped: set[str] = set()
 
     def admits(self, kind: str) -> bool:
-        """Whether a line of this kind is to be written now. Tells first of earlier ones whose time is over."""
-        if self._left_out:
+        """Whether to write a line of this kind now. Reports earlier dropped lines first, if they are due."""
+        if self._dropped:
             self._tell_due(everything=kind in STOPPING)
         return kind in UNLIMITED or self._taken(kind)
 
     def _tell_due(self, *, everything: bool) -> None:
-        """Tell what was left out of the kinds whose stretch is over, or of every kind."""
+        """Report dropped lines of the kinds whose period is over, or of every kind."""
         over = self._budget.clock() - self._budget.seconds
-        for name in sorted(self._left_out):
+        for name in sorted(self._dropped):
             if everything or self._kinds[name].since <= over:
                 self._tell_of(name)
 
     def _tell_of(self, name: str) -> None:
-        if name in self._left_out:
-            self._left_out.discard(name)
+        if name in self._dropped:
+            self._dropped.discard(name)
             kind = self._kinds[name]
-            count, kind.left_out = kind.left_out, 0
+            count, kind.dropped = kind.dropped, 0
             self._tell(name, count)
 
     def _taken(self, name: str) -> bool:
@@ -84,17 +83,17 @@ class LogRateLimit:
         if kind.tokens >= 1:
             kind.tokens -= 1
             return True
-        self._leave_out(name, kind, now)
+        self._drop(name, kind, now)
         return False
 
-    def _leave_out(self, name: str, kind: _Kind, now: float) -> None:
-        kind.left_out += 1
-        if name not in self._left_out:
+    def _drop(self, name: str, kind: _Kind, now: float) -> None:
+        kind.dropped += 1
+        if name not in self._dropped:
             kind.since = now
-            self._left_out.add(name)
-            with suppress(RuntimeError):  # no loop in this thread: the next line tells
+            self._dropped.add(name)
+            with suppress(RuntimeError):  # no event loop in this thread: the next line reports it
                 asyncio.get_running_loop().call_later(self._budget.seconds, self._tell_of, name)
 
     def __repr__(self) -> str:
         lines, seconds, _ = self._budget
-        return f"<Storms: {lines} lines a kind in {seconds:g} s, now leaving out {sorted(self._left_out)}>"
+        return f"<LogRateLimit: {lines} lines a kind in {seconds:g} s, now dropping {sorted(self._dropped)}>"

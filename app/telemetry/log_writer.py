@@ -1,7 +1,6 @@
-"""Where log lines go: a stream that may be full, closed or gone, none of which may cost a request.
+"""Writes log lines to a stream that may be full or closed, without blocking or failing a request.
 
-Telemetry room. It decides that a line which cannot be written at once is lost and counted, and says so when lines go
-through again. It refuses to know what a line says.
+A line that cannot be written at once is lost. The number of lost lines is logged as soon as writing works again.
 """
 
 import os
@@ -11,9 +10,9 @@ from typing import TextIO
 
 
 class LogWriter:
-    """Writes whole lines and raises nothing. `lost` counts those that could not be written since it last said so.
+    """Writes whole lines and never raises. `lost` counts the lines lost since the last report.
 
-    Of a line that a pipe took in part the rest is written before any other line.
+    If a pipe takes only a part of a line, the rest is written before any other line.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "_rest", "_stream", "lost")
@@ -25,7 +24,7 @@ class LogWriter:
         self.lost = 0
 
     def write(self, text: str) -> int:
-        """Write `text`, or count it as lost; says how much of it was taken, which is all of it."""
+        """Write `text`, or count it as lost. Returns its length in both cases, as `logging` expects."""
         try:
             if self.lost:
                 self._put(f'{{"event": "log_lines_lost", "level": "warning", "lines": {self.lost}}}\n')
@@ -36,12 +35,12 @@ class LogWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Write the rest of a line, if there is one and it can be written."""
+        """Write the rest of a partly written line, if possible."""
         with suppress(OSError, ValueError):
             self._finish()
 
     def isatty(self) -> bool:
-        """Whether a person reads along."""
+        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
     def _put(self, text: str) -> None:
@@ -54,21 +53,21 @@ class LogWriter:
             self._rest = data[os.write(self._descriptor, data) :]
 
     def _finish(self) -> None:
-        """Write what is left of the line before. Raises BlockingIOError if that does not go through as a whole."""
+        """Write the rest of the previous line. Raises BlockingIOError if it is not taken as a whole."""
         if self._rest and self._descriptor is not None:
             self._rest = self._rest[os.write(self._descriptor, self._rest) :]
             if self._rest:
-                raise BlockingIOError("a long line went through in part")
+                raise BlockingIOError("the pipe took only a part of a long line")
 
     def __repr__(self) -> str:
-        return f"<Sink to {self._stream!r}, {self.lost} lines lost>"
+        return f"<LogWriter to {self._stream!r}, {self.lost} lines lost>"
 
 
 def _descriptor_of(stream: TextIO) -> int | None:
-    """The file descriptor to write to, None for a stream without one. A pipe or socket is made not to block.
+    """The file descriptor of the stream, None if it has none. Pipes and sockets are set to non-blocking.
 
-    A pipe that nobody reads would otherwise stop the whole process at the line that fills it. Lines of up to 4 KiB go
-    into a pipe whole or not at all.
+    A pipe that nobody reads would otherwise stop the whole process at the line that fills it. The kernel writes up to
+    4 KiB to a pipe as a whole or not at all.
     """
     descriptor = None
     with suppress(OSError, ValueError, AttributeError):

@@ -1,6 +1,6 @@
-"""The log: one JSON object per line on stderr (or readable lines), for this process and its libraries.
+"""Sets up the log: one JSON object per line on stderr (or lines for a terminal), for this process and its libraries.
 
-It decides how a line looks; what is worth a line is decided where it happens. Query and hit texts never come here.
+Query texts are logged only with `log.bodies`; texts of hits never are.
 """
 
 import logging
@@ -21,12 +21,11 @@ from app.telemetry.log_writer import LogWriter
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-WORDY = ("httpx2", "httpcore2", "mcp")
-"""Libraries with lines about each request: they hold whole URLs, and with them what may be secret there, or say nothing
-that ours do not."""
+VERBOSE_LIBRARIES = ("httpx2", "httpcore2", "mcp")
+"""Libraries that log every request, with whole URLs and the secrets in them: only their warnings are logged."""
 
 _QUERIED = re.compile(r"""([?&][^\s=&?"'<>()]+=)[^\s&"'\\<>()]+""")
-"""A value in the query of a URL."""
+"""A value in the query part of a URL."""
 
 
 def configure(
@@ -38,7 +37,7 @@ def configure(
 ) -> None:
     """Set up the log once per process; `style` is `json` or `console`, `dumps` writes JSON.
 
-    `allowance`: how many lines one kind of event may have; None: all of them.
+    `budget`: how many lines one kind of event may have; None means no limit.
     """
     out: Any = LogWriter(stream or sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115 - 2>&-
     stamp: list[Processor] = [_stamp]
@@ -65,20 +64,20 @@ def logger() -> FilteringBoundLogger:
 
 
 def _limit(rate_limit: LogRateLimit, log: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Leave the line out if there were too many of its kind."""
+    """Drop the line if there were too many of its kind."""
     if rate_limit.admits(event["event"]):
         return event
     raise structlog.DropEvent
 
 
 def _tell_suppressed(render: Processor, out: Any, kind: str, count: int) -> None:
-    """One line for those that were left out; it passes the level, which they had passed too."""
+    """Log how many lines were dropped, whatever the log level: the dropped lines had passed it."""
     line = _stamp(None, "warning", {"event": "suppressed", "kind": kind, "count": count})
     out.write(str(render(None, "warning", line)) + "\n")
 
 
 def _stamp(log: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Level and time, in one step: a line is written for every request."""
+    """Add level and time, in one step, since a line is written for every request."""
     event["level"] = "error" if method == "exception" else method
     event["timestamp"] = datetime.now(UTC).isoformat()
     return event
@@ -93,7 +92,7 @@ def _json_line(dumps: Callable[[Any], bytes], log: WrappedLogger, method: str, e
 def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
     try:
         return dumps(event).decode()
-    except TypeError:  # a value that JSON cannot say must not cost the line, let alone the request it is about
+    except TypeError:  # a value that JSON cannot hold must cost neither the line nor its request
         shown = {str(key): value if type(value) is str else repr(value) for key, value in event.items()}
         return dumps({key: value.encode("utf-8", "replace").decode() for key, value in shown.items()}).decode()
 
@@ -101,7 +100,7 @@ def _line(event: EventDict, dumps: Callable[[Any], bytes]) -> str:
 def _adopt_libraries(
     stamp: list[Processor], render: Processor, out: Any, level: str, rate_limit: LogRateLimit | None
 ) -> None:
-    """Let what libraries log through `logging` come out in the same form; all lines of one library are one kind."""
+    """Format what libraries log through `logging` the same way. For the rate limit, a library is one kind of event."""
     handler = logging.StreamHandler(out)
     if rate_limit is not None:
         handler.addFilter(lambda record: rate_limit.admits(record.name))
@@ -118,12 +117,12 @@ def _adopt_libraries(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.INFO))
-    for name in WORDY:
+    for name in VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _without_queries(render: Processor, log: WrappedLogger, method: str, event: EventDict) -> str:
-    """The line of a library without the values of URLs' queries: whatever it reached may be a secret's address."""
+    """The line of a library without the values in URL queries, which may be secrets."""
     return _QUERIED.sub(r"\1***", str(render(log, method, event)))
 
 

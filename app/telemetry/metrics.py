@@ -1,48 +1,40 @@
-"""Every metric of the gateway but those of callers, doors, answers, state and MCP (files beside it): their names,
-labels and buckets, and the words that rooms report in.
+"""The metrics of a gateway: their names, labels and buckets, and the methods that count.
 
-Label values come from configuration and enums only, so that no caller can add a series. It refuses to know what the
-numbers mean to a request.
+Label values come from the configuration and from constants, so that no caller can add a series. An engine has at most
+60 series. `docs/signals.md` describes each metric.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
-from app.telemetry.answer_metrics import AnswerMetrics
 from app.telemetry.calibration_metrics import CalibrationMetrics
-from app.telemetry.caller_metrics import CallerMetrics
-from app.telemetry.mcp_metrics import McpMetrics
-from app.telemetry.outcomes import Outcomes, outcomes
-from app.telemetry.plain_metrics import Counts, Series, counter, lone_counter, lone_gauge, lone_histogram
-from app.telemetry.server_metrics import ServerMetrics
-from app.telemetry.state_metrics import StateMetrics
-from app.telemetry.worker_metrics import AllWorkers, is_shared
+from app.telemetry.exposition import Exposition, publish
+from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
+from app.telemetry.series import Labels, MetricRegistry, replace_all
+from app.telemetry.worker_snapshots import WorkerSnapshots
 
-REQUEST_OUTCOMES = ("ok", "degraded", "error", "cancelled")
-CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 5.0, 10.0)
-REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
-OVERHEAD_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
-DROP_REASONS = ("malformed", "excess")
-OTHER = "other"
+REQUEST_OUTCOMES: Final = ("ok", "degraded", "error", "cancelled")
+CALL_BUCKETS: Final = (0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+REQUEST_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
+OVERHEAD_BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+DROP_REASONS: Final = ("malformed", "excess")
 
-ATTEMPTS = ("first", "again", "retry", "hedge")
-"""Why a request was sent: a call's first; over a fresh connection or after a handshake; a retry; a hedge."""
+ATTEMPTS: Final = ("first", "again", "retry", "hedge")
+"""Why a request was sent to an engine: first attempt; over a fresh connection or after a handshake; retry; hedge."""
 
-SKIP_REASONS = ("breaker_open", "overloaded", "rate_limited", "timeout")
-"""Why a planned call was never sent: the breaker is open; the queue for the engine is full; the engine asked to be left
-alone; no place in the queue's front came up before the deadline."""
+SKIP_REASONS: Final = ("breaker_open", "overloaded", "rate_limited", "timeout")
+"""Why a planned call was not sent: breaker open; queue full; engine asked to wait; no slot before the deadline."""
 
-FORGONE = ("budget", "time")
-BREAKER_STATES = ("closed", "open", "half_open")
-WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+FORGONE: Final = ("budget", "time")
+"""Why a retry was not made: the retry budget or the deadline does not allow it."""
+
+BREAKER_STATES: Final = ("closed", "open", "half_open")
 
 
 class ReplicaState(NamedTuple):
-    """One replica as read at the moment of a scrape."""
+    """One replica at the moment of a scrape."""
 
     label: str
     up: bool
@@ -50,7 +42,7 @@ class ReplicaState(NamedTuple):
 
 
 class EngineState(NamedTuple):
-    """One engine as read at the moment of a scrape: `up`, calls under way and waiting, and the most under way."""
+    """One engine at the moment of a scrape: calls in flight and waiting, and the most that may be in flight."""
 
     id: str
     up: bool
@@ -59,344 +51,307 @@ class EngineState(NamedTuple):
     limit: int = 0
     breaker: str = "closed"
     replicas: Sequence[ReplicaState] = ()
-    """Only of engines that have several."""
+    """Empty for an engine with a single replica."""
     handshake: float = 0.0
-    """When the last handshake went well (Unix time), 0 before the first."""
+    """Unix time of the last successful handshake, 0 before the first."""
     warming: bool = False
     """Whether it has yet to complete its first handshake since a reload changed or added it."""
 
 
-class _EngineStates(Collector):
-    """Reads the engines' state at scrape time, so that keeping it costs a request nothing."""
+class EngineGauges:
+    """Gauges of engines and replicas, read at a scrape, so that keeping them costs a request nothing."""
 
-    def __init__(self, read: Callable[[], Iterable[EngineState]]) -> None:
+    __slots__ = ("_breaker", "_gauges", "_read", "_replica_in_flight", "_replica_up")
+
+    def __init__(self, registry: MetricRegistry, read: Callable[[], Iterable[EngineState]]) -> None:
         self._read = read
+        engine, replica = ["engine"], ["engine", "replica"]
+        self._gauges = (
+            registry.gauge("rcp_gateway_engine_up", "1 while the engine answers.", engine, workers="min"),
+            registry.gauge("rcp_gateway_engine_in_flight", "Calls to the engine in flight.", engine),
+            registry.gauge("rcp_gateway_engine_waiting", "Calls queued for a slot.", engine),
+            registry.gauge("rcp_gateway_engine_limit", "Most calls in flight at once.", engine),
+            registry.gauge(
+                "rcp_gateway_engine_warming",
+                "1 while an engine that a reload changed or added has not completed a handshake.",
+                engine,
+            ),
+            registry.gauge(
+                "rcp_gateway_engine_last_handshake_timestamp_seconds",
+                "Unix time of the last successful handshake, 0 before the first.",
+                engine,
+                workers="max",
+            ),
+        )
+        self._breaker = registry.gauge(
+            "rcp_gateway_breaker_state", "1 for the state that the engine's breaker is in.", ["engine", "state"]
+        )
+        self._replica_up = registry.gauge(
+            "rcp_gateway_replica_up", "0 while the replica is ejected.", replica, workers="min"
+        )
+        self._replica_in_flight = registry.gauge(
+            "rcp_gateway_replica_in_flight", "Calls to the replica in flight.", replica
+        )
+        registry.refreshers.append(self._refresh)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def _refresh(self) -> None:
         states = list(self._read())
-        for name, help_, of in _ENGINE_GAUGES:
-            gauge = GaugeMetricFamily(f"rcp_gateway_engine_{name}", help_, labels=["engine"])
-            for state in states:
-                gauge.add_metric([state.id], float(of(state)))
-            yield gauge
-        breaker = GaugeMetricFamily(
-            "rcp_gateway_breaker_state", "1 for the state the engine's breaker is in.", labels=["engine", "state"]
-        )
+        values: list[dict[Labels, float]] = [{} for _ in self._gauges]
+        breaker: dict[Labels, float] = {}
         for state in states:
+            numbers = (state.up, state.in_flight, state.waiting, state.limit, state.warming, state.handshake)
+            for gauge, number in zip(values, numbers, strict=True):
+                gauge[(state.id,)] = float(number)
             for name in BREAKER_STATES:
-                breaker.add_metric([state.id, name], float(state.breaker == name))
-        yield breaker
-        yield from _replica_gauges(states)
+                breaker[state.id, name] = float(state.breaker == name)
+        for family, found in zip(self._gauges, values, strict=True):
+            replace_all(family, found)
+        replace_all(self._breaker, breaker)
+        replicas = [(state.id, replica) for state in states for replica in state.replicas]
+        replace_all(self._replica_up, {(engine, one.label): float(one.up) for engine, one in replicas})
+        replace_all(self._replica_in_flight, {(engine, one.label): float(one.in_flight) for engine, one in replicas})
 
 
-_ENGINE_GAUGES: tuple[tuple[str, str, Callable[[EngineState], float]], ...] = (
-    ("up", "1 while the engine answers.", lambda state: state.up),
-    ("in_flight", "Calls to the engine under way.", lambda state: state.in_flight),
-    ("waiting", "Calls that wait for one of them to end.", lambda state: state.waiting),
-    ("limit", "Most calls under way at once.", lambda state: state.limit),
-    ("warming", "1 while an engine that a reload changed or added has not completed a handshake.", lambda s: s.warming),
-    ("last_handshake_timestamp_seconds", "When it last said what it can do.", lambda state: state.handshake),
-)
+class EngineCounters:
+    """What is counted of engine calls. The methods ignore engines that are not declared: calls may end after a reload
+    removed their engine, and must not bring its series back."""
 
-
-def _replica_gauges(states: Iterable[EngineState]) -> Iterator[GaugeMetricFamily]:
-    labels = ["engine", "replica"]
-    up = GaugeMetricFamily("rcp_gateway_replica_up", "1 unless the replica is left out for a while.", labels=labels)
-    in_flight = GaugeMetricFamily("rcp_gateway_replica_in_flight", "Calls to the replica under way.", labels=labels)
-    for state in states:
-        for replica in state.replicas:
-            up.add_metric([state.id, replica.label], float(replica.up))
-            in_flight.add_metric([state.id, replica.label], float(replica.in_flight))
-    yield up
-    yield in_flight
-
-
-class _NotedStates:
-    """The engines' state where several workers can read it: noted every second, and at a scrape by who is asked.
-
-    An engine or replica is up if it is for all of them, of times the latest counts; everything else adds up.
-    """
-
-    def __init__(self, read: Callable[[], Iterable[EngineState]], registry: CollectorRegistry) -> None:
-        self._states = _EngineStates(read)
-        self._registry = registry
-        self._gauges: dict[str, Gauge] = {}
-
-    def note(self) -> None:
-        for family in self._states.collect():
-            for sample in family.samples:
-                gauge = self._gauges.get(family.name) or self._made(family, [*sample.labels])
-                gauge.labels(*sample.labels.values()).set(sample.value)
-
-    def _made(self, family: GaugeMetricFamily, labels: Sequence[str]) -> Gauge:
-        mode: Literal["livemin", "livemax", "livesum"] = "livesum"
-        if family.name.endswith("_up"):
-            mode = "livemin"
-        elif family.name.endswith("_timestamp_seconds"):
-            mode = "livemax"
-        made = Gauge(family.name, family.documentation, labels, registry=self._registry, multiprocess_mode=mode)
-        self._gauges[family.name] = made
-        return made
-
-
-class _GuardCounters:
-    """What is counted of the guards of engines."""
-
-    __slots__ = ("_replicas", "attempts", "breaker_transitions", "ejections", "gate_wait", "retries_forgone")
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._replicas: dict[str, tuple[str, ...]] = {}
-        self.attempts = counter(
-            "rcp_gateway_attempts", "Requests sent to engines, by why.", ["engine", "kind"], registry
-        )
-        self.retries_forgone = Counter(
-            "rcp_gateway_retries_forgone", "Retries not made, by why.", ["engine", "reason"], registry=registry
-        )
-        self.breaker_transitions = Counter(
-            "rcp_gateway_breaker_transitions",
-            "Times the engine's breaker went over to a state.",
-            ["engine", "state"],
-            registry=registry,
-        )
-        self.ejections = Counter(
-            "rcp_gateway_replica_ejections",
-            "Times a replica was left out for a while.",
-            ["engine", "replica"],
-            registry=registry,
-        )
-        self.gate_wait = Histogram(
-            "rcp_gateway_gate_wait_seconds",
-            "Time of the calls that had to wait for a place.",
-            ["engine"],
-            buckets=WAIT_BUCKETS,
-            registry=registry,
-        )
-
-    def knows(self, engine: str) -> bool:
-        """Whether it is declared and has not left since: who has left must not come back as a series."""
-        return engine in self._replicas
-
-    def declare(self, engine: str, replicas: Iterable[str] = ()) -> None:
-        labels = self._replicas[engine] = tuple(replicas) or self._replicas.get(engine, ())
-        for label in labels:
-            self.ejections.labels(engine, label)
-        for kind in ATTEMPTS:
-            self.attempts.labels(engine, kind)
-        for reason in FORGONE:
-            self.retries_forgone.labels(engine, reason)
-        for state in BREAKER_STATES:
-            self.breaker_transitions.labels(engine, state)
-        self.gate_wait.labels(engine)
-
-    def forget(self, engine: str) -> None:
-        self._replicas.pop(engine, None)
-
-    @property
-    def metrics(self) -> tuple[Counts | Counter | Histogram, ...]:
-        return self.attempts, self.retries_forgone, self.breaker_transitions, self.ejections, self.gate_wait
-
-
-def _tell_build(registry: CollectorRegistry, version: str, *, compiled: bool) -> None:
-    build = Gauge(
-        "rcp_gateway_build_info",
-        "Always 1; the labels say the version, and whether the hot rooms run compiled.",
-        ["version", "compiled"],
-        registry=registry,
-        multiprocess_mode="max",
-    )
-    build.labels(version, str(compiled).lower()).set(1)
-
-
-def _memory_metrics(registry: CollectorRegistry) -> tuple[Series | Gauge, Series | Counter]:
-    return (
-        lone_gauge("rcp_gateway_answer_bytes_held", "Bytes of engine answers held for requests under way.", registry),
-        lone_counter(
-            "rcp_gateway_answers_paused",
-            "Engine answers that had to wait while engines.max_held_bytes were held.",
-            registry,
-        ),
-    )
-
-
-class Metrics:
-    """What the gateway counts. Every series of every engine exists with 0 from the start."""
-
-    def __init__(self, version: str, *, compiled: bool = False) -> None:
-        # Else each series has a second one of when it began, which nobody asks for.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = self.registry = CollectorRegistry()
-        self._requests = outcomes(
-            ("rcp_gateway_requests", "Requests answered."),
-            ("rcp_gateway_request_duration_seconds", "Time from a request's last byte to its answer."),
-            ("method", "outcome"),
-            REQUEST_BUCKETS,
-            registry,
-        )
-        self._engine_calls = outcomes(
-            ("rcp_gateway_legs", "Calls sent to engines on behalf of requests."),
-            ("rcp_gateway_leg_duration_seconds", "Time from asking an engine to its answer or failure."),
-            ("engine", "outcome"),
+    def __init__(self, registry: MetricRegistry) -> None:
+        self.engines: set[str] = set()
+        self._calls = registry.counter(
+            "rcp_gateway_legs", "Calls sent to engines, by outcome: ok, cancelled or class of failure.",
+            ["engine", "outcome"],
+        )  # fmt: skip
+        self._durations = registry.histogram(
+            "rcp_gateway_leg_duration_seconds",
+            "Duration of calls sent to engines: `ok` in buckets; `failed` has count and sum only.",
             CALL_BUCKETS,
-            registry,
+            ["engine", "outcome"],
+            unbucketed="failed",
         )
-        self._skipped = counter(
-            "rcp_gateway_engine_calls_skipped",
-            "Calls to engines that were planned and never sent, by reason.",
-            ["engine", "reason"],
-            registry,
+        self._skipped = registry.counter(
+            "rcp_gateway_engine_calls_skipped", "Calls planned but not sent, by reason.", ["engine", "reason"]
         )
-        self._policies = _GuardCounters(registry)
-        self._errors = Counter("rcp_gateway_errors", "JSON-RPC errors answered.", ["code"], registry=registry)
-        self._dropped = Counter(
-            "rcp_gateway_hits_dropped",
-            "Hits of an engine left out of answers.",
-            ["engine", "reason"],
-            registry=registry,
+        self._attempts = registry.counter(
+            "rcp_gateway_attempts", "Requests sent to engines, by reason of the attempt.", ["engine", "kind"]
         )
-        self.overhead = lone_histogram(
-            "rcp_gateway_overhead_seconds", "Time of a retrieve minus its longest leg.", OVERHEAD_BUCKETS, registry
+        self._retries_forgone = registry.counter(
+            "rcp_gateway_retries_forgone", "Retries not made, by reason.", ["engine", "reason"]
         )
-        self.requests_in_flight = lone_gauge("rcp_gateway_requests_in_flight", "Requests being answered.", registry)
-        self.held_bytes, self.paused_answers = _memory_metrics(registry)
-        self.collisions = lone_counter(
+        self._breaker_transitions = registry.counter(
+            "rcp_gateway_breaker_transitions", "Transitions of the engine's breaker, by new state.", ["engine", "state"]
+        )
+        self._ejections = registry.counter(
+            "rcp_gateway_replica_ejections", "Times a replica was ejected.", ["engine", "replica"]
+        )
+        self._queue_waits = registry.summary(
+            "rcp_gateway_gate_wait_seconds", "Time that queued calls waited for a slot.", ["engine"]
+        )
+        self._dropped = registry.counter(
+            "rcp_gateway_hits_dropped", "Hits of an engine left out of answers, by reason.", ["engine", "reason"]
+        )
+
+    def declare(self, engine: str, kinds: Sequence[str]) -> None:
+        """Create every series of an engine; `kinds` are the classes of failure of an engine call."""
+        self.engines.add(engine)
+        for family, values in (
+            (self._calls, ("ok", "cancelled", *kinds)),
+            (self._skipped, SKIP_REASONS),
+            (self._attempts, ATTEMPTS),
+            (self._retries_forgone, FORGONE),
+            (self._breaker_transitions, BREAKER_STATES),
+            (self._dropped, DROP_REASONS),
+        ):
+            for value in values:
+                family.labels(engine, value)
+        self._durations.labels(engine, "ok")
+        self._durations.labels(engine, "failed")
+        self._queue_waits.labels(engine)
+
+    def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
+        """Create every series of an engine's replicas."""
+        for label in labels:
+            self._ejections.labels(engine, label)
+
+    def forget(self, engines: Collection[str]) -> None:
+        """Remove every series of these engines."""
+        self.engines.difference_update(engines)
+        for family in (
+            self._calls,
+            self._skipped,
+            self._attempts,
+            self._retries_forgone,
+            self._breaker_transitions,
+            self._ejections,
+            self._dropped,
+        ):
+            family.remove("engine", engines)
+        self._durations.remove("engine", engines)
+        self._queue_waits.remove("engine", engines)
+
+    def first_attempts_of(self, engine: str) -> Callable[[], None]:
+        """A function that counts one first attempt of this engine, without a lookup."""
+        return self._attempts.labels(engine, "first").inc
+
+    def attempted(self, engine: str, kind: str, count: int = 1) -> None:
+        """Count requests sent; `kind` is one of ATTEMPTS."""
+        if engine in self.engines:
+            self._attempts.labels(engine, kind).inc(count)
+
+    def forgone(self, engine: str, reason: str) -> None:
+        """Count a retry that was not made; `reason` is one of FORGONE."""
+        if engine in self.engines:
+            self._retries_forgone.labels(engine, reason).inc()
+
+    def breaker(self, engine: str, state: str) -> None:
+        """Count a transition of the breaker to `state`, one of BREAKER_STATES."""
+        if engine in self.engines:
+            self._breaker_transitions.labels(engine, state).inc()
+
+    def ejected(self, engine: str, replica: str) -> None:
+        """Count an ejection of a replica."""
+        if engine in self.engines:
+            self._ejections.labels(engine, replica).inc()
+
+    def waited(self, engine: str, seconds: float) -> None:
+        """Record how long a call waited for a slot."""
+        if engine in self.engines:
+            self._queue_waits.labels(engine).observe(seconds)
+
+    def engine_call(self, engine: str, outcome: str, seconds: float) -> None:
+        """Count a call that has ended with `ok`, `cancelled` or the class of its failure."""
+        calls = self._calls.find(engine, outcome)
+        if calls is None:
+            return
+        calls.inc()
+        if outcome != "cancelled":  # how long we let it run says nothing about the engine
+            self._durations.labels(engine, "ok" if outcome == "ok" else "failed").observe(seconds)
+
+    def skipped(self, engine: str, reason: str) -> None:
+        """Count a planned call that was not sent; `reason` is the class of its failure."""
+        if engine in self.engines:
+            self._skipped.labels(engine, reason).inc()
+
+    def dropped(self, engine: str, reason: str, hits: int) -> None:
+        """Count hits left out of an answer; `reason` is one of DROP_REASONS."""
+        if engine in self.engines:
+            self._dropped.labels(engine, reason).inc(hits)
+
+    def __repr__(self) -> str:
+        return f"<EngineCounters of {len(self.engines)} engines>"
+
+
+class Metrics(EngineCounters):
+    """Everything that a gateway counts. Every series of every engine exists with 0 from the start."""
+
+    def __init__(self, version: str, *, compiled: bool = False, workers: WorkerSnapshots | None = None) -> None:
+        """`workers`: the other worker processes, if there are any."""
+        # Inherited counts must be known before the first family is declared.
+        families = self.families = MetricRegistry({} if workers is None else workers.inherited())
+        super().__init__(families)
+        self.registry = CollectorRegistry()
+        """The same as prometheus_client sees it: of this process alone."""
+        self.registry.register(families)
+        self._requests = families.counter(
+            "rcp_gateway_requests", "Requests answered, by method and outcome.", ["method", "outcome"]
+        )
+        self._request_durations = families.histogram(
+            "rcp_gateway_request_duration_seconds",
+            "Time from a request's last byte to its answer.",
+            REQUEST_BUCKETS,
+            ["method", "outcome"],
+        )
+        self._errors = families.counter("rcp_gateway_errors", "JSON-RPC error responses, by code.", ["code"])
+        self._declare_single_series(families)
+        self.callers = CallerMetrics(families, REQUEST_OUTCOMES)
+        self.door = ServerMetrics(families)
+        self.state = StateMetrics(families)
+        self.mcp = McpMetrics(families)
+        self.answers = AnswerMetrics(families)
+        self.calibration = CalibrationMetrics(families)
+        families.gauge(
+            "rcp_gateway_build_info",
+            "Always 1; the labels are the version and whether performance-critical modules are compiled.",
+            ["version", "compiled"],
+            workers="max",
+        ).labels(version, str(compiled).lower()).set(1)
+        self._methods: frozenset[str] = frozenset()
+        self._codes: dict[int, str] = {}
+        self._errors.labels(OTHER)
+        self._workers = workers
+        self.exposition = Exposition(families, self.engines, workers)
+
+    def _declare_single_series(self, families: MetricRegistry) -> None:
+        """Metrics without labels."""
+        self.overhead = families.histogram(
+            "rcp_gateway_overhead_seconds", "Duration of a retrieve minus its longest engine call.", OVERHEAD_BUCKETS
+        ).labels()
+        self.requests_in_flight = families.gauge("rcp_gateway_requests_in_flight", "Requests in flight.").labels()
+        self.held_bytes = families.gauge(
+            "rcp_gateway_answer_bytes_held", "Bytes of engine answers held for requests in flight."
+        ).labels()
+        self.paused_answers = families.counter(
+            "rcp_gateway_answers_paused", "Engine answers that had to wait because of engines.max_held_bytes."
+        ).labels()
+        self.collisions = families.counter(
             "rcp_gateway_id_collisions",
             "Same hit id from two engines with clearly different text; sampled, at most ten answers per second.",
-            registry,
-        )
-        self.duplicates = lone_counter(
-            "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit.", registry
-        )
-        self.spans_lost = lone_counter(
-            "rcp_gateway_trace_spans_lost", "Spans that the trace collector did not take.", registry
-        )
-        self.callers = CallerMetrics(registry, REQUEST_OUTCOMES)
-        self.door = ServerMetrics(registry)
-        self.state = StateMetrics(registry)
-        self.mcp = McpMetrics(registry)
-        self.calibration = CalibrationMetrics(registry)
-        self.answers = AnswerMetrics(registry)
-        _tell_build(registry, version, compiled=compiled)
-        self._methods: frozenset[str] = frozenset()
-        self._codes: dict[int, Counter] = {}
-        self._other_code = self._errors.labels(OTHER)
-        self._engines: set[str] = set()
-        self._of_engines = (self._dropped, self._skipped, *self._policies.metrics)
-        self._noted: _NotedStates | None = None
+        ).labels()
+        self.duplicates = families.counter(
+            "rcp_gateway_duplicates_merged", "Copies of one document merged into one hit."
+        ).labels()
+        self.spans_lost = families.counter(
+            "rcp_gateway_trace_spans_lost", "Spans that the trace collector did not accept."
+        ).labels()
 
     def declare_methods(self, methods: Iterable[str]) -> None:
-        """Let every method's series exist with 0; any other method is counted as `other`."""
+        """Create every series of these methods; other methods are counted as `other`."""
         self._methods = frozenset(methods)
-        for method in (*self._methods, OTHER):
+        for method in (*sorted(self._methods), OTHER):
             for outcome in REQUEST_OUTCOMES:
-                self._requests.declare(method, outcome)
+                self._requests.labels(method, outcome)
+                self._request_durations.labels(method, outcome)
 
     def declare_codes(self, codes: Iterable[int]) -> None:
-        """Let every error code's series exist with 0; any other code is counted as `other`."""
-        self._codes = {code: self._errors.labels(str(code)) for code in codes}
+        """Create the series of these error codes; other codes are counted as `other`."""
+        self._codes = {code: str(code) for code in codes}
+        for label in self._codes.values():
+            self._errors.labels(label)
 
     def declare_engines(self, engines: Iterable[str], kinds: Sequence[str]) -> None:
-        """Let every series of these engines exist with 0; `kinds` are the classes a leg can fail with."""
+        """Create every series of these engines; `kinds` are the classes of failure of an engine call."""
         for engine in engines:
-            self._engines.add(engine)
-            for outcome in ("ok", "cancelled", *kinds):
-                self._engine_calls.declare(engine, outcome)
-            for reason in SKIP_REASONS:
-                self._skipped.labels(engine, reason)
-            for reason in DROP_REASONS:
-                self._dropped.labels(engine, reason)
-            self._policies.declare(engine)
+            self.declare(engine, kinds)
             self.answers.declare(engine, kinds)
             self.calibration.declare(engine)
 
-    def declare_replicas(self, engine: str, labels: Iterable[str]) -> None:
-        """Let every series of an engine's replicas exist with 0."""
-        self._policies.declare(engine, labels)
-
-    def first_attempts_of(self, engine: str) -> Callable[[], None]:
-        """What counts one first attempt of this engine, and looks nothing up for it."""
-        return self._policies.attempts.labels(engine, "first").inc
-
-    def attempted(self, engine: str, kind: str, count: int = 1) -> None:
-        """So many requests were sent; `kind` is one of ATTEMPTS."""
-        if self._policies.knows(engine):
-            self._policies.attempts.labels(engine, kind).inc(count)
-
-    def forgone(self, engine: str, reason: str) -> None:
-        """A retry was not made; `reason` is one of FORGONE."""
-        if self._policies.knows(engine):
-            self._policies.retries_forgone.labels(engine, reason).inc()
-
-    def breaker(self, engine: str, state: str) -> None:
-        """The engine's breaker went over to `state`, one of BREAKER_STATES."""
-        if self._policies.knows(engine):
-            self._policies.breaker_transitions.labels(engine, state).inc()
-
-    def ejected(self, engine: str, replica: str) -> None:
-        """A replica was left out for a while."""
-        if self._policies.knows(engine):
-            self._policies.ejections.labels(engine, replica).inc()
-
-    def waited(self, engine: str, seconds: float) -> None:
-        """A call had to wait for its place."""
-        if self._policies.knows(engine):
-            self._policies.gate_wait.labels(engine).observe(seconds)
-
     def forget_engines(self, engines: Iterable[str]) -> None:
-        """Let the series of these engines vanish; one that comes back begins with 0."""
-        for engine in engines:
-            self._engines.discard(engine)
-            self._engine_calls.forget(engine)
-            self._policies.forget(engine)
-            self.answers.forget(engine)
-            self.calibration.forget(engine)
-            if not is_shared():  # else they are left out at the scrape
-                for metric in self._of_engines:
-                    metric.remove_by_labels({"engine": engine})
+        """Remove the series of these engines; one that comes back starts with 0."""
+        gone = frozenset(engines)
+        if gone:  # each family is searched once, however many engines are removed
+            self.forget(gone)
+            self.answers.forget(gone)
+            self.calibration.forget(gone)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
-        """Let `read` be asked for the engines' state at each scrape."""
-        if is_shared():
-            self._noted = _NotedStates(read, self.registry)
-        else:
-            self.registry.register(_EngineStates(read))
+        """Ask `read` for the engines' state at each scrape."""
+        EngineGauges(self.families, read)
 
-    def note_engines(self) -> None:
-        """Where there are several workers: let the others know the engines' state."""
-        if self._noted is not None:
-            self._noted.note()
-
-    def scraped(self) -> CollectorRegistry:
-        """The registry to expose: of all workers if there are several, else ours."""
-        if self._noted is None:
-            return self.registry
-        self._noted.note()
-        whole = CollectorRegistry()
-        requests = self._requests
-        illustrate = requests.illustrated if isinstance(requests, Outcomes) else lambda metric: None
-        whole.register(AllWorkers(lambda: self._engines, illustrate))
-        return whole
+    def publish(self) -> None:
+        """Let the other workers read our numbers, if there are any; called about once a second."""
+        if self._workers is not None:
+            self.families.refresh()
+            publish(self.families, self._workers)
 
     def request(self, method: str, outcome: str, seconds: float, trace: str | None = None) -> None:
-        """One request answered; `outcome` is one of REQUEST_OUTCOMES, `trace` the id of the trace it belongs to."""
-        self._requests.observe(method if method in self._methods else OTHER, outcome, seconds, trace)
-
-    def engine_call(self, engine: str, outcome: str, seconds: float) -> None:
-        """One leg ended: `ok`, `cancelled` or the class of its failure."""
-        self._engine_calls.observe(engine, outcome, seconds)
-
-    def skipped(self, engine: str, reason: str) -> None:
-        """One planned call was never sent; `reason` is the class of its failure."""
-        if engine in self._engines:
-            self._skipped.labels(engine, reason).inc()
-
-    def __repr__(self) -> str:
-        return f"<Metrics of {len(self._methods)} methods>"
+        """Count an answered request; `outcome` is one of REQUEST_OUTCOMES, `trace` the id of its sampled trace."""
+        method = method if method in self._methods else OTHER
+        self._requests.labels(method, outcome).inc()
+        self._request_durations.labels(method, outcome).observe(seconds, trace)
 
     def error(self, code: int) -> None:
-        """One JSON-RPC error answered; a code that was not declared (an engine's own) is counted as `other`."""
-        self._codes.get(code, self._other_code).inc()
+        """Count a JSON-RPC error response; a code that was not declared (an engine's own) is counted as `other`."""
+        self._errors.labels(self._codes.get(code, OTHER)).inc()
 
-    def dropped(self, engine: str, reason: str, hits: int) -> None:
-        """`hits` of an engine were left out: `malformed` or `excess`."""
-        if engine in self._engines:
-            self._dropped.labels(engine, reason).inc(hits)
+    def __repr__(self) -> str:
+        return f"<Metrics of {len(self._methods)} methods and {len(self.engines)} engines>"

@@ -1,55 +1,80 @@
-"""How much engines agree: which of them gave the same hits lately, and whose hits made the final list.
+"""How much engines agree: which of them gave the same hits in recent answers, and their share of the final lists.
 
-Telemetry room. It decides how many answers are looked at, and keeps counts alone: never an id, a text or a query. The
-clock is handed in, in seconds. It refuses to know how lists are fused.
+Keeps counts only, never an id, a text or a query. Every answer is counted when it comes, so that reading the counts
+costs the same however many answers are behind them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 SPAN = 250
-"""Answers of one generation; what is told covers one to two generations, so old answers go without being kept."""
+"""Answers of one generation. The counts cover the current generation and the one before, so old answers drop out."""
 
 LOOK_SECONDS = 0.1
-"""At most one answer is looked at in so long: a busy gateway pays for ten a second, however many it gives."""
+"""Answers are sampled: at most one in this interval is counted, however many there are."""
 
 MAX_HITS = 100
-"""Hits of one answer that are looked at."""
+"""Hits of one answer that are counted."""
+
+MAX_STEPS = 2000
+"""Counts made for one answer, engines and pairs together, some 0.2 ms of work. Its remaining hits are left out."""
+
+MAX_TOGETHER = 45
+"""Engines of one hit whose pairs are counted: a hit that a hundred engines gave would make 4,950 pairs."""
+
+MAX_PAIRS = 1000
+"""Pairs of engines kept in one generation: all pairs of 45 engines; of more engines, the pairs seen first."""
 
 
 class Generation:
-    """The counts of up to SPAN answers: of sets of engines, of which the rest is made when somebody asks."""
+    """The counts of up to SPAN answers."""
 
-    __slots__ = ("answered", "answers", "givers", "hits")
+    __slots__ = ("alone", "answered", "answers", "earned", "given", "hits", "shared")
 
     def __init__(self) -> None:
         self.answers = 0
         self.hits = 0
-        self.answered: dict[tuple[str, ...], int] = {}
-        """Who answered together."""
-        self.givers: dict[tuple[str, ...], int] = {}
-        """Who gave a hit together."""
+        self.answered: Counter[str] = Counter()
+        self.given: Counter[str] = Counter()
+        self.alone: Counter[str] = Counter()
+        self.earned: dict[str, float] = {}
+        self.shared: Counter[tuple[str, str]] = Counter()
 
     def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
-        """One answer: who answered, and of each hit who gave it."""
+        """Count one answer: engines that answered, and of each hit the engines that gave it."""
         self.answers += 1
-        self.hits += len(hits)
-        together = tuple(answered)
-        self.answered[together] = self.answered.get(together, 0) + 1
-        for givers in hits:
-            together = tuple(givers)
-            self.givers[together] = self.givers.get(together, 0) + 1
+        self.answered.update(answered)
+        steps = 0
+        for engines in hits:
+            if steps >= MAX_STEPS:
+                break
+            together = min(len(engines), MAX_TOGETHER)
+            steps += len(engines) + together * (together - 1) // 2
+            self._add_hit(engines)
+
+    def _add_hit(self, engines: Sequence[str]) -> None:
+        self.hits += 1
+        share = 1 / len(engines)
+        for engine in engines:
+            self.given[engine] += 1
+            self.earned[engine] = self.earned.get(engine, 0.0) + share
+        if len(engines) == 1:
+            self.alone[engines[0]] += 1
+            return
+        for pair in combinations(sorted(engines)[:MAX_TOGETHER], 2):
+            if pair in self.shared or len(self.shared) < MAX_PAIRS:
+                self.shared[pair] += 1
 
     def __repr__(self) -> str:
-        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.givers)} sets of givers>"
+        return f"<Generation of {self.answers} answers, {self.hits} hits, {len(self.shared)} pairs>"
 
 
 class HitPlace(NamedTuple):
-    """What one engine earned: answers it was part of, hits it gave, those nobody else gave, and its part of the list.
+    """What one engine contributed: answers it was part of, hits it gave, hits nobody else gave, and its share.
 
-    `share` lies in [0,1] and is split evenly where several gave a hit, so that all shares add up to 1.
+    `share` lies in [0,1]. A hit of several engines is split evenly among them, so that all shares add up to 1.
     """
 
     answered: int
@@ -59,7 +84,7 @@ class HitPlace(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What recent answers showed."""
+    """What recent answers show."""
 
     answers: int
     hits: int
@@ -80,7 +105,7 @@ class Overlap:
         self._before = Generation()
 
     def due(self) -> bool:
-        """Whether the next answer should be looked at; if so, its hits are given to `add`."""
+        """Whether the next answer is sampled; if so, pass its hits to `add`."""
         now = self._clock()
         if now < self._next_look:
             return False
@@ -88,35 +113,26 @@ class Overlap:
         return True
 
     def add(self, answered: Sequence[str], hits: Sequence[Sequence[str]]) -> None:
-        """One answer: ids of the engines that answered, and of each hit those that gave it."""
+        """Count one answer: ids of the engines that answered, and of each hit those that gave it."""
         if self._now.answers >= SPAN:
             self._before, self._now = self._now, Generation()
         self._now.add(answered, hits)
 
-    def told(self) -> Agreement:
-        """What is known now."""
-        both = (self._before, self._now)
-        hits = sum(each.hits for each in both)
-        answered: Counter[str] = Counter()
-        given: Counter[str] = Counter()
-        alone: Counter[str] = Counter()
-        shared: Counter[tuple[str, str]] = Counter()
-        earned: defaultdict[str, float] = defaultdict(float)
-        for generation in both:
-            for engines, answers in generation.answered.items():
-                answered.update(dict.fromkeys(engines, answers))
-            for givers, count in generation.givers.items():
-                given.update(dict.fromkeys(givers, count))
-                if len(givers) == 1:
-                    alone[givers[0]] += count
-                for giver in givers:
-                    earned[giver] += count / len(givers)
-                shared.update(dict.fromkeys(combinations(sorted(givers), 2), count))
+    def agreement(self) -> Agreement:
+        """The counts now."""
+        now, before = self._now, self._before
+        hits = now.hits + before.hits
+        answered, given = now.answered + before.answered, now.given + before.given
         places = {
-            engine: HitPlace(answered[engine], given[engine], alone[engine], earned[engine] / hits if hits else 0.0)
-            for engine in sorted(answered | given)
+            engine: HitPlace(
+                answered=answered[engine],
+                given=given[engine],
+                alone=now.alone[engine] + before.alone[engine],
+                share=(now.earned.get(engine, 0.0) + before.earned.get(engine, 0.0)) / hits if hits else 0.0,
+            )
+            for engine in sorted(answered.keys() | given.keys())
         }
-        return Agreement(sum(each.answers for each in both), hits, places, dict(shared))
+        return Agreement(now.answers + before.answers, hits, places, dict(now.shared + before.shared))
 
     def __repr__(self) -> str:
         return f"<Overlap {self._now!r} after {self._before!r}>"

@@ -1,7 +1,6 @@
-"""How each engine did in the last minutes: calls, failures and how long they took, in a ring of short slots.
+"""Rolling statistics of the last five minutes: calls, failures and durations of each engine, in a ring of short slots.
 
-Telemetry room. It decides how coarse the numbers are: a few integers per call, and never more than one ring per engine
-however much is asked. The clock is handed in, in seconds. It refuses to know what was asked, and who looks.
+A call costs a few integers; memory is one ring per engine, however many calls there are. The console shows them.
 """
 
 from collections import Counter
@@ -9,26 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from app.telemetry.buckets import Buckets
+from app.telemetry.series import Buckets
 
 SLOT_SECONDS: Final = 10
 SLOTS: Final = 30
-"""Slots of one ring: five minutes."""
+"""Slots of one ring, five minutes in all."""
 
 MAX_ENGINES: Final = 1000
-"""Engines whose windows are kept; of more, the longest known go first: engines of others come and go."""
+"""Engines whose windows are kept. Discovered engines come and go, so beyond this limit the oldest are dropped."""
 
 STEP: Final = 1.25
-"""From one bound to the next: a percentile is at most a quarter too long, and never too short."""
+"""Ratio of adjacent bounds: a percentile is at most a quarter too long, and never too short."""
 
 BOUNDS: tuple[float, ...] = tuple(0.001 * STEP**power for power in range(60))
-"""Upper bounds of durations in seconds, from a millisecond to some nine minutes."""
+"""Upper bounds of durations in seconds, from a millisecond to about nine minutes."""
 
-_SCALE: Final = Buckets(BOUNDS)
+_BUCKETS: Final = Buckets(BOUNDS)
 
 
 class Slot:
-    """The calls of a few seconds."""
+    """The calls of SLOT_SECONDS."""
 
     __slots__ = ("counts", "failed", "number", "skipped")
 
@@ -36,7 +35,7 @@ class Slot:
         self.restart(-1)
 
     def restart(self, number: int) -> None:
-        """From here on it stands for the slot with this number, in which nothing has happened."""
+        """Reuse it, empty, for the slot with this number (seconds since the clock's zero, divided by SLOT_SECONDS)."""
         self.number = number
         self.failed = 0
         self.skipped: dict[str, int] = {}
@@ -47,9 +46,9 @@ class Slot:
 
 
 class RollingSummary(NamedTuple):
-    """What came of the calls of a stretch of time; durations in milliseconds, None where nobody called.
+    """The calls of a period; durations in milliseconds, None without calls.
 
-    `skipped`: by reason, the calls that were never sent. They are no part of the other numbers.
+    `skipped` counts calls that were never sent, by reason. The other numbers do not include them.
     """
 
     calls: int
@@ -60,7 +59,7 @@ class RollingSummary(NamedTuple):
 
 
 class LastFault(NamedTuple):
-    """The latest failure: its class, its text, and when, in seconds of the clock that was handed in."""
+    """The latest failure: its class, its text, and when it happened, in seconds of the clock."""
 
     kind: str
     detail: str
@@ -68,7 +67,7 @@ class LastFault(NamedTuple):
 
 
 class RollingWindow:
-    """One engine's last minutes."""
+    """The last five minutes of one engine."""
 
     __slots__ = ("_slots", "fault")
 
@@ -77,24 +76,33 @@ class RollingWindow:
         self.fault: LastFault | None = None
 
     def add(self, now: float, took: float, failed: bool) -> None:
-        """A call ended at `now` after `took` seconds."""
+        """Count a call that ended at `now` after `took` seconds."""
         slot = self._current(now)
-        slot.counts[_SCALE.place(took)] += 1
+        slot.counts[_BUCKETS.place(took)] += 1
         if failed:
             slot.failed += 1
 
     def skip(self, now: float, reason: str) -> None:
-        """A call was not sent at `now`. It has no duration: the engine never saw it."""
+        """Count a call that was not sent at `now`. It has no duration, since the engine never saw it."""
         skipped = self._current(now).skipped
         skipped[reason] = skipped.get(reason, 0) + 1
 
     def whole(self, now: float) -> RollingSummary:
         """The last five minutes as one."""
-        return _stretch(self._recent(now))
+        slots = [slot for slot in self._in_order(now) if slot is not _NOTHING]
+        skipped: Counter[str] = Counter()
+        for slot in slots:
+            skipped.update(slot.skipped)
+        counts = list(map(sum, zip(*(slot.counts for slot in slots), strict=True)))
+        return _summary(counts, sum(slot.failed for slot in slots), skipped)
 
     def slots(self, now: float) -> list[RollingSummary]:
         """The last five minutes slot by slot, the oldest first."""
-        return [_stretch([slot] if slot.number >= 0 else []) for slot in self._in_order(now)]
+        # Most slots of most engines are empty, and the console reads 30 of each of 300 engines at once.
+        return [
+            _NO_CALLS if slot is _NOTHING else _summary(slot.counts, slot.failed, slot.skipped)
+            for slot in self._in_order(now)
+        ]
 
     def _current(self, now: float) -> Slot:
         number = int(now // SLOT_SECONDS)
@@ -111,16 +119,13 @@ class RollingWindow:
             found.append(slot if slot.number == number else _NOTHING)
         return found
 
-    def _recent(self, now: float) -> list[Slot]:
-        return [slot for slot in self._in_order(now) if slot is not _NOTHING]
-
     def __repr__(self) -> str:
         latest = max(self._slots, key=lambda slot: slot.number)
-        return f"<Window, latest {latest!r}, {self.fault.kind if self.fault else 'no fault'}>"
+        return f"<RollingWindow, latest {latest!r}, {self.fault.kind if self.fault else 'no fault'}>"
 
 
 class RollingStatistics:
-    """The last minutes of every engine. `clock` gives seconds and never goes back."""
+    """The last five minutes of every engine. `clock` gives seconds and never goes back."""
 
     __slots__ = ("_by_engine", "clock")
 
@@ -129,24 +134,24 @@ class RollingStatistics:
         self._by_engine: dict[str, RollingWindow] = {}
 
     def ended(self, engine: str, took: float) -> None:
-        """A call was answered after `took` seconds."""
+        """Count a call that was answered after `took` seconds."""
         window = self._by_engine.get(engine) or self._opened(engine)
         window.add(self.clock(), took, False)
 
     def failed(self, engine: str, took: float, kind: str, detail: str) -> None:
-        """A call failed after `took` seconds."""
+        """Count a call that failed after `took` seconds, and remember why."""
         now = self.clock()
         window = self._by_engine.get(engine) or self._opened(engine)
         window.add(now, took, True)
         window.fault = LastFault(kind, detail, now)
 
     def skipped(self, engine: str, reason: str) -> None:
-        """A call was not sent: the last fault of one that was stays what it is."""
+        """Count a call that was not sent. It does not replace the last fault, which is that of a call that was sent."""
         window = self._by_engine.get(engine) or self._opened(engine)
         window.skip(self.clock(), reason)
 
     def of(self, engine: str) -> RollingWindow:
-        """The window of one engine; an empty one of nobody's if it was never called."""
+        """The window of one engine; an empty one if it was never called."""
         return self._by_engine.get(engine) or RollingWindow()
 
     def _opened(self, engine: str) -> RollingWindow:
@@ -156,26 +161,25 @@ class RollingStatistics:
         return window
 
     def forget(self, keep: Sequence[str]) -> None:
-        """Let go of the windows of engines that are not among these."""
+        """Drop the windows of all engines but these."""
         for engine in set(self._by_engine).difference(keep):
             del self._by_engine[engine]
 
     def __repr__(self) -> str:
-        return f"<Windows of {len(self._by_engine)} engines>"
+        return f"<RollingStatistics of {len(self._by_engine)} engines>"
 
 
 _NOTHING = Slot()
 
 
-def _stretch(slots: Sequence[Slot]) -> RollingSummary:
-    counts = [sum(column) for column in zip(*(slot.counts for slot in slots), strict=True)]
+_NO_CALLS: Final = RollingSummary(calls=0, failed=0, p50_ms=None, p95_ms=None)
+
+
+def _summary(counts: Sequence[int], failed: int, skipped: Mapping[str, int]) -> RollingSummary:
     calls = sum(counts)
-    skipped: Counter[str] = Counter()
-    for slot in slots:
-        skipped.update(slot.skipped)
     return RollingSummary(
         calls=calls,
-        failed=sum(slot.failed for slot in slots),
+        failed=failed,
         p50_ms=_percentile(counts, calls, 50),
         p95_ms=_percentile(counts, calls, 95),
         skipped=dict(sorted(skipped.items())),
@@ -183,7 +187,7 @@ def _stretch(slots: Sequence[Slot]) -> RollingSummary:
 
 
 def _percentile(counts: Sequence[int], calls: int, percent: int) -> float | None:
-    """The bound, in milliseconds, that at least so many per cent of the calls kept to."""
+    """The smallest bound, in milliseconds, that at least this share of the calls did not exceed."""
     if not calls:
         return None
     needed = -(-calls * percent // 100)

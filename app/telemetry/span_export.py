@@ -1,6 +1,6 @@
-"""Hands finished spans to a trace collector: bounded in number and in time, and with a count of those it did not take.
+"""Sends finished spans to a trace collector, bounded in number and time, and counts the spans that were lost.
 
-Only loaded where `traces.endpoint` is set, since it needs OpenTelemetry.
+Separate from `tracing.py` because it needs OpenTelemetry at import; it is loaded only if `traces.endpoint` is set.
 """
 
 import logging
@@ -19,17 +19,17 @@ EXPORT_SECONDS = 3.0
 """How long a collector may take to accept a batch of spans. No request waits for it."""
 
 FLUSH_SECONDS = 1.0
-"""How long a gateway that stops waits for the collector."""
+"""How long shutdown waits for the collector."""
 
 MAX_WAITING = 2048
-"""Spans that wait to be sent; further ones are lost."""
+"""Spans that may wait to be sent; further spans are lost."""
 
 
 class SpanExport(SpanProcessor):
-    """Sends spans in batches from a thread of its own. `lost` is told how many did not reach the collector."""
+    """Sends spans in batches from a thread of its own. `lost` is called with the number of spans lost."""
 
     def __init__(self, endpoint: str, lost: Callable[[int], None], exporter: SpanExporter | None = None) -> None:
-        """`exporter`: what sends a batch; by default OTLP over HTTP to `endpoint`."""
+        """`exporter` sends a batch; by default as OTLP over HTTP to `endpoint`."""
         # It logs every attempt and every retry; `traces_lost` says what came of them.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._collector = urlsplit(endpoint).netloc.rpartition("@")[2]
@@ -42,10 +42,10 @@ class SpanExport(SpanProcessor):
         self._batches = BatchSpanProcessor(self._exporter, max_queue_size=MAX_WAITING)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing is sent before it has ended."""
+        """Do nothing: a span is sent when it has ended."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Send it with the next batch, or lose it where too many wait."""
+        """Queue the span for the next batch; it is lost if the queue is full."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
         with self._lock:
@@ -61,7 +61,7 @@ class SpanExport(SpanProcessor):
             self._batches.on_end(span)
 
     def shutdown(self) -> None:
-        """Send what waits, for at most FLUSH_SECONDS."""
+        """Send the queued spans, for at most FLUSH_SECONDS."""
         # The library's own shutdown waits for as long as the collector does. Its threads do not keep a process alive.
         flush = Thread(target=self._batches.shutdown, name="trace-flush", daemon=True)
         flush.start()
@@ -75,16 +75,16 @@ class SpanExport(SpanProcessor):
             self._lose(left, f"the collector did not take them within {FLUSH_SECONDS:g} s at shutdown")
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Send what waits now."""
+        """Send the queued spans now."""
         return self._batches.force_flush(timeout_millis)
 
     def taken_up(self, spans: int) -> None:
-        """A batch is about to be sent."""
+        """A batch has been taken from the queue."""
         with self._lock:
             self._waiting -= spans
 
     def settled(self, spans: int, *, sent: bool) -> None:
-        """A batch was sent, or given up."""
+        """A batch was sent, or given up after its retries."""
         with self._lock:
             if self._closed:
                 return  # counted as lost already

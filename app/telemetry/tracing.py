@@ -1,7 +1,7 @@
-"""Which trace a request belongs to (W3C Trace Context), and the spans that OpenTelemetry is told of, if wished for.
+"""W3C Trace Context of requests, and OpenTelemetry spans where `traces.endpoint` is set.
 
-Telemetry room. Without OpenTelemetry a caller's trace context is handed on as it came; with it every leg has a span of
-its own, and the engine is told that one. It decides what spans are called and hold: never the text of a query or a hit.
+Without OpenTelemetry the caller's trace context is forwarded to engines unchanged. With it every engine call has a span
+of its own, whose context the engine gets. Spans never hold the text of a query or a hit.
 """
 
 import re
@@ -22,7 +22,7 @@ _NOTHING = b"0" * 32
 
 
 class Trace(NamedTuple):
-    """Where in which trace something is: the values of the headers `traceparent` and `tracestate`."""
+    """A position in a trace: the values of the headers `traceparent` and `tracestate`."""
 
     parent: bytes
     state: bytes = b""
@@ -34,33 +34,33 @@ class Trace(NamedTuple):
 
     @property
     def sampled(self) -> bool:
-        """Whether somebody keeps it, as far as its sender knows."""
+        """Whether the sender records the trace."""
         return int(self.parent[53:55], 16) & 1 == 1
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """What an engine is told over HTTP."""
+        """The HTTP headers to send."""
         parent = (b"traceparent", self.parent)
         return (parent, (b"tracestate", self.state)) if self.state else (parent,)
 
     @property
     def lines(self) -> bytes:
-        """The same as header lines."""
+        """The same as bytes of an HTTP/1.1 request head."""
         return b"".join([b"%b: %b\r\n" % header for header in self.headers])
 
 
 OUTGOING: ContextVar[Trace | None] = ContextVar("OUTGOING", default=None)
-"""What the engines that are asked from here are told."""
+"""The trace context for engines that are called in this task."""
 
 REQUEST_ID: ContextVar[str] = ContextVar("REQUEST_ID", default="")
-"""The caller's own `X-Request-ID`, which the engines that are asked from here are sent; empty: there is none."""
+"""The caller's `X-Request-ID`, forwarded to engines that are called in this task; empty if there is none."""
 
 _SPAN: ContextVar["Span | None"] = ContextVar("_SPAN", default=None)
-"""Under which the next span belongs."""
+"""The parent of the next span."""
 
 
 def read_trace(parent: bytes, state: bytes = b"") -> Trace | None:
-    """The trace context that a caller sent; None if it is none, which is then as if nothing had been sent."""
+    """The trace context that a caller sent; None if it is malformed, which counts as not sent (W3C Trace Context)."""
     if not _PARENT.fullmatch(parent) or parent[:2] == b"ff" or (parent[:2] == b"00" and len(parent) != 55):
         return None
     if parent[3:35] == _NOTHING or parent[36:52] == _NOTHING[:16]:
@@ -69,7 +69,7 @@ def read_trace(parent: bytes, state: bytes = b"") -> Trace | None:
 
 
 class Span:
-    """One span under way; `trace` is what is told to those who are asked within it."""
+    """A span that has begun; `trace` is its own context, for the engines called within it."""
 
     __slots__ = ("_span", "trace")
 
@@ -80,7 +80,7 @@ class Span:
         self.trace = Trace(parent, state)
 
     def end(self, outcome: str, *, well: bool, **attributes: str | int | float) -> None:
-        """It is over; `outcome` says how it ended, and `well` whether that is as it should be."""
+        """End the span. `outcome` is its result, and `well` whether that counts as a success."""
         from opentelemetry.trace import Status, StatusCode
 
         self._span.set_attributes({f"rcp.{name}": value for name, value in attributes.items()})
@@ -93,14 +93,14 @@ class Span:
 
 
 class Tracing:
-    """Makes the spans of one gateway; None stands for it where no traces are wished for."""
+    """Starts the spans of one gateway. Where tracing is off there is None in its place."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("rcp-gateway")
 
     def serve(self, method: str, request_id: str, sent: Trace | None, trace_id: object = None) -> Span:
-        """The span of a request, below the caller's; `trace_id` is its `_meta.traceId`, heeded if nothing else is."""
+        """Start the span of a request, a child of the caller's. `trace_id`: its `_meta.traceId`, the second choice."""
         from opentelemetry.trace import SpanKind
 
         attributes = {"rpc.system": "jsonrpc", "rpc.method": method, "rcp.request_id": request_id}
@@ -109,14 +109,14 @@ class Tracing:
         return Span(started, b"" if sent is None else sent.state)
 
     def engine_call(self, engine: str, method: str) -> Span:
-        """The span of asking one engine, below that of the request; those of one fan-out are siblings."""
+        """Start the span of an engine call, a child of the request's."""
         from opentelemetry.trace import SpanKind
 
         return self._below(f"leg {engine}", SpanKind.CLIENT, {"rcp.engine": engine, "rpc.method": method})
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """The span of what the gateway does itself for a while."""
+        """The span of a step of the gateway's own work."""
         from opentelemetry.trace import SpanKind
 
         span = self._below(name, SpanKind.INTERNAL, {})
@@ -137,7 +137,7 @@ class Tracing:
         return Span(started, b"" if above is None else above.trace.state)
 
     def close(self) -> None:
-        """Send what is left; takes a second at most if nobody is there to take it."""
+        """Send the remaining spans; takes a second at most if the collector does not answer."""
         self._provider.shutdown()
 
     def __repr__(self) -> str:
@@ -145,13 +145,13 @@ class Tracing:
 
 
 def enter(span: Span) -> None:
-    """From here on, in this task and those it makes, spans belong below this one and engines are told of it."""
+    """Make this span the parent of later spans, and its context that of engine calls, in this task and its children."""
     _SPAN.set(span)
     OUTGOING.set(span.trace)
 
 
 def _remote(sent: Trace | None, trace_id: object, provider: "TracerProvider") -> "Context":
-    """The context of a caller's span: as it said, else of its trace alone, else none."""
+    """The context of the caller's span: from its headers, else from its trace id, else empty."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -169,10 +169,10 @@ def _remote(sent: Trace | None, trace_id: object, provider: "TracerProvider") ->
 def tracing_to(
     endpoint: str, ratio: float, service: str, version: str, lost: Callable[[int], None] = lambda spans: None
 ) -> Tracing:
-    """Spans for a collector of OTLP over HTTP, in a thread of their own. `ratio`: what share of traces begins here.
+    """Tracing to an OTLP/HTTP collector, in a thread of its own.
 
-    Callers decide for the traces that they began. `lost` is told how many spans the collector did not take. Raises
-    ModuleNotFoundError if OpenTelemetry is not installed.
+    `ratio` is the share of requests traced that belong to no trace yet; callers decide for theirs. `lost` is called
+    with the number of spans that the collector did not accept. Raises ModuleNotFoundError without OpenTelemetry.
     """
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,5 +1,6 @@
 """What a running gateway tells of itself: of answers, of its engines, and never more series than there are engines."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.telemetry import overlap
+from app.telemetry.series import CHUNK_SAMPLES
 from tests.support.log_lines import own_log
+from tests.support.ports import free_port
 from tests.support.running_gateway import RunningGateway, entry, running
 from tests.support.scripted_engine import hit
 
@@ -20,7 +23,7 @@ async def series(gateway: RunningGateway) -> set[tuple[str, frozenset[tuple[str,
 
 
 async def test_answers_are_counted_by_what_they_share_and_lack(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlap by pair, the engines' own confidence of their first hit, and why an engine is missing (B114)."""
+    """Overlap by pair in the operator's JSON, the confidence of first hits, and why an engine is missing (B114)."""
     monkeypatch.setattr(overlap, "LOOK_SECONDS", 0.0)  # every answer is sampled
     one, two, sick = await engines(), await engines(), await engines()
     one.answers["retrieve"] = {"hits": [{**hit("x", 0.9), "confidence": 0.85}, hit("y", 0.8)]}
@@ -38,10 +41,10 @@ async def shared_and_lacking(gateway: RunningGateway) -> None:
     """Ask twice, and look at what was counted."""
     for _ in range(2):
         await gateway.retrieve()
-    assert await gateway.metric("rcp_gateway_hits_shared_total", engine="one", other="two") == 2
-    assert await gateway.metric("rcp_gateway_hits_shared_total", engine="one", other="sick") == 0
+    overlapping = (await gateway.client.get("/admin/overlap", headers={"host": "localhost"})).json()
+    assert overlapping["pairs"] == [["one", "two", 2]]
     assert await gateway.metric("rcp_gateway_top_confidence_sum", engine="one") == 1.7
-    assert await gateway.metric("rcp_gateway_top_confidence_bucket", engine="two", le="0.2") == 2
+    assert await gateway.metric("rcp_gateway_top_confidence_count", engine="two") == 2
     assert await gateway.metric("rcp_gateway_top_confidence_count", engine="sick") == 0
     assert await gateway.metric("rcp_gateway_degraded_answers_total", reason="protocol") == 2
     assert await gateway.metric("rcp_gateway_hits_dropped_total", engine="two", reason="malformed") == 2
@@ -99,3 +102,38 @@ async def test_a_slow_bucket_leads_to_a_trace(engines: Any) -> None:
         (line,) = await exemplars(gateway)
     assert 'method="ping",outcome="ok"' in line
     assert f'# {{trace_id="{"ab" * 16}"}} ' in line
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+async def test_a_scrape_of_300_engines_is_written_in_slices(engines: Any, accept: str) -> None:
+    """No part of the text that is written without a turn of the loop is long, and each engine has at most 60 series."""
+    url = f"http://127.0.0.1:{free_port()}/rcp"  # nobody answers there: engines need not be up to have series
+    entries = [{"id": f"e{number}", "url": url} for number in range(300)]
+    turns = 0
+
+    async with running(entries, reach=False) as gateway:
+        scrape = asyncio.create_task(gateway.state.metrics.exposition.text(accept))
+        while not scrape.done():
+            turns += 1
+            await asyncio.sleep(0)
+        text = scrape.result()[0].decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len([line for line in lines if 'engine="e7"' in line]) <= 60
+    assert len(lines) / turns <= 2 * CHUNK_SAMPLES
+    assert len([line for line in text.splitlines() if line.startswith("# TYPE rcp_gateway_legs ")]) <= 1
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names)), "a family has its header once"
+    assert text.endswith("# EOF\n") == bool(accept)
+
+
+async def test_scrapes_that_overlap_share_one_text(engines: Any) -> None:
+    """Three scrapers at once get the same bytes, of one and the same writing; one that leaves ends it for nobody."""
+    async with running([entry("e", await engines())]) as gateway:
+        exposition = gateway.state.metrics.exposition
+        asking = [asyncio.create_task(exposition.text("")) for _ in range(3)]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        (one, _), (two, _) = await asyncio.gather(*asking[1:])
+        (later, _) = await exposition.text("")
+    assert one is two
+    assert later is not one

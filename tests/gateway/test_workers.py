@@ -26,6 +26,13 @@ async def asked(gateway: GatewayProcess, times: int) -> int:
     return good
 
 
+async def counted(gateway: GatewayProcess, value: float) -> None:
+    """Wait until a scrape shows so many answers: workers share their numbers once a second."""
+    async with asyncio.timeout(PATIENCE):
+        while await gateway.metric(SERIES) != value:
+            await asyncio.sleep(0.05)
+
+
 async def all_serve(gateway: GatewayProcess, times: int) -> list[int]:
     """The process ids of all workers that have begun to serve so far, once there are so many."""
     await gateway.until_told("worker_serves", times)
@@ -39,13 +46,13 @@ async def test_workers_are_one_service(engines: Any, tmp_path: Path) -> None:
     async with gateway_process(tmp_path, [entry("one", one)], SETTINGS, "--workers", "2") as gateway:
         pids = await all_serve(gateway, 2)
         assert await asked(gateway, 12) == 12
-        assert await gateway.metric(SERIES) == 12
+        await counted(gateway, 12)
         os.kill(pids[1], signal.SIGKILL)
         ended = await gateway.until_told("worker_ended")
         assert (ended["pid"], ended["code"]) == (pids[1], -9)
         await all_serve(gateway, 3)
         assert await asked(gateway, 12) == 12
-        assert await gateway.metric(SERIES) == 24
+        await counted(gateway, 24)
         assert await gateway.metric("rcp_gateway_requests_in_flight") == 0
         write_files(tmp_path, [entry("two", two)], SETTINGS)
         await gateway.until_told("reloaded", 2)

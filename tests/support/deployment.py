@@ -60,8 +60,8 @@ def metrics() -> frozenset[str]:
     found: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", generate_latest(counted.registry).decode(), re.MULTILINE):
         found.add(name)
-        if kind == "histogram":
-            found |= {f"{name}_{ending}" for ending in ("bucket", "count", "sum")}
+        if kind in ("histogram", "summary"):
+            found |= {f"{name}_{ending}" for ending in ("bucket", "count", "sum")[kind == "summary" :]}
     return frozenset(found)
 
 

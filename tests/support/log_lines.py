@@ -44,6 +44,6 @@ def own_log() -> Iterator[LogLines]:
         yield LogLines().configure()
     finally:
         root.handlers[:], root.level = handlers, level
-        for name in logs.WORDY:
+        for name in logs.VERBOSE_LIBRARIES:
             logging.getLogger(name).setLevel(logging.NOTSET)
         structlog.reset_defaults()

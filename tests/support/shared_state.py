@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from app.state.memory_store import MemoryStore
 from app.state.redis import RedisConnection
 from app.state.redis_store import RedisStore
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
+from app.telemetry.series import MetricRegistry
 from tests.support.running_gateway import until
 
 PATIENT = 10.0
@@ -21,8 +22,10 @@ class Watched:
     """The metrics of a link under test."""
 
     def __init__(self) -> None:
+        families = MetricRegistry()
         self.registry = CollectorRegistry()
-        self.metrics = StateMetrics(self.registry)
+        self.registry.register(families)
+        self.metrics = StateMetrics(families)
 
     def value(self, name: str, **labels: str) -> float:
         """One series right now."""

@@ -26,8 +26,8 @@ from app.state.in_memory import ALONE
 from app.state.quotas import Owner, Quotas, Reached, at_once
 from app.state.rate_limit import Reservation
 from app.state.store import StateBackend
-from app.telemetry.caller_metrics import CallerMetrics
 from app.telemetry.logs import logger
+from app.telemetry.metric_groups import CallerMetrics
 
 Scope = MutableMapping[str, Any]
 

@@ -56,7 +56,7 @@ def test_engine_calls_are_counted_by_what_became_of_them(metrics: Metrics) -> No
     instrumentation.engine_call(failed("a", LegTimeout("slow"), 2.0))
     instrumentation.engine_call(cancelled("b", 0.5))
     assert value(metrics, "legs_total", engine="a", outcome="ok") == 1
-    assert value(metrics, "leg_duration_seconds_sum", engine="a", outcome="timeout") == 2.0
+    assert value(metrics, "leg_duration_seconds_sum", engine="a", outcome="failed") == 2.0
     assert value(metrics, "legs_total", engine="b", outcome="cancelled") == 1
 
 

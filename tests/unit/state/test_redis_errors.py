@@ -14,7 +14,7 @@ import trustme
 from app.settings.field_errors import SettingsError
 from app.state.redis import RedisConnection
 from app.state.redis_errors import cause_of
-from app.telemetry.state_metrics import StateMetrics
+from app.telemetry.metric_groups import StateMetrics
 from tests.support.ports import free_port
 from tests.support.redis_server import REMEDY, SERVER, wait_for_redis
 

@@ -8,7 +8,7 @@ from app.telemetry.log_rate_limit import UNLIMITED, LogAllowance, LogRateLimit
 
 
 class Told:
-    """Storms of 3 lines in 10 seconds, by a clock that the test sets; what is told is in `lines`."""
+    """A rate limit of 3 lines in 10 seconds, by a clock that the test sets; what is told is in `lines`."""
 
     def __init__(self, seconds: float = 10.0) -> None:
         self.now = 100.0
@@ -40,12 +40,12 @@ def test_kinds_do_not_take_from_each_other() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(UNLIMITED))
-def test_records_are_never_left_out(kind: str) -> None:
+def test_records_are_never_dropped(kind: str) -> None:
     """Who did what, and how the gateway came and went, is written every time."""
     assert Told().written(kind, 500) == 500
 
 
-def test_what_was_left_out_is_told_once_a_stretch() -> None:
+def test_dropped_lines_are_reported_once_a_period() -> None:
     """Whatever line comes first after the stretch brings the number with it, and it is told once."""
     told = Told()
     told.written("refused", 50)
@@ -89,9 +89,9 @@ async def test_silence_tells_too() -> None:
     assert told.lines == [("refused", 2)]
 
 
-def test_what_is_left_out_can_be_looked_at() -> None:
-    """In an incident: what is allowed, and what is being left out."""
+def test_a_rate_limit_can_be_read() -> None:
+    """The representation says what is allowed, and what is being dropped."""
     told = Told()
     told.written("refused", 5)
-    assert repr(told.rate_limit) == "<Storms: 3 lines a kind in 10 s, now leaving out ['refused']>"
-    assert repr(told.rate_limit._kinds["refused"]) == "<_Kind with 0.0 tokens, 2 lines left out>"
+    assert repr(told.rate_limit) == "<LogRateLimit: 3 lines a kind in 10 s, now dropping ['refused']>"
+    assert repr(told.rate_limit._kinds["refused"]) == "<_Kind with 0.0 tokens, 2 lines dropped>"

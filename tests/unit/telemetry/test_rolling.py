@@ -93,7 +93,7 @@ def test_engines_that_left_are_forgotten() -> None:
     windows.ended("docs", 0.01)
     windows.ended("code", 0.01)
     windows.forget(["code"])
-    assert repr(windows) == "<Windows of 1 engines>"
+    assert repr(windows) == "<RollingStatistics of 1 engines>"
     assert windows.of("docs").whole(1000.0).calls == 0
 
 
@@ -102,7 +102,7 @@ def test_windows_are_bounded() -> None:
     windows = RollingStatistics(Clock())
     for place in range(MAX_ENGINES + 5):
         windows.ended(f"engine-{place}", 0.01)
-    assert repr(windows) == f"<Windows of {MAX_ENGINES} engines>"
+    assert repr(windows) == f"<RollingStatistics of {MAX_ENGINES} engines>"
     assert windows.of(f"engine-{MAX_ENGINES + 4}").whole(1000.0).calls == 1
 
 
@@ -111,5 +111,5 @@ def test_an_incident_can_be_read() -> None:
     clock = Clock()
     windows = RollingStatistics(clock)
     windows.failed("docs", 0.1, "connect", "refused")
-    assert repr(windows.of("docs")) == "<Window, latest <Slot 100: 1 calls, 1 failed>, connect>"
+    assert repr(windows.of("docs")) == "<RollingWindow, latest <Slot 100: 1 calls, 1 failed>, connect>"
     assert repr(Slot()) == "<Slot -1: 0 calls, 0 failed>"
