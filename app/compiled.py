@@ -39,7 +39,7 @@ MODULES: Final = (
         "engines.http.client",
         "engines.http.pool",
     ),
-    *("engines.replicas", "engines.transport", "engines.pending_answer"),
+    *("engines.replicas", "engines.transport", "engines.http.exchange"),
     *("protocol.envelope", "resilience.semaphore", "telemetry.metrics", "telemetry.labelled_metrics"),
     *("federation.execution", "federation.retrieve", "federation.hit_validation", "federation.pagination"),
     *("resilience.admission_queue", "telemetry.rolling", "telemetry.answer_metrics", "state.memory_store"),

@@ -18,7 +18,7 @@ from app.engines.health_check import HealthCheck, Places
 from app.engines.in_flight_call import InFlightCall
 from app.engines.policies import CallPolicies, policies_of
 from app.engines.replicas import Replica
-from app.engines.transport import ConnectionLost, Reply, Transport, check_shape
+from app.engines.transport import ConnectionLost, Exchange, Reply, Transport, check_shape
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError, LegTimeout, Overloaded
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
@@ -44,8 +44,8 @@ class RemoteEngine:
         "_count_first",
         "_heard_at",
         "_lone",
+        "_needs_task",
         "_on_change",
-        "_roundabout",
         "_secrets",
         "_suspicion",
         "_tracker",
@@ -102,7 +102,7 @@ class RemoteEngine:
             self.advertisement = before.advertisement
             self._heard_at = before._heard_at
             self._checkup.latency_ms = before._checkup.latency_ms
-        self._roundabout = entry.hedge or entry.attempt_timeout_ms is not None
+        self._needs_task = entry.hedge or entry.attempt_timeout_ms is not None
 
     @property
     def up(self) -> bool:
@@ -130,22 +130,77 @@ class RemoteEngine:
         """How long the last check took that went well."""
         return self._checkup.latency_ms
 
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> Reply:
-        """Ask the engine and have its answer before `deadline` (event-loop seconds), all waits included.
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """Start a call that ends before `deadline` (event-loop seconds), all waiting included.
 
-        An engine that restarted and answers -32001 is shaken hands with and asked once more; what else is asked again
-        is the guards' decision. `after` is the `fault` of an Asked that wants to be asked again. Raises LegError.
+        While the engine is well and a connection is idle, the request is written before this returns. An engine that
+        restarted and answers -32001 gets a handshake and the request once more; `CallAttempts` decides on all other
+        repetitions.
         """
-        call_attempts = CallAttempts(self.policies, method, params, deadline, idempotent=idempotent)
-        expiry = Timeout(deadline)
+        call = InFlightCall(self, method, params, deadline, idempotent=idempotent)
+        if not idempotent or self._needs_task or not self._breaker.closed or not self._send(call):
+            call.continue_in_task(None)
+        return call
+
+    def _send(self, call: InFlightCall) -> bool:
+        """Write the first request of a call, if nothing has to be waited for. Returns whether that was so."""
+        now = asyncio.get_running_loop().time()
+        replica = self._lone or self._tracker.replicas.choose(now)
+        if replica is None or not replica.at_hand or not self.gate.try_enter():
+            return False
+        exchange = replica.transport.send(call.method, call.params)
+        if exchange is None:
+            self.gate.leave()
+            return False
+        replica.in_flight += 1
+        self._count_first()
+        budget = self._budget
+        if budget.level < budget.reserve:
+            budget.earn()
+        call.begin(exchange, replica, self._breaker.generation, now)
+        return True
+
+    def finish(self, call: InFlightCall, exchange: Exchange) -> Reply | None:
+        """Read the answer to the first request of a call; None if the call is repeated. Raises LegError."""
+        replica = call.replica
+        assert replica is not None
+        self.gate.leave()
+        replica.in_flight -= 1
+        try:
+            reply = exchange.take()
+            check_shape(call.method, reply.result)
+        except LegError as fault:
+            if self._lone is None:
+                fault.replica = replica.label
+            if self._may_repeat(fault, call, replica):
+                call.continue_in_task(fault)
+                return None
+            raise self._secrets.masked(fault) from None
+        availability = self._availability
+        availability.answered = True
+        if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
+            self._tracker.succeeded(replica, call.generation)
+        reply = self._clean(reply)
+        return reply if self._lone is not None else reply._replace(replica=replica.label)
+
+    def abandon(self, call: InFlightCall, exchange: Exchange, *, expired: bool) -> LegTimeout:
+        """Give up the first request of a call: its deadline has come (`expired`), or the caller has left."""
+        replica = call.replica
+        assert replica is not None
+        self.gate.leave()
+        replica.in_flight -= 1
+        exchange.drop()
+        fault = LegTimeout("no answer within the time it was given")
+        if self._lone is None:
+            fault.replica = replica.label
+        if expired and not is_hasty(self.policies, call.deadline - call.started):
+            self._tracker.failed(fault, replica, call.generation, call.method, call.params)
+        return fault
+
+    async def attempts(self, call: InFlightCall, after: LegError | None) -> Reply:
+        """Make the attempts that need a task; `after` is the error of a first one. Raises LegError."""
+        call_attempts = CallAttempts(self.policies, call.method, call.params, call.deadline, idempotent=call.idempotent)
+        expiry = Timeout(call.deadline)
         try:
             reply = await call_attempts.answer(after)
             return self._clean(reply)
@@ -162,63 +217,6 @@ class RemoteEngine:
             call_attempts.end()
         fault.attempts, fault.hedged = call_attempts.sent, call_attempts.hedged
         raise self._secrets.masked(fault) from None
-
-    def begin(self, method: str, params: Mapping[str, Any]) -> InFlightCall | None:
-        """Ask an idempotent question at once if nothing has to be waited for; None if `call` must be used.
-
-        Unlike `call` it sets no deadline: whoever holds the Asked must end it in time.
-        """
-        if self._roundabout or not self._breaker.closed:
-            return None
-        replica = self._lone or self._tracker.replicas.choose(asyncio.get_running_loop().time())
-        if replica is None or not replica.at_hand or not self.gate.try_enter():
-            return None
-        exchange = replica.transport.begin(method, params)
-        if exchange is None:
-            self.gate.leave()
-            return None
-        replica.in_flight += 1
-        self._count_first()
-        budget = self._budget
-        if budget.level < budget.reserve:
-            budget.earn()
-        return InFlightCall(self, method, params, replica, exchange, self._breaker.generation)
-
-    def finish(self, asked: InFlightCall) -> Reply | None:
-        """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
-        replica = asked.replica
-        self.gate.leave()
-        replica.in_flight -= 1
-        try:
-            reply = asked.exchange.take()
-            check_shape(asked.method, reply.result)
-        except LegError as fault:
-            if self._lone is None:
-                fault.replica = replica.label
-            if self._may_ask_again(fault, asked):
-                asked.fault = fault
-                return None
-            raise self._secrets.masked(fault) from None
-        availability = self._availability
-        availability.answered = True
-        if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
-            self._tracker.succeeded(replica, asked.generation)
-        reply = self._clean(reply)
-        return reply if self._lone is not None else reply._replace(replica=replica.label)
-
-    def abandon(self, asked: InFlightCall, given: float | None) -> LegTimeout | None:
-        """End a begun exchange that has no answer: out of its `given` seconds, or (None) because the caller left."""
-        self.gate.leave()
-        asked.replica.in_flight -= 1
-        asked.exchange.drop()
-        if given is None:
-            return None
-        fault = LegTimeout("no answer within the time it was given")
-        if self._lone is None:
-            fault.replica = asked.replica.label
-        if not is_hasty(self.policies, given):
-            self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
-        return fault
 
     async def check(self, deadline: float) -> None:
         """See whether it is there: `ping`, or a handshake while it counts as down. Raises LegError."""
@@ -274,19 +272,19 @@ class RemoteEngine:
         """Release its connections or its process."""
         await asyncio.gather(*(replica.close() for replica in self._tracker.replicas.all))
 
-    def _may_ask_again(self, fault: LegError, asked: InFlightCall) -> bool:
-        """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
+    def _may_repeat(self, fault: LegError, call: InFlightCall, replica: Replica) -> bool:
+        """Record the error of a first request, and say whether further attempts may bring an answer."""
         if isinstance(fault, ConnectionLost):
-            return True  # the connection had been idle, which says nothing
+            return True  # the connection had been idle: that it was closed says nothing about the engine
         if is_due(fault):
-            asked.replica.handshake.forgotten = True
-            asked.replica.look()
+            replica.handshake.forgotten = True
+            replica.look()
             return True
         suspicion = self._tracker.suspicion
-        known = is_suspect(fault) and suspicion.knows(asked.params, asyncio.get_running_loop().time())
-        self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        known = is_suspect(fault) and suspicion.knows(call.params, asyncio.get_running_loop().time())
+        self._tracker.failed(fault, replica, call.generation, call.method, call.params)
         if known:
-            return False  # RCP §12 allows one repeat, and this question has had it
+            return False  # RCP §12 allows one repetition, and an earlier call with these params had it
         return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._tracker.replicas.lone is None)
 
     def succeed(self, before: "RemoteEngine") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.engines.engine import RemoteEngine
 from app.engines.replicas import Replica
-from app.engines.transport import Reply, Transport, TransportExchange
+from app.engines.transport import Exchange, Reply, Transport
 from app.protocol.errors import ConnectFailed
 
 KINDS = ("delay", "error", "hang")
@@ -37,8 +37,8 @@ class FaultInjectingTransport:
             await asyncio.sleep(self._delay)
         return await self.inner.call(method, params, idempotent=idempotent)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> TransportExchange | None:
-        """Nothing is begun at once: the long way meets the fault."""
+    def send(self, method: str, params: Mapping[str, Any]) -> Exchange | None:
+        """Never: only `call` can delay, and so injects the fault."""
         return None
 
     @property

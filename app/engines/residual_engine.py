@@ -8,9 +8,7 @@ from typing import Any
 
 from app.engines.engine import RemoteEngine
 from app.engines.in_flight_call import InFlightCall
-from app.engines.transport import Reply
 from app.protocol.advertisement import Advertisement
-from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry
 
 RESTRICTED = "x-gateway"
@@ -39,21 +37,9 @@ class ResidualEngine:
         """The whole gateway's."""
         return self._gateway.down_reason
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> InFlightCall | None:
-        """As RemoteEngine.begin."""
-        return self._gateway.begin(method, self._narrowed(params))
-
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> Reply:
-        """As RemoteEngine.call. Raises LegError."""
-        return await self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent, after=after)
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """As RemoteEngine.call, restricted to the remaining engines."""
+        return self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)
 
     def _narrowed(self, params: Mapping[str, Any]) -> dict[str, Any]:
         wishes = params.get(RESTRICTED)

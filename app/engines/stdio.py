@@ -186,8 +186,8 @@ class StdioTransport:
             raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
         raise outcome
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> None:
-        """Nothing is ever sent without waiting here; use `call`."""
+    def send(self, method: str, params: Mapping[str, Any]) -> None:
+        """Never: use `call`. A call that is given up has to notify the process, which needs its task."""
 
     def renew(self) -> None:
         """A process is where it is."""

@@ -7,7 +7,6 @@ It refuses to know sockets, pools and processes.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from app.engines.pending_answer import Content
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -25,6 +24,10 @@ from app.protocol.errors import (
 from app.protocol.validators import whole
 
 _MILLISECONDS = whole(0)
+
+
+Content = bytes | bytearray
+"""A whole, decoded body."""
 
 
 class Reply(NamedTuple):
@@ -47,32 +50,23 @@ def plain_reply(result: dict[str, Any], attempts: int, size: int) -> Reply:
     return tuple.__new__(Reply, (result, attempts, size, 0, None, False))
 
 
-class PendingReply(Protocol):
-    """As much of a future as is asked of what an exchange waits for."""
+class Exchange(Protocol):
+    """A request that has been sent, and its answer; ended by exactly one `take` or `drop`."""
 
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether `take` has an answer or an error to give."""
+        ...
 
-    def cancelled(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-    def add_done_callback(self, told: Callable[[Any], None], /) -> None: ...
-
-
-class TransportExchange(Protocol):
-    """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
-
-    @property
-    def pending(self) -> PendingReply:
-        """Done once `take` has an answer or a fault to give."""
+    def add_done_callback(self, callback: Callable[[Any], None], /) -> None:
+        """Set the function to call, in any context, once it is done; not called after `drop`."""
         ...
 
     def take(self) -> Reply:
-        """The answer. Raises LegError; Severed if the question may be asked again over a fresh connection."""
+        """The answer. Raises LegError; ConnectionLost if the request may be sent again over a fresh connection."""
         ...
 
     def drop(self) -> None:
-        """Stop waiting and leave nothing behind."""
+        """Stop waiting and release the connection."""
         ...
 
 
@@ -103,11 +97,8 @@ class Transport(Protocol):
         """Send one request and wait for its answer. Raises LegError, never anything else but CancelledError."""
         ...
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "TransportExchange | None":
-        """Send an idempotent request at once if nothing has to be waited for; None if `call` must be used.
-
-        The way of most calls of a federated retrieve: no task and no coroutine is made for them.
-        """
+    def send(self, method: str, params: Mapping[str, Any]) -> Exchange | None:
+        """Send an idempotent request at once, without a task; None if that would have to wait: then use `call`."""
         ...
 
     @property

@@ -89,11 +89,24 @@ class LoneEngine:
             return fault
         raise AssertionError(f"it was answered: {reply}")
 
-    def begin(self) -> InFlightCall:
-        """A question that must be possible to begin at once."""
-        asked = self.engine.begin("retrieve", {"query": "q"})
-        assert asked is not None
-        return asked
+    def start(self, seconds: float = 2.0) -> InFlightCall:
+        """Start a call."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        return self.engine.call("retrieve", {"query": "q"}, deadline)
+
+    def begin(self, seconds: float = 2.0) -> InFlightCall:
+        """Start a call whose request must have been written at once."""
+        call = self.start(seconds)
+        assert call.task is None
+        return call
+
+    async def needs_task(self) -> bool:
+        """Whether a call started now needs a task; the call is cancelled."""
+        call = self.start()
+        call.cancel()
+        if call.task is not None:
+            await asyncio.wait([call.task])
+        return call.task is not None
 
     async def shake(self, seconds: float = 2.0) -> None:
         await self.engine.handshake(asyncio.get_running_loop().time() + seconds)

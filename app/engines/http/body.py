@@ -11,8 +11,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from app.engines.pending_answer import Content
-from app.engines.transport import call_error_of, read_reply
+from app.engines.transport import Content, call_error_of, read_reply
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,

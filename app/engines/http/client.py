@@ -14,10 +14,10 @@ from app.engines.http.body import read_answer
 from app.engines.http.connection import Connection
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
+from app.engines.http.exchange import HttpExchange
 from app.engines.http.pool import ConnectionPool
 from app.engines.http.resolver import Resolver
-from app.engines.pending_answer import Content, PendingAnswer
-from app.engines.transport import ConnectionLost, Reply, is_of_before, plain_reply, read_reply
+from app.engines.transport import ConnectionLost, Content, Reply, is_of_before, plain_reply, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.resilience.yield_limiter import heavy_work
@@ -97,19 +97,23 @@ class HttpTransport:
                 self._pool.give(connection)
                 return plain_reply(result, attempts, len(answer))
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "HttpCall | None":
-        """Send an idempotent request at once over a connection that is open; None if there is none."""
+    def send(self, method: str, params: Mapping[str, Any]) -> HttpExchange | None:
+        """Send an idempotent request at once over an idle connection; None if there is none."""
         connection = self._pool.take()
         if connection is None:
             return None
         call_id = next(self._ids)
-        return HttpCall(self, connection, call_id, connection.ask(self._request(call_id, method, params)))
+        exchange = connection.ask(self._request(call_id, method, params))
+        exchange.transport, exchange.connection, exchange.call_id = self, connection, call_id
+        return exchange
 
-    def finish(self, connection: Connection, pending: PendingAnswer, call_id: int) -> Reply:
-        """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
+    def finish(self, exchange: HttpExchange) -> Reply:
+        """The reply of an exchange of `send` that is done. Raises LegError, among them ConnectionLost."""
+        connection = exchange.connection
+        assert connection is not None
         try:
-            answer = pending.result()
-            result = _read(connection, answer, call_id)
+            answer = exchange.result()
+            result = _read(connection, answer, exchange.call_id)
         except BaseException as fault:
             self._part(connection, fault, 1)
             if isinstance(fault, LegError) and is_of_before(fault):
@@ -182,30 +186,6 @@ class HttpTransport:
 
     def __repr__(self) -> str:
         return f"<HttpTransport {self._entry.id} {self._pool!r}>"
-
-
-class HttpCall:
-    """A question on the wire that no task waits for. Satisfies `Exchange`."""
-
-    __slots__ = ("_call_id", "_connection", "_transport", "pending")
-
-    def __init__(self, transport: HttpTransport, connection: Connection, call_id: int, pending: PendingAnswer) -> None:
-        self.pending = pending
-        self._transport = transport
-        self._connection = connection
-        self._call_id = call_id
-
-    def take(self) -> Reply:
-        """The answer, once `waiter` is done. Raises LegError."""
-        return self._transport.finish(self._connection, self.pending, self._call_id)
-
-    def drop(self) -> None:
-        """Stop waiting: the connection is closed, since its answer would come for nobody."""
-        self.pending.cancel()  # else the fault of its end is put there, and logged as one that nobody fetched
-        self._connection.abort()
-
-    def __repr__(self) -> str:
-        return f"<HttpExchange {self._call_id} over {self._connection!r}>"
 
 
 def _read(connection: Connection, answer: Content, call_id: int) -> dict[str, Any]:

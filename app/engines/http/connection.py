@@ -13,8 +13,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.pending_answer import Content, PendingAnswer
-from app.engines.transport import ConnectionLost
+from app.engines.http.exchange import HttpExchange
+from app.engines.transport import ConnectionLost, Content
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 from app.resilience.byte_budget import HELD, HeldBytes
 from app.resilience.yield_limiter import heavy_work
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.retry_after: bytes | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
-        self._pending: PendingAnswer | None = None
+        self._pending: HttpExchange | None = None
         self._held: HeldBytes | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
@@ -99,12 +99,12 @@ class Connection(asyncio.Protocol):
         self._silence = 0
         self._heard = self._complete = self._until_close = self._keep = False
 
-    def ask(self, request: bytes) -> PendingAnswer:
+    def ask(self, request: bytes) -> HttpExchange:
         """Write one whole request; the waiter gets the decoded body of its answer, or a LegError.
 
         Whoever stops waiting must `abort` the connection.
         """
-        pending = self._pending = PendingAnswer()
+        pending = self._pending = HttpExchange()
         if self.closed or self._transport is None:
             self._conclude(self._fault or ConnectionLost("the connection was closed before the request was sent"))
             return pending

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.engines.http.body import read_answer
-from app.engines.http.client import HttpCall, HttpTransport
+from app.engines.http.client import HttpTransport
 from app.engines.http.connection import Connection
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
+from app.engines.http.exchange import HttpExchange
 from app.engines.http.http2_connection import Http2Connection, Unprocessed
 from app.engines.http.resolver import Resolver
 from app.engines.transport import ConnectionLost, Reply
@@ -132,9 +133,9 @@ class Http2Transport:
                 raise
         return await self._http1.call(method, params, idempotent=idempotent)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> HttpCall | None:
+    def send(self, method: str, params: Mapping[str, Any]) -> HttpExchange | None:
         """Over HTTP/1.1 as HttpTransport does; over HTTP/2 use `call`."""
-        return self._http1.begin(method, params) if self._only_http1 else None
+        return self._http1.send(method, params) if self._only_http1 else None
 
     @property
     def stderr_tail(self) -> None:

@@ -20,7 +20,7 @@ from h2.settings import SettingCodes, Settings
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.pending_answer import PendingAnswer
+from app.engines.http.exchange import HttpExchange
 from app.engines.transport import ConnectionLost
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
@@ -57,7 +57,7 @@ class Stream:
     def __init__(self, head: Headers, content: bytes) -> None:
         self.head = head
         self.unsent = memoryview(content)
-        self.pending = PendingAnswer()
+        self.pending = HttpExchange()
         self.id = 0  # until it is opened
         self.mark = 0
         self.heard = False

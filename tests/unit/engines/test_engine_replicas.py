@@ -46,11 +46,7 @@ def test_calls_are_spread_over_replicas(kind: type[FakeTransport]) -> None:
         subject = await shaken(*transports)
         named = set()
         for _ in range(60):
-            asked = subject.engine.begin("retrieve", {})
-            if asked is not None:
-                await turns()
-            reply = await subject.ask() if asked is None else asked.take()
-            assert reply is not None
+            reply = await subject.start()
             named.add(reply.replica)
         assert named == {"0", "1"}
         assert all(transport.asked("retrieve") > 10 for transport in transports)
@@ -76,14 +72,7 @@ def test_what_was_begun_at_a_sick_replica_is_asked_elsewhere() -> None:
     async def story() -> None:
         for _ in range(30):
             subject = await shaken(*wires(SICK, GOOD, kind=QuickTransport))
-            asked = subject.engine.begin("retrieve", {})
-            if asked is None:
-                continue
-            await turns()
-            reply = asked.take()
-            if reply is None:
-                deadline = asyncio.get_running_loop().time() + 1
-                reply = await subject.engine.call("retrieve", {}, deadline, after=asked.fault)
+            reply = await subject.start(1)
             assert reply.replica == "1"
 
     virtually(story())
@@ -135,13 +124,7 @@ def test_a_replica_that_is_not_what_it_should_be_costs_nobody_an_answer(fault: A
         stray, well = wires(fault, GOOD, kind=kind)
         subject = await shaken(stray, well)
         for _ in range(60):
-            asked = subject.engine.begin("retrieve", {})
-            await turns()
-            reply = None if asked is None else asked.take()
-            if reply is None:
-                deadline = asyncio.get_running_loop().time() + 1
-                begun = None if asked is None else asked.fault
-                reply = await subject.engine.call("retrieve", {}, deadline, after=begun)
+            reply = await subject.start(1)
             assert reply.replica == "1"
         assert [replica.up for replica in subject.engine.state().replicas] == [False, True]
         assert subject.engine.state().breaker == "closed"

@@ -34,13 +34,11 @@ def test_a_delayed_engine_answers_later() -> None:
 
     async def story() -> None:
         subject, fault_injection = await drilled("delay", 0.5)
-        assert subject.engine.begin("retrieve", {}) is None
+        assert await subject.needs_task()
         assert await asked(subject) == (GOOD, 0.5)
         fault_injection.end()
         assert await asked(subject) == (GOOD, 0.0)
-        begun = subject.engine.begin("retrieve", {})
-        assert begun is not None
-        begun.drop()
+        assert not await subject.needs_task()
 
     virtually(story())
 
