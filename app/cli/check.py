@@ -218,7 +218,7 @@ async def _greet(entries: "Sequence[EngineEntry]", settings: "EnginesSettings") 
 
 
 async def _greet_one(entry: "EngineEntry", settings: "EnginesSettings") -> ConnectionProbe:
-    from app.engines.registry import probe
+    from app.engines.transport_factory import probe
     from app.protocol.errors import LegError
 
     try:

@@ -1,22 +1,48 @@
-"""One call on the long way: through the gate, to a replica, and again if that is worth it, within its deadline.
+"""The attempts of one engine call that need a task: admission, choice of a replica, retries and hedging.
 
-Engines room. It decides who is asked, when another attempt is made, and what a call that ends early says about the
-engine. It refuses to know how the deadline is kept (engine.py) and what a fault says (blame.py).
+Every attempt is recorded in the engine's outcome tracker. The deadline of the whole call is kept by the caller.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from app.engines.error_classification import is_suspect, worth_repeating
-from app.engines.hedging import race
 from app.engines.policies import CallPolicies
 from app.engines.replicas import Replica
 from app.engines.transport import ConnectionLost, Reply, check_shape
 from app.protocol.errors import BreakerOpen, LegError, LegTimeout, NotInitialized, Refused
 from app.resilience.byte_budget import HELD
+from app.resilience.cancel_scope import Timeout
 from app.resilience.retry import ask_again
-from app.resilience.timeout import Timeout
+
+Answer = TypeVar("Answer")
+
+
+async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] | None], delay: float) -> Answer:
+    """The first answer of two. `second` is begun once `first` has taken `delay` seconds, and may decline (None).
+
+    A fault does not win while the other may still answer; if both fail, the first one's fault is raised. Whoever has
+    not won is cancelled and gone before this ends, however it ends.
+    """
+    runners = [asyncio.ensure_future(first)]
+    try:
+        done, _ = await asyncio.wait(runners, timeout=delay)
+        other = None if done else second()
+        if other is not None:
+            runners.append(asyncio.ensure_future(other))
+        pending = set(runners)
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for runner in runners:
+                if runner in done and not runner.cancelled() and runner.exception() is None:
+                    return runner.result()
+        return runners[0].result()
+    finally:
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
+
 
 HASTE = 0.5
 """A timeout after less than this share of the engine's own is the caller's haste, not the engine's failure."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from app.engines.line_splitter import LineSplitter, OversizedLine, StderrTail
-from app.engines.output_limit import OutputLimit
+from app.engines.child_output import LineSplitter, OutputLimit, OversizedLine, StderrTail
 from app.engines.reaper import REAPER
 from app.protocol.errors import Overloaded, clip
 

@@ -1,18 +1,151 @@
-"""Gateways behind this gateway: their engines join the living set and are asked directly (registry key `discover`).
+"""Discovery: engines listed by a downstream gateway join the engine set and are called directly (key `discover`).
 
-Engines room. It decides who joins and leaves when a listing is read, and who is asked meanwhile: nobody twice, and an
-engine directly only once it has been reached directly. It refuses to know what is asked.
+A listing is untrusted: it may name URLs, of which only those on allowed hosts are used (RCP §7.13, §16.1). An engine is
+called directly only once it has been reached directly; until then, and for all others, the gateway is called.
 """
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from app.engines.engine import RemoteEngine
-from app.engines.remote_catalog import NOTHING_LISTED, RemoteCatalog, listing_of, read_catalog
-from app.engines.residual_engine import ResidualEngine
-from app.protocol.errors import LegError
+from app.engines.http.endpoint import Endpoint
+from app.engines.in_flight_call import InFlightCall
+from app.protocol.advertisement import Advertisement
+from app.protocol.errors import LegError, ProtocolViolation
 from app.settings.schema import EngineEntry
+
+MAX_LISTED = 256
+"""Engines of one listing that are looked at."""
+
+MAX_PAGES = 64
+
+OWN = ("id", "url", "command", "transport", "client", "headers", "tls", "discover", "discover_hosts")
+"""Of a gateway's entry, what its engines do not take over as it is."""
+
+
+class RemoteCatalog(NamedTuple):
+    """The engines of one gateway, by the ids it gives them."""
+
+    ids: tuple[str, ...]
+    joining: Mapping[str, EngineEntry]
+    """Those that can be asked directly, as entries of our own registry."""
+    refused: Mapping[str, str]
+    """Those that have an endpoint which is not followed, and why."""
+
+
+NOTHING_LISTED = RemoteCatalog((), {}, {})
+
+
+async def read_catalog(gateway: RemoteEngine, deadline: float) -> list[Any]:
+    """Every page of its `catalog/list`, until a cursor comes again. Raises LegError."""
+    listed: list[Any] = []
+    seen: set[str] = set()
+    params: dict[str, Any] = {}
+    while True:
+        result = (await gateway.call("catalog/list", params, deadline)).result
+        page = result.get("engines")
+        if type(page) is not list:
+            raise ProtocolViolation("the catalog/list result has no 'engines' array")
+        listed += page
+        cursor = result.get("nextCursor")
+        if type(cursor) is not str or cursor in seen or len(seen) >= MAX_PAGES or len(listed) >= MAX_LISTED:
+            return listed[:MAX_LISTED]
+        seen.add(cursor)
+        params = {"cursor": cursor}
+
+
+def listing_of(gateway: EngineEntry, listed: Sequence[Any]) -> RemoteCatalog:
+    """What `gateway` lists; what is malformed in it does not count, and of an id that comes twice the first does."""
+    ids: list[str] = []
+    joining: dict[str, EngineEntry] = {}
+    refused: dict[str, str] = {}
+    for entry in listed:
+        engine_id = entry.get("id") if type(entry) is dict else None
+        if type(engine_id) is not str or engine_id in ids:
+            continue
+        ids.append(engine_id)
+        url = _endpoint_of(entry)
+        if url is None:
+            continue
+        try:
+            joining[engine_id] = _joining(gateway, engine_id, url)
+        except ValueError as fault:
+            refused[engine_id] = _reason(fault)
+    return RemoteCatalog(tuple(ids), joining, refused)
+
+
+def _endpoint_of(entry: Mapping[str, Any]) -> str | None:
+    """Where it can be asked by itself, unless the gateway itself only discovered it: that would never end."""
+    endpoint = entry.get("endpoint")
+    ours = entry.get("x-gateway")
+    if type(endpoint) is not dict or (type(ours) is dict and ours.get("discovered") is True):
+        return None
+    url = endpoint.get("url")
+    return url if endpoint.get("transport") in (None, "http") and type(url) is str else None
+
+
+def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
+    """The entry of one of its engines: its own id and URL, the gateway's wishes. Raises ValueError.
+
+    The gateway's headers and TLS go to its own origin (scheme, host and port) and to no other.
+    """
+    if any(step in ("", ".", "..") for step in engine_id.split("/")):
+        raise ValueError("its id is none that a path can hold")
+    wishes = gateway.model_dump(exclude=set(OWN))
+    entry = EngineEntry.model_validate({**wishes, "id": f"{gateway.id}/{engine_id}", "url": url})
+    at = Endpoint.of(url)
+    home = Endpoint.of(gateway.url or "") if gateway.url else None
+    allowed = {*gateway.discover_hosts, *([home.host] if home else [])}
+    if not {at.host, at.label} & allowed:
+        raise ValueError(f"host '{at.host[:128]}' is neither the gateway's own nor in discoverHosts")
+    if home is None or home.origin != at.origin:
+        return entry
+    return entry.model_copy(update={"headers": gateway.headers, "tls": gateway.tls})
+
+
+def _reason(fault: ValueError) -> str:
+    """Why it does not join, without the listing's own words."""
+    return str(fault) if type(fault) is ValueError else "its id or its URL is none"
+
+
+RESTRICTED = "x-gateway"
+"""Params in which a gateway of our kind is told which of its engines to ask."""
+
+
+class ResidualEngine:
+    """`gateway` without the engines that joined. Satisfies `federation.engine.Engine`."""
+
+    __slots__ = ("_gateway", "_only", "entry", "id")
+
+    def __init__(self, gateway: RemoteEngine, only: Sequence[str]) -> None:
+        """`only`: the engines it is asked for, by the ids it gives them."""
+        self.id = gateway.id
+        self.entry: EngineEntry = gateway.entry
+        self._gateway = gateway
+        self._only = list(only)
+
+    @property
+    def advertisement(self) -> Advertisement | None:
+        """The whole gateway's."""
+        return self._gateway.advertisement
+
+    @property
+    def down_reason(self) -> str | None:
+        """The whole gateway's."""
+        return self._gateway.down_reason
+
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """As RemoteEngine.call, restricted to the remaining engines."""
+        return self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)
+
+    def _narrowed(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        wishes = params.get(RESTRICTED)
+        return {**params, RESTRICTED: {**(wishes if type(wishes) is dict else {}), "engines": self._only}}
+
+    def __repr__(self) -> str:
+        return f"<Remainder {', '.join(self._only)} of {self._gateway!r}>"
+
 
 TAKEN = "its id is that of another engine"
 NOT_ALL = "not all engines of its gateway can join, and that gateway cannot be asked for the others alone"

@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.engines.availability import Told
 from app.engines.call import CallAttempts, is_due, is_hasty
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
-from app.engines.control_calls import CONTROL_CALLS
-from app.engines.error_classification import Secrets, is_suspect, worth_repeating
-from app.engines.health_check import HealthCheck, Places
+from app.engines.error_classification import CONTROL_CALLS, is_suspect, worth_repeating
+from app.engines.health import HealthCheck, Places
 from app.engines.in_flight_call import InFlightCall
-from app.engines.policies import CallPolicies, policies_of
+from app.engines.policies import CallPolicies, Told, policies_of
+from app.engines.redaction import Secrets
 from app.engines.replicas import Replica
 from app.engines.transport import ConnectionLost, Exchange, Reply, Transport, check_shape
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError, LegTimeout, Overloaded
+from app.resilience.cancel_scope import Timeout
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
-from app.resilience.timeout import Timeout
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState, ReplicaState
 

@@ -4,36 +4,23 @@ The only place that knows which kind of transport an entry asks for. It refuses 
 """
 
 import asyncio
-import importlib.util
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
-from app.engines.discovery import Discovery, Move
+from app.engines.discovery import Discovery, Move, ResidualEngine
 from app.engines.engine import RemoteEngine
-from app.engines.error_classification import Secrets
-from app.engines.health import HealthLoop
-from app.engines.health_check import Places
-from app.engines.http.client import HttpTransport
+from app.engines.health import HealthLoop, Places
 from app.engines.replicas import Replica
-from app.engines.residual_engine import ResidualEngine
-from app.engines.ssrf_guard import GuardedResolver
-from app.engines.stdio import StdioTransport
-from app.engines.transport import Transport
-from app.protocol.advertisement import Advertisement
+from app.engines.transport_factory import LineLog, addresses_of, open_guarded_transport, open_transport
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState
 
-HTTP2_INSTALLED = importlib.util.find_spec("h2") is not None  # the extra `http2`
-
 Report = Callable[[RemoteEngine, LegError | None], None]
 """Told whenever an engine comes up (None) or goes down (why)."""
-
-LineLog = Callable[[str, str], None]
-"""Told (engine id, line) for each line an engine's child process writes to its stderr."""
 
 
 class EngineSetChange(NamedTuple):
@@ -418,7 +405,7 @@ class EngineSet:
         if entry.id in self._listed:
             transport = open_transport(entry, self._settings, self._line_log, self._instrumentation_of(entry.id))
         else:
-            transport = open_wary_transport(entry, self._settings)
+            transport = open_guarded_transport(entry, self._settings)
         made = Replica("0", transport, lambda advertisement: None)
         made.way = way
         return made
@@ -461,41 +448,3 @@ def _discovers(entry: EngineEntry | None) -> bool:
 
 def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
     return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
-
-
-def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
-    """The transport to an engine that somebody else named."""
-    return HttpTransport(entry, settings, resolver=GuardedResolver())
-
-
-def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
-    """One entry per replica, each with the URL of that replica."""
-    return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
-
-
-def open_transport(
-    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, instrumentation: CallInstrumentation | None = None
-) -> Transport:
-    """The transport that `entry` asks for; nothing is connected yet."""
-    if entry.kind == "stdio":
-        secrets = Secrets(entry)
-        return StdioTransport(
-            entry,
-            settings,
-            log=lambda line: line_log(entry.id, secrets.without(line)),
-            ended=(instrumentation or NoInstrumentation()).process_ended,
-        )
-    if entry.client == "httpx" and HTTP2_INSTALLED:
-        from app.engines.http.http2_client import Http2Transport  # needs the extra
-
-        return Http2Transport(entry, settings)
-    return HttpTransport(entry, settings)
-
-
-async def probe(entry: EngineEntry, settings: EnginesSettings) -> Advertisement:
-    """Shake hands with one engine and let go again. Raises LegError."""
-    engine = RemoteEngine(entry, open_transport(entry, settings, lambda engine_id, line: None), lambda changed: None)
-    try:
-        return await engine.handshake(asyncio.get_running_loop().time() + entry.timeout_ms / 1000)
-    finally:
-        await engine.close()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.engines.child_output import HEAD_BYTES, TAIL_BYTES, OversizedLine, StderrTail, number_in_head, number_in_tail
 from app.engines.child_process import ChildProcess, Line
-from app.engines.line_splitter import HEAD_BYTES, TAIL_BYTES, OversizedLine, StderrTail, number_in_head, number_in_tail
 from app.engines.transport import Reply, result_of
 from app.protocol.envelope import encode_call, encode_notification, loads_answer
 from app.protocol.errors import (

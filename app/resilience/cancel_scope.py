@@ -1,7 +1,4 @@
-"""Ending one's own task for one known reason, told apart from every other cancellation.
-
-The machine that a deadline, a caller's cancel and an attempt's own time share. It refuses to know the reason.
-"""
+"""Cancels the current task for one known reason, such as a deadline, distinguishable from every other cancellation."""
 
 import asyncio
 
@@ -44,3 +41,18 @@ class CancelScope:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'come' if self.come else 'pending'}>"
+
+
+class Timeout(CancelScope):
+    """Calls off the task it is made in at `deadline` (event-loop seconds) unless `end` is called before."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self._timer = asyncio.get_running_loop().call_at(deadline, self.expire)
+
+    def end(self) -> None:
+        """The work is over, one way or another; must always be called."""
+        self._timer.cancel()
+        super().end()

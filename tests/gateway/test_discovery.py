@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.engines import registry
-from app.engines.ssrf_guard import GuardedResolver
+from app.engines.http.resolver import GuardedResolver
 from tests.gateway.conftest import Starter
 from tests.support.log_lines import own_log
 from tests.support.mounted_gateway import mounted

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.engines.availability import QUIET_SECONDS, Availability
+from app.engines.policies import QUIET_SECONDS, Availability
 from app.protocol.errors import BadStatus, LegError
 from tests.support.virtual_time import virtually
 

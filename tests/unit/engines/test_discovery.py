@@ -31,7 +31,7 @@ class Wires:
 def wires(monkeypatch: pytest.MonkeyPatch) -> Wires:
     made = Wires()
     monkeypatch.setattr(registry, "open_transport", made.open)
-    monkeypatch.setattr(registry, "open_wary_transport", made.open)
+    monkeypatch.setattr(registry, "open_guarded_transport", made.open)
     return made
 
 

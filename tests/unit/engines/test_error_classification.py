@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.engines.error_classification import Secrets, counts, is_suspect, marks_down, strays, worth_repeating
+from app.engines.error_classification import counts, is_suspect, marks_down, strays, worth_repeating
+from app.engines.redaction import Secrets
 from app.engines.transport import ConnectionLost
 from app.protocol.errors import (
     BadStatus,

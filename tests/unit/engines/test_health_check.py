@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.health_check import REFRESH
+from app.engines.health import REFRESH
 from app.protocol.errors import LegTimeout, Refused
 from tests.support.fake_engine import FakeTransport, described, never
 from tests.support.lone_engine import LoneEngine

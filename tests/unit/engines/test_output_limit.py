@@ -1,6 +1,6 @@
 """A stream that nobody asked for: what is read of it without a pause, and when it is too much."""
 
-from app.engines.output_limit import BURST_BYTES, LINE_COST, MOST_BYTES, PAUSE_SECONDS, OutputLimit
+from app.engines.child_output import BURST_BYTES, LINE_COST, MOST_BYTES, PAUSE_SECONDS, OutputLimit
 
 
 def test_a_little_is_read_at_once() -> None:

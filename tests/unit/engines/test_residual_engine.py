@@ -1,6 +1,6 @@
 """A gateway asked for some of its engines only."""
 
-from app.engines.residual_engine import ResidualEngine
+from app.engines.discovery import ResidualEngine
 from tests.support.fake_engine import FakeTransport
 from tests.support.lone_engine import LoneEngine
 

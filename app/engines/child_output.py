@@ -1,8 +1,4 @@
-"""What a child process writes, cut into lines without ever keeping more than it may (room: engines).
-
-Decides where a line of stdout ends, what is left of one that is too long and whose answer it was, and which part of
-stderr is kept and logged. Refuses to know processes, and what the lines mean to a caller.
-"""
+"""What a child process writes: stdout split into lines under a size limit, the tail of stderr, and a limit on noise."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -246,3 +242,54 @@ class StderrTail:
 
     def __repr__(self) -> str:
         return f"<StderrTail {len(self.text)} characters kept, {self.dropped} lines dropped, last {self.last_line!r}>"
+
+
+BURST_BYTES: Final = 1_048_576
+"""Read in one second without a pause."""
+
+PAUSE_SECONDS: Final = 0.05
+"""Between two reads of more than that in the same second; one read is 64 KiB or so."""
+
+MOST_BYTES: Final = 67_108_864
+"""Without anything asked for in between; a writer of more has gone mad. By then it has been read for a minute."""
+
+LINE_COST: Final = 100
+"""Bytes that a line counts for beside its own: it is the number of lines that costs time."""
+
+
+class OutputLimit:
+    """The bytes of one stream that were for nobody."""
+
+    __slots__ = ("_fresh", "_in_second", "_second", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Since it last ebbed."""
+        self._fresh = 0
+        self._in_second = 0
+        self._second = 0.0
+
+    @property
+    def drowning(self) -> bool:
+        """Whether it is too much."""
+        return self.total > MOST_BYTES
+
+    def swell(self, size: int, lines: int = 0) -> None:
+        """So many more bytes, in so many lines."""
+        self.total += size
+        self._fresh += size + lines * LINE_COST
+
+    def ebb(self) -> None:
+        """Something came that was asked for."""
+        self.total = 0
+
+    def pause(self, now: float) -> float:
+        """Seconds to read nothing after what has come; 0 for less than a flood."""
+        if now >= self._second + 1.0:
+            self._second, self._in_second = now, 0
+        self._in_second += self._fresh
+        fresh, self._fresh = self._fresh, 0
+        return PAUSE_SECONDS if fresh and self._in_second > BURST_BYTES else 0.0
+
+    def __repr__(self) -> str:
+        return f"<Flood {self.total} bytes, {self._in_second} of them weighed in the last second>"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engines.line_splitter import NOBODY, LineSplitter, OversizedLine, StderrTail, number_in_head, number_in_tail
+from app.engines.child_output import NOBODY, LineSplitter, OversizedLine, StderrTail, number_in_head, number_in_tail
 from tests.support.stdio_engine import StillClock
 
 
