@@ -28,12 +28,12 @@ class CallInstrumentation(Protocol):
         """Further attempts: `again` (fresh connection, after a handshake), `retry` or `hedge`."""
         ...
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         """A retry was not made: `budget` or `time`."""
         ...
 
     def waited(self, seconds: float) -> None:
-        """A call waited so long at the gate."""
+        """A call waited so long at the semaphore."""
         ...
 
     def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
@@ -64,7 +64,7 @@ class NoInstrumentation:
 
     def attempted(self, kind: str, count: int = 1) -> None: ...
 
-    def forgone(self, reason: str) -> None: ...
+    def retry_skipped(self, reason: str) -> None: ...
 
     def waited(self, seconds: float) -> None: ...
 
@@ -94,7 +94,7 @@ class EngineInstrumentation:
     def attempted(self, kind: str, count: int = 1) -> None:
         self._metrics.attempted(self._engine, kind, count)
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         self._metrics.forgone(self._engine, reason)
 
     def waited(self, seconds: float) -> None:

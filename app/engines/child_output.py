@@ -201,7 +201,7 @@ class StderrTail:
         if self._line.strip():
             self._emit(bytes(self._line))
         self._line.clear()
-        self.say_dropped()
+        self.report_dropped()
 
     def _log_lines(self, chunk: bytes) -> None:
         self._turn_second()
@@ -225,7 +225,7 @@ class StderrTail:
     def _turn_second(self) -> None:
         now = self._clock()
         if now - self._second >= 1.0:
-            self.say_dropped()
+            self.report_dropped()
             self._second, self._logged = now, 0
 
     def _emit(self, line: bytes) -> None:
@@ -234,7 +234,7 @@ class StderrTail:
             text = line.decode("utf-8", "replace").strip()
             self._log("".join(c if c.isprintable() else " " for c in text))
 
-    def say_dropped(self) -> None:
+    def report_dropped(self) -> None:
         """Log how many lines were dropped since this was last said."""
         if self.dropped and self._log is not None:
             self._log(f"[{self.dropped} lines dropped]")
@@ -248,43 +248,43 @@ BURST_BYTES: Final = 1_048_576
 """Read in one second without a pause."""
 
 PAUSE_SECONDS: Final = 0.05
-"""Between two reads of more than that in the same second; one read is 64 KiB or so."""
+"""Pause after each further read in the same second; one read is about 64 KiB."""
 
 MOST_BYTES: Final = 67_108_864
-"""Without anything asked for in between; a writer of more has gone mad. By then it has been read for a minute."""
+"""Without any answer in between; a process that writes more is killed. Reading that much takes about a minute."""
 
 LINE_COST: Final = 100
-"""Bytes that a line counts for beside its own: it is the number of lines that costs time."""
+"""Bytes added for each line, because the number of lines costs time."""
 
 
 class OutputLimit:
-    """The bytes of one stream that were for nobody."""
+    """Counts the bytes of one stream that answer nothing, and says when to pause reading."""
 
     __slots__ = ("_fresh", "_in_second", "_second", "total")
 
     def __init__(self) -> None:
         self.total = 0
-        """Since it last ebbed."""
+        """Bytes since the last `reset`."""
         self._fresh = 0
         self._in_second = 0
         self._second = 0.0
 
     @property
-    def drowning(self) -> bool:
-        """Whether it is too much."""
+    def exceeded(self) -> bool:
+        """Whether the process must be killed."""
         return self.total > MOST_BYTES
 
-    def swell(self, size: int, lines: int = 0) -> None:
-        """So many more bytes, in so many lines."""
+    def add(self, size: int, lines: int = 0) -> None:
+        """Add bytes, and the number of lines that they contain."""
         self.total += size
         self._fresh += size + lines * LINE_COST
 
-    def ebb(self) -> None:
-        """Something came that was asked for."""
+    def reset(self) -> None:
+        """Start again from 0, because an answer has arrived."""
         self.total = 0
 
     def pause(self, now: float) -> float:
-        """Seconds to read nothing after what has come; 0 for less than a flood."""
+        """Seconds to pause reading after what has arrived; 0 if it is little."""
         if now >= self._second + 1.0:
             self._second, self._in_second = now, 0
         self._in_second += self._fresh
@@ -292,4 +292,4 @@ class OutputLimit:
         return PAUSE_SECONDS if fresh and self._in_second > BURST_BYTES else 0.0
 
     def __repr__(self) -> str:
-        return f"<Flood {self.total} bytes, {self._in_second} of them weighed in the last second>"
+        return f"<OutputLimit {self.total} bytes, {self._in_second} in the last second>"

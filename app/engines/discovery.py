@@ -29,9 +29,9 @@ class RemoteCatalog(NamedTuple):
 
     ids: tuple[str, ...]
     joining: Mapping[str, EngineEntry]
-    """Those that can be asked directly, as entries of our own registry."""
+    """Those that can be called directly, as registry entries."""
     refused: Mapping[str, str]
-    """Those that have an endpoint which is not followed, and why."""
+    """Those whose endpoint must not be used, and why."""
 
 
 NOTHING_LISTED = RemoteCatalog((), {}, {})
@@ -76,7 +76,7 @@ def listing_of(gateway: EngineEntry, listed: Sequence[Any]) -> RemoteCatalog:
 
 
 def _endpoint_of(entry: Mapping[str, Any]) -> str | None:
-    """Where it can be asked by itself, unless the gateway itself only discovered it: that would never end."""
+    """Where an engine can be called directly. None if the gateway itself only discovered it: that would never end."""
     endpoint = entry.get("endpoint")
     ours = entry.get("x-gateway")
     if type(endpoint) is not dict or (type(ours) is dict and ours.get("discovered") is True):
@@ -86,14 +86,14 @@ def _endpoint_of(entry: Mapping[str, Any]) -> str | None:
 
 
 def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
-    """The entry of one of its engines: its own id and URL, the gateway's wishes. Raises ValueError.
+    """The entry of a listed engine: its own id and URL, all else as the gateway's entry. Raises ValueError.
 
     The gateway's headers and TLS go to its own origin (scheme, host and port) and to no other.
     """
     if any(step in ("", ".", "..") for step in engine_id.split("/")):
-        raise ValueError("its id is none that a path can hold")
-    wishes = gateway.model_dump(exclude=set(OWN))
-    entry = EngineEntry.model_validate({**wishes, "id": f"{gateway.id}/{engine_id}", "url": url})
+        raise ValueError("its id cannot be part of a URL path")
+    inherited = gateway.model_dump(exclude=set(OWN))
+    entry = EngineEntry.model_validate({**inherited, "id": f"{gateway.id}/{engine_id}", "url": url})
     at = Endpoint.of(url)
     home = Endpoint.of(gateway.url or "") if gateway.url else None
     allowed = {*gateway.discover_hosts, *([home.host] if home else [])}
@@ -105,21 +105,21 @@ def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
 
 
 def _reason(fault: ValueError) -> str:
-    """Why it does not join, without the listing's own words."""
-    return str(fault) if type(fault) is ValueError else "its id or its URL is none"
+    """Why an engine does not join, without quoting the listing."""
+    return str(fault) if type(fault) is ValueError else "its id or URL is invalid"
 
 
-RESTRICTED = "x-gateway"
-"""Params in which a gateway of our kind is told which of its engines to ask."""
+GATEWAY_PARAMS = "x-gateway"
+"""Key of the params that restrict a gateway of this kind to some of its engines."""
 
 
 class ResidualEngine:
-    """`gateway` without the engines that joined. Satisfies `federation.engine.Engine`."""
+    """A gateway restricted to its engines that are not called directly: they would count twice."""
 
     __slots__ = ("_gateway", "_only", "entry", "id")
 
     def __init__(self, gateway: RemoteEngine, only: Sequence[str]) -> None:
-        """`only`: the engines it is asked for, by the ids it gives them."""
+        """`only`: the engines to call, by the ids that the gateway gives them."""
         self.id = gateway.id
         self.entry: EngineEntry = gateway.entry
         self._gateway = gateway
@@ -140,19 +140,19 @@ class ResidualEngine:
         return self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)
 
     def _narrowed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        wishes = params.get(RESTRICTED)
-        return {**params, RESTRICTED: {**(wishes if type(wishes) is dict else {}), "engines": self._only}}
+        given = params.get(GATEWAY_PARAMS)
+        return {**params, GATEWAY_PARAMS: {**(given if type(given) is dict else {}), "engines": self._only}}
 
     def __repr__(self) -> str:
-        return f"<Remainder {', '.join(self._only)} of {self._gateway!r}>"
+        return f"<ResidualEngine {', '.join(self._only)} of {self._gateway!r}>"
 
 
-TAKEN = "its id is that of another engine"
-NOT_ALL = "not all engines of its gateway can join, and that gateway cannot be asked for the others alone"
+TAKEN = "another engine has the same id"
+NOT_ALL = "not all engines of its gateway can be called directly, and the gateway cannot be restricted to the others"
 
 
 class Move(NamedTuple):
-    """What happened to one engine that a gateway lists."""
+    """A change of one engine that a gateway lists, for the log."""
 
     kind: Literal["joined", "left", "refused"]
     gateway: str
@@ -175,7 +175,7 @@ class LiveEngines(Protocol):
 
 
 class Discovery:
-    """Which engines joined through which gateway of the set."""
+    """The engines that were discovered through each gateway of the set."""
 
     __slots__ = ("_engines", "_listings", "_moved")
 
@@ -194,15 +194,15 @@ class Discovery:
             listed = await read_catalog(gateway, deadline)
         except LegError:
             return False
-        return self._take(gateway, self._usable(gateway, listing_of(gateway.entry, listed)))
+        return self._apply(gateway, self._usable(gateway, listing_of(gateway.entry, listed)))
 
     def forget(self, gateway_id: str) -> None:
         """The gateway leaves: so do its engines."""
         listing = self._listings.pop(gateway_id, NOTHING_LISTED)
         for entry in listing.joining.values():
-            self._part(gateway_id, entry.id)
+            self._leave(gateway_id, entry.id)
 
-    def make_room(self, leaving: Container[str], wanted: Container[str], closed: Container[str] = ()) -> None:
+    def prepare(self, leaving: Container[str], wanted: Container[str], closed: Container[str] = ()) -> None:
         """The registry changes: gateways in `leaving` go, those in `closed` are followed no more, and those with an
         engine of an id that is `wanted` read their listing anew."""
         for gateway_id, listing in list(self._listings.items()):
@@ -214,7 +214,7 @@ class Discovery:
                 self.forget(gateway_id)
 
     def asked(self) -> tuple[RemoteEngine | ResidualEngine, ...]:
-        """Whom requests are asked of, in the order of the set."""
+        """The engines that requests are sent to, in the order of the set."""
         direct = self.groups()
         by_gateway = {engine_id for children in direct.values() for engine_id in children}
         joined = {entry.id for listing in self._listings.values() for entry in listing.joining.values()}
@@ -229,7 +229,7 @@ class Discovery:
         return tuple(asked)
 
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Gateway -> its engines that are asked directly; without gateways that are asked for all they have."""
+        """Gateway -> its engines that are called directly; without gateways that are called for all their engines."""
         known = {engine.id: engine for engine in self._engines.engines}
         groups: dict[str, tuple[str, ...]] = {}
         for gateway_id, listing in self._listings.items():
@@ -239,7 +239,7 @@ class Discovery:
         return groups
 
     def _rest(self, gateway_id: str, direct: Iterable[str]) -> list[str]:
-        """What a gateway must still be asked for."""
+        """The engines that a gateway must still be called for."""
         joining = self._listings[gateway_id].joining
         found = set(direct)
         return [
@@ -249,7 +249,7 @@ class Discovery:
         ]
 
     def _usable(self, gateway: RemoteEngine, listing: RemoteCatalog) -> RemoteCatalog:
-        """`listing` without what cannot join for our own reasons."""
+        """`listing` without the engines that cannot join this set."""
         own = {entry.id for entry in self._listings.get(gateway.id, NOTHING_LISTED).joining.values()}
         taken = {engine.id for engine in self._engines.engines if engine.id not in own} | {*self._engines.disabled}
         reasons = {engine_id: TAKEN for engine_id, entry in listing.joining.items() if entry.id in taken}
@@ -258,14 +258,14 @@ class Discovery:
             listing = _without(listing, dict.fromkeys(listing.joining, NOT_ALL))
         return listing
 
-    def _take(self, gateway: RemoteEngine, listing: RemoteCatalog) -> bool:
+    def _apply(self, gateway: RemoteEngine, listing: RemoteCatalog) -> bool:
         before = self._listings.get(gateway.id, NOTHING_LISTED)
         if listing == before:
             return False
         self._listings[gateway.id] = listing
         for engine_id, entry in before.joining.items():
             if engine_id not in listing.joining:
-                self._part(gateway.id, entry.id)
+                self._leave(gateway.id, entry.id)
         for engine_id, entry in listing.joining.items():
             if before.joining.get(engine_id) != entry:
                 self._engines.join(entry)
@@ -276,7 +276,7 @@ class Discovery:
                 self._moved(Move("refused", gateway.id, engine_id, reason))
         return True
 
-    def _part(self, gateway_id: str, engine_id: str) -> None:
+    def _leave(self, gateway_id: str, engine_id: str) -> None:
         self._engines.leave(engine_id)
         self._moved(Move("left", gateway_id, engine_id))
 
@@ -286,7 +286,7 @@ class Discovery:
 
 
 def _can_be_narrowed(gateway: RemoteEngine) -> bool:
-    """Whether it is of our kind, which can be asked for some of its engines alone."""
+    """Whether a gateway is of this kind, which can be restricted to some of its engines."""
     return gateway.advertisement is not None and gateway.advertisement.gateway_id is not None
 
 

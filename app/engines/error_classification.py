@@ -64,7 +64,7 @@ def is_suspect(fault: LegError) -> bool:
     )
 
 
-def counts(fault: LegError) -> bool:
+def counts_as_failure(fault: LegError) -> bool:
     """Whether it counts as a failure of the engine; what refuses one request, or is our own doing, does not."""
     if isinstance(fault, LegTimeout):
         return fault.attempts > 0
@@ -81,10 +81,10 @@ def marks_down(fault: LegError) -> bool:
     """Whether the engine counts as down until it does something right."""
     if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
         return fault.status < 400 or fault.status in _PERMANENT_STATUSES
-    return counts(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
+    return counts_as_failure(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
 
 
-def strays(fault: LegError) -> bool:
+def concerns_replica(fault: LegError) -> bool:
     """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
     if isinstance(fault, Refused):
         return fault.code in _STRAYED_CODES
@@ -103,7 +103,7 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: 
         return True
     if not idempotent:
         return False
-    if elsewhere and strays(fault):
+    if elsewhere and concerns_replica(fault):
         return True
     if isinstance(fault, BadStatus):
         return fault.status is not None and fault.status >= 500 and fault.status != 501

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.engines.call_instrumentation import CallInstrumentation
-from app.engines.error_classification import Suspicion, counts, is_suspect, marks_down, strays
+from app.engines.error_classification import Suspicion, concerns_replica, counts_as_failure, is_suspect, marks_down
 from app.engines.replicas import EjectionRules, Replica, Replicas
 from app.engines.transport import Transport
 from app.protocol.advertisement import Advertisement
@@ -23,64 +23,68 @@ from app.settings.engine_parts import EngineBreaker
 from app.settings.schema import EngineEntry, EnginesSettings
 
 QUIET_SECONDS = 5.0
-"""After traffic told a change, further ones are told by the next check only: an engine may flap with every call."""
+"""After a change was reported, further ones are reported by the next check only: an engine may flap on every call."""
 
-Told = Callable[[LegError | None], None]
+AvailabilityListener = Callable[[LegError | None], None]
+"""Called when an engine comes up (None) or goes down (why)."""
 
 
 class Availability:
-    """Up or down, and why. `told` hears of each change: None for up, else the fault."""
+    """Whether one engine is up, by the last thing it did in traffic or in a check."""
 
-    __slots__ = ("_told", "_told_at", "_told_up", "answered", "fault")
+    __slots__ = ("_listener", "_notified_at", "_notified_up", "answered", "fault")
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, listener: AvailabilityListener) -> None:
         self.fault: LegError | None = ConnectFailed("no handshake yet")
         self.answered = False
         """Whether a call was answered since this was last set to False; traffic outranks checks."""
-        self._told = told
-        self._told_up: bool | None = None
-        self._told_at = float("-inf")
+        self._listener = listener
+        self._notified_up: bool | None = None
+        self._notified_at = float("-inf")
 
-    def good(self) -> None:
-        """It did something right."""
+    def mark_up(self) -> None:
+        """A call or a check succeeded."""
         if self.fault is not None:
             self.fault = None
-            self._tell()
+            self._notify()
 
-    def bad(self, fault: LegError) -> None:
-        """It failed."""
+    def mark_down(self, fault: LegError) -> None:
+        """A call or a check failed in a way that takes the engine down."""
         self.fault = fault
-        self._tell()
+        self._notify()
 
     def settle(self) -> None:
-        """A check is over: what has not been told is told now."""
+        """Report the current state, if it differs from the reported one. Called after each check."""
         up = self.fault is None
-        if up is not self._told_up:
-            self._told_up = up
-            self._told(self.fault)
+        if up is not self._notified_up:
+            self._notified_up = up
+            self._listener(self.fault)
 
-    def _tell(self) -> None:
-        """Before the first check it is not said that an engine is down: it may just not be there yet."""
+    def _notify(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._told_up is not None and now >= self._told_at + QUIET_SECONDS:
-            self._told_at = now
+        # Before the first check, an engine is not reported as down: it may still be starting.
+        if self._notified_up is not None and now >= self._notified_at + QUIET_SECONDS:
+            self._notified_at = now
             self.settle()
 
     def __repr__(self) -> str:
-        return "<Standing up>" if self.fault is None else f"<Standing down, {self.fault.kind}: {self.fault.message}>"
+        return (
+            "<Availability up>"
+            if self.fault is None
+            else f"<Availability down, {self.fault.kind}: {self.fault.message}>"
+        )
 
 
 Verify = Callable[[str, Replica, int], bool]
-"""(method, replica, generation): begin a control call, and say whether there is one. The result goes to
-`OutcomeTracker.verified`."""
+"""(method, replica, generation) -> whether a control call was started. Its result goes to `OutcomeTracker.verified`."""
 
 
-EJECTING = 5
-"""Errors in a row, the control call included, where no breaker states a number."""
+ERRORS_WITHOUT_BREAKER = 5
+"""Errors in a row, including the control call, that count when the breaker is switched off."""
 
 
 class OutcomeTracker:
-    """The outcomes of one engine's calls. Times are event-loop seconds."""
+    """Applies the outcomes of calls to the engine's breaker, replicas and availability. Times: event-loop seconds."""
 
     __slots__ = ("_instrumentation", "availability", "breaker", "mask", "replicas", "suspicion", "verify")
 
@@ -93,38 +97,38 @@ class OutcomeTracker:
         self.suspicion = Suspicion(_enough(breaker.rules))
         self.verify: Verify | None = None
         self.mask: Callable[[LegError], LegError] = lambda fault: fault
-        """Takes secrets out of a fault before anybody is told of it."""
+        """Removes secrets from an error before it is logged or reported."""
         self._instrumentation = instrumentation
 
     def renew(self, rules: BreakerRules) -> None:
-        """Go by other rules from now on; what is held against the engine stays."""
+        """Apply other rules from the next outcome on; what was counted stays counted."""
         self.breaker.renew(rules)
         self.suspicion.enough = _enough(rules)
 
     def refusal(self) -> LegError | None:
-        """Why the engine must not be asked now, None if it may; nothing changes by asking."""
+        """Why the engine must not be called now; None if it may be. Changes nothing."""
         now = _now()
         seconds = self.breaker.retry_in(now)
         if seconds is not None:
-            return _unsent(BreakerOpen("it failed too often and is left alone", retry_after_ms=_ms(seconds)))
+            return _unsent(BreakerOpen("circuit breaker open after repeated failures", retry_after_ms=_ms(seconds)))
         seconds = self.replicas.held_for(now)
         if seconds is not None:
-            return _unsent(LegRateLimited("it asked not to be asked for a while", retry_after_ms=_ms(seconds)))
+            return _unsent(LegRateLimited("the engine has asked for a pause (rate limit)", retry_after_ms=_ms(seconds)))
         return None
 
     def admit(self) -> int:
-        """The generation of a call that goes now. Raises BreakerOpen, LegRateLimited."""
+        """The breaker generation of a call that is made now. Raises BreakerOpen, LegRateLimited."""
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
         generation = self.breaker.admit(_now())
-        assert generation is not None, "who is not refused is admitted"
+        assert generation is not None, "a call that is not refused is admitted"
         if self.breaker.state == HALF_OPEN:
             self._instrumentation.breaker(HALF_OPEN)
         return generation
 
     def succeeded(self, replica: Replica, generation: int) -> None:
-        """A call was answered."""
+        """Record an answered call."""
         if self.suspicion.withheld:
             self.suspicion.cleared()
         if replica.failures or replica.ejections:
@@ -132,12 +136,12 @@ class OutcomeTracker:
         if self.breaker.succeeded(generation):
             self._instrumentation.breaker(CLOSED)
         if self.breaker.closed:
-            self.availability.good()
+            self.availability.mark_up()
 
     def failed(
         self, fault: LegError, replica: Replica, generation: int, method: str, params: Mapping[str, Any]
     ) -> None:
-        """An attempt to call `method` with `params` failed, in whatever way."""
+        """Record a failed attempt to call `method` with `params`."""
         self.mask(fault)
         if is_suspect(fault):
             self._suspected(fault, replica, generation, method, params)
@@ -145,9 +149,9 @@ class OutcomeTracker:
             self._failed(fault, replica, generation)
 
     def verified(self, replica: Replica, generation: int, fault: LegError | None) -> None:
-        """A control call was answered (None), or failed as well: then all errors that were withheld count."""
+        """Record the result of a control call: None if it was answered. If it failed too, all withheld errors count."""
         self.suspicion.pending = False
-        if fault is None or not (is_suspect(fault) or counts(fault)):
+        if fault is None or not (is_suspect(fault) or counts_as_failure(fault)):
             self.suspicion.acquitted(_now())
             self.succeeded(replica, generation)
             return
@@ -155,25 +159,25 @@ class OutcomeTracker:
             now = _now()
             self.replicas.failed(replica, fault, now)
             if self._opened(fault, replica, generation, now):
-                self.availability.bad(fault)
+                self.availability.mark_down(fault)
                 return
 
     def unverified(self, generation: int) -> None:
-        """A control call was called off, for its replica is closed: the next error begins another one."""
+        """Record a control call that was cancelled because its replica closed: the next error starts another."""
         self.suspicion.pending = False
-        self.said_nothing(generation)
+        self.inconclusive(generation)
 
     def _suspected(
         self, fault: LegError, replica: Replica, generation: int, method: str, params: Mapping[str, Any]
     ) -> None:
-        """An error that may follow from the params: nothing is held against the engine before a control call."""
+        """Withhold an error that may be the fault of the params, until a control call decides."""
         now = _now()
         probing = self.breaker.state == HALF_OPEN and generation == self.breaker.generation
         due = self.suspicion.failed(params, now, probing=probing)
         if due and self.verify is not None and self.verify(method, replica, generation):
             self.suspicion.pending = True
-            return  # if this was the probe of the breaker, the control call is one in its place
-        self.breaker.said_nothing(generation, now)
+            return  # if this call was the probe of the breaker, the control call takes its place
+        self.breaker.inconclusive(generation, now)
 
     def _failed(self, fault: LegError, replica: Replica, generation: int) -> None:
         now = _now()
@@ -183,34 +187,34 @@ class OutcomeTracker:
         if isinstance(fault, LegTimeout) and fault.attempts:
             replica.transport.overdue()
         opened = False
-        if counts(fault) or strays(fault):
+        if counts_as_failure(fault) or concerns_replica(fault):
             self.replicas.failed(replica, fault, now)
-        if counts(fault):
+        if counts_as_failure(fault):
             opened = self._opened(fault, replica, generation, now)
         else:
-            self.breaker.said_nothing(generation, now)
+            self.breaker.inconclusive(generation, now)
         if opened or marks_down(fault):
-            self.availability.bad(fault)
+            self.availability.mark_down(fault)
 
     def _opened(self, fault: LegError, replica: Replica, generation: int, now: float) -> bool:
-        """Count a failure, and say whether it opened the breaker."""
+        """Count a failure. Returns whether it opened the breaker."""
         if not self.breaker.failed(generation, now):
             return False
-        replica.transport.renew()  # the probe must not go where the engine may no longer be
+        replica.transport.renew()  # the probe must use a new connection: the engine may have moved
         self._instrumentation.breaker(self.breaker.state, fault, self.breaker.retry_in(now))
         return True
 
-    def said_nothing(self, generation: int) -> None:
-        """A call ended through nobody's fault: the caller left, or was in haste."""
-        self.breaker.said_nothing(generation, _now())
+    def inconclusive(self, generation: int) -> None:
+        """Record a call that says nothing about the engine: the caller left, or its deadline was short."""
+        self.breaker.inconclusive(generation, _now())
 
     def checked(self) -> None:
-        """A check went well. Traffic outranks it: while the breaker holds calls back, the engine stays down."""
+        """Record a successful check. Traffic outranks it: while the breaker is open, the engine stays down."""
         if self.breaker.retry_in(_now()) is None:
-            self.availability.good()
+            self.availability.mark_up()
 
     def reset(self) -> None:
-        """Forget what is held against it, by an operator's wish."""
+        """Forget all failures, on request of an operator."""
         if not self.breaker.closed:
             self._instrumentation.breaker(CLOSED)
         self.breaker.reset()
@@ -218,11 +222,11 @@ class OutcomeTracker:
         self.suspicion.cleared()
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.breaker!r}, {self.replicas!r}, {self.availability!r}>"
+        return f"<OutcomeTracker {self.breaker!r}, {self.replicas!r}, {self.availability!r}>"
 
 
 def breaker_rules(entry: EngineEntry, settings: EnginesSettings) -> BreakerRules:
-    """The rules of one engine's breaker: its own where it has some, else those for all."""
+    """The breaker rules of one engine: its own where it sets them, otherwise the general ones."""
     own = entry.breaker or EngineBreaker()
     return BreakerRules(
         failures=_first(own.failures, settings.breaker_failures),
@@ -234,11 +238,11 @@ def breaker_rules(entry: EngineEntry, settings: EnginesSettings) -> BreakerRules
 
 
 def _enough(rules: BreakerRules) -> int:
-    """Errors after which a control call is due: that call is the failure that opens the breaker.
+    """Errors after which a control call is due: one fewer than open the breaker, which the control call itself may do.
 
-    With the breaker off, replicas may still be ejected.
+    With the breaker switched off, replicas can still be ejected.
     """
-    return max(1, (rules.failures or EJECTING) - 1)
+    return max(1, (rules.failures or ERRORS_WITHOUT_BREAKER) - 1)
 
 
 def _first(own: int | None, general: int) -> int:
@@ -258,22 +262,24 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-PATIENCE = 8
-"""Calls that may wait for each place at an engine's gate: a burst against a quick engine is served, not refused. Their
-deadlines bound how long they wait."""
+WAITING_PER_SLOT = 8
+"""Calls that may wait for each concurrent call of an engine: a burst against a fast engine is served, not refused.
+
+Their deadlines bound how long they wait.
+"""
 
 LONGEST_PAUSE = 1.0
 """Seconds between two attempts of one call, at most; an engine that asks for a longer one is not asked again by it."""
 
 RESERVE = 10.0
-"""Retries that an engine may be given at once before its budget binds."""
+"""Retries of an engine that are possible at once before its budget binds."""
 
 
 REMEMBERED = 128
-"""Times of answers that the 95th percentile is taken of."""
+"""Response times over which the 95th percentile is calculated."""
 
 LEAST = 20
-"""With fewer times than this nobody is hedged: there is nothing to tell slow by."""
+"""With fewer response times than this, no call is hedged: it is not known yet what is slow."""
 
 RECKONED_EVERY = 16
 """Answers between two calculations of the percentile."""
@@ -282,7 +288,7 @@ HEDGE_RESERVE = 1.0
 
 
 class HedgePolicy:
-    """When to hedge one engine's calls. `share`: hedges as a share of its calls."""
+    """When to hedge one engine's calls. `share`: maximum hedges as a share of its calls."""
 
     __slots__ = ("_delay", "_since", "_times", "budget")
 
@@ -294,11 +300,11 @@ class HedgePolicy:
 
     @property
     def delay(self) -> float | None:
-        """Seconds after which a call is slow; None while that is not known."""
+        """Seconds after which a call counts as slow; None while that is not known."""
         return self._delay
 
     def took(self, seconds: float) -> None:
-        """An attempt was answered after so long."""
+        """Record the response time of an attempt."""
         self._times.append(seconds)
         self._since += 1
         if len(self._times) >= LEAST and (self._delay is None or self._since >= RECKONED_EVERY):
@@ -312,13 +318,12 @@ class HedgePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CallPolicies:
-    """What every call to one engine passes: breaker -> gate -> attempts -> replica."""
+    """What every call of one engine passes: breaker, semaphore, retry budget, choice of a replica."""
 
     entry: EngineEntry
     tracker: OutcomeTracker
-    gate: BoundedSemaphore
+    semaphore: BoundedSemaphore
     budget: RetryBudget
-    """The retry budget."""
     pace: RetryPace
     hedge: HedgePolicy | None
     instrumentation: CallInstrumentation
@@ -329,24 +334,24 @@ def policies_of(
     settings: EnginesSettings,
     transports: Sequence[Transport | Replica],
     instrumentation: CallInstrumentation,
-    told: Told,
+    listener: AvailabilityListener,
     remember: Callable[[Advertisement], None],
     chance: Callable[[], float] = random.random,
     before: CallPolicies | None = None,
 ) -> CallPolicies:
-    """The guards for one engine with one transport, or replica that is known already, for each address.
+    """The policies of one engine, with one transport (or known replica) for each address.
 
-    `before` are the guards of the same engine under its earlier entry: what they know stays (breaker, standing, calls
-    under way), and only the rules change. `chance` gives numbers from 0 up to 1.
+    `before` are the policies of the same engine under its earlier entry: their state (breaker, availability, calls in
+    flight) is kept, and only the rules change. `chance` returns random numbers in [0, 1).
     """
     replicas = [_replica(str(place), each, remember) for place, each in enumerate(transports)]
     rules = EjectionRules(settings.eject_failures, settings.eject_ms / 1000, settings.slow_start_seconds)
-    queue = entry.max_concurrency * PATIENCE if entry.max_waiting is None else entry.max_waiting
+    queue = entry.max_concurrency * WAITING_PER_SLOT if entry.max_waiting is None else entry.max_waiting
     pace = RetryPace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2)
     if before is not None:
         before.tracker.renew(breaker_rules(entry, settings))
         before.tracker.replicas.renew(replicas, rules)
-        before.gate.resize(entry.max_concurrency, queue)
+        before.semaphore.resize(entry.max_concurrency, queue)
         same_budget = before.budget.share == settings.retry_budget
         hedge = before.hedge
         if hedge is None or hedge.budget.share != settings.hedge_budget:
@@ -363,10 +368,10 @@ def policies_of(
         tracker=OutcomeTracker(
             Breaker(breaker_rules(entry, settings)),
             Replicas(replicas, rules, chance, lambda replica, fault: instrumentation.replica(replica.label, fault)),
-            Availability(told),
+            Availability(listener),
             instrumentation,
         ),
-        gate=BoundedSemaphore(entry.max_concurrency, queue),
+        semaphore=BoundedSemaphore(entry.max_concurrency, queue),
         budget=RetryBudget(settings.retry_budget, RESERVE),
         pace=pace,
         hedge=HedgePolicy(settings.hedge_budget) if entry.hedge else None,
@@ -375,7 +380,7 @@ def policies_of(
 
 
 def _replica(label: str, each: Transport | Replica, remember: Callable[[Advertisement], None]) -> Replica:
-    """A new replica, or a known one that from now on belongs to the engine that remembers by `remember`."""
+    """A new replica, or a known one that reports its advertisements to `remember` from now on."""
     if not isinstance(each, Replica):
         return Replica(label, each, remember)
     each.label = label

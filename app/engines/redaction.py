@@ -26,51 +26,54 @@ class Secrets:
     """What must not come back in a note or in the log: the values of an entry's headers and of its URLs' queries, and
     of its program's arguments those that look like secrets (all of them would make a riddle of what it says)."""
 
-    __slots__ = ("_keen", "_words")
+    __slots__ = ("_certain", "_words")
 
     def __init__(self, entry: EngineEntry) -> None:
         values = {word for value in entry.headers.values() for word in (value, *value.split())}
         for url in entry.urls:
-            values.update(_queried(url))
-        values.update(_argued(entry.command or ()))
+            values.update(_query_values(url))
+        values.update(_argument_values(entry.command or ()))
         self._words = _longest_first(values)
-        keen = {word for name, value in entry.headers.items() if _is_secret(name, value) for word in value.split()}
+        certain = {word for name, value in entry.headers.items() if _is_secret(name, value) for word in value.split()}
         for url in entry.urls:
-            keen.update(_queried(url, secrets_only=True))
-        self._keen = _longest_first((keen | set(_argued(entry.command or ()))) - _SCHEMES)
+            certain.update(_query_values(url, secrets_only=True))
+        self._certain = _longest_first((certain | set(_argument_values(entry.command or ()))) - _SCHEMES)
 
-    def masked(self, fault: LegError) -> LegError:
+    def mask_error(self, fault: LegError) -> LegError:
         """The same fault without them: an engine, or what stands before it, may quote the request."""
         if any(word in fault.message for word in self._words):
-            fault.reword(self.without(fault.message))
+            fault.reword(self.mask(fault.message))
         if fault.culprit is not None:
-            fault.culprit = {key: self.without(name) for key, name in fault.culprit.items()}
+            fault.culprit = {key: self.mask(name) for key, name in fault.culprit.items()}
         return fault
 
-    def cleaned(self, result: dict[str, Any]) -> dict[str, Any]:
+    def clean_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """A result whose notes hold none of them. Hits and other data of an engine stay as they are."""
         usage = result.get("usage")
         if not self._words or type(usage) is not dict or type(usage.get("notes")) is not list:
             return result
-        notes = [self.without(note) if type(note) is str else note for note in usage["notes"]]
+        notes = [self.mask(note) if type(note) is str else note for note in usage["notes"]]
         return {**result, "usage": {**usage, "notes": notes}}
 
-    def purged(self, said: Any, levels: int = MAX_LEVELS) -> Any:
+    def clean_advertisement(self, described: Any, levels: int = MAX_LEVELS) -> Any:
         """What an engine advertises without what is certainly secret: a name that a plain header holds as well, such as
         that of an index, must keep its meaning."""
-        if not self._keen:
-            return said
-        if type(said) is str:
-            return _replaced(said, self._keen)
+        if not self._certain:
+            return described
+        if type(described) is str:
+            return _replaced(described, self._certain)
         if not levels:
             return None
-        if type(said) is dict:
-            return {_replaced(name, self._keen): self.purged(value, levels - 1) for name, value in said.items()}
-        if type(said) is list:
-            return [self.purged(value, levels - 1) for value in said]
-        return said
+        if type(described) is dict:
+            return {
+                _replaced(name, self._certain): self.clean_advertisement(value, levels - 1)
+                for name, value in described.items()
+            }
+        if type(described) is list:
+            return [self.clean_advertisement(value, levels - 1) for value in described]
+        return described
 
-    def without(self, text: str) -> str:
+    def mask(self, text: str) -> str:
         """The same text without them."""
         return _replaced(text, self._words)
 
@@ -93,7 +96,7 @@ def _is_secret(name: str, value: str) -> bool:
     return _SECRET_NAME.search(name) is not None or any(map(_TOKEN.fullmatch, value.split()))
 
 
-def _queried(url: str, *, secrets_only: bool = False) -> Iterator[str]:
+def _query_values(url: str, *, secrets_only: bool = False) -> Iterator[str]:
     """The values of a URL's query, as they are written and as they are read."""
     for pair in url.partition("#")[0].partition("?")[2].split("&"):
         name, named, value = pair.partition("=")
@@ -102,7 +105,7 @@ def _queried(url: str, *, secrets_only: bool = False) -> Iterator[str]:
         yield from (value if named else name, unquote_plus(value if named else name))
 
 
-def _argued(command: Sequence[str]) -> Iterator[str]:
+def _argument_values(command: Sequence[str]) -> Iterator[str]:
     """Of a program's arguments what follows a flag called like a secret, looks like one, or is a secret of a URL."""
     before = ""
     for argument in command[1:]:
@@ -111,5 +114,5 @@ def _argued(command: Sequence[str]) -> Iterator[str]:
             yield value
         if "://" in value:
             yield from (word for user in _USER.findall(value) for word in (user, user.partition(":")[2]))
-            yield from _queried(value)
+            yield from _query_values(value)
         before = argument

@@ -17,7 +17,7 @@ from app.settings.schema import EngineEntry, EnginesSettings
 HTTP2_INSTALLED = importlib.util.find_spec("h2") is not None  # the extra `http2`
 
 LineLog = Callable[[str, str], None]
-"""Told (engine id, line) for each line an engine's child process writes to its stderr."""
+"""Called with (engine id, line) for each line that an engine's process writes to stderr."""
 
 
 def open_guarded_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
@@ -39,7 +39,7 @@ def open_transport(
         return StdioTransport(
             entry,
             settings,
-            log=lambda line: line_log(entry.id, secrets.without(line)),
+            log=lambda line: line_log(entry.id, secrets.mask(line)),
             ended=(instrumentation or NoInstrumentation()).process_ended,
         )
     if entry.client == "httpx" and HTTP2_INSTALLED:
@@ -50,7 +50,7 @@ def open_transport(
 
 
 async def probe(entry: EngineEntry, settings: EnginesSettings) -> Advertisement:
-    """Shake hands with one engine and let go again. Raises LegError."""
+    """Perform a handshake with one engine and close it again. Raises LegError."""
     engine = RemoteEngine(entry, open_transport(entry, settings, lambda engine_id, line: None), lambda changed: None)
     try:
         return await engine.handshake(asyncio.get_running_loop().time() + entry.timeout_ms / 1000)

@@ -25,7 +25,7 @@ class NotingWitness:
     def attempted(self, kind: str, count: int = 1) -> None:
         self.lines.extend([kind] * count)
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         self.lines.append(f"no retry: {reason}")
 
     def waited(self, seconds: float) -> None:
@@ -74,7 +74,7 @@ class LoneEngine:
             further=further,
             settings=EnginesSettings.model_validate(settings or {}),
             instrumentation=self.instrumentation,
-            told=lambda fault: self.told.append("up" if fault is None else fault.kind),
+            on_availability=lambda fault: self.told.append("up" if fault is None else fault.kind),
         )
 
     async def ask(self, seconds: float = 2.0, **options: Any) -> Reply:

@@ -1,6 +1,6 @@
 """RCP over HTTP/2, for engines that offer it over TLS (`client: httpx`); all others get HTTP/1.1.
 
-Calls share one connection. It is replaced when it is too old, when the engine closes it, or when it cannot be trusted.
+Calls share one connection. It is replaced when it is too old, when the engine closes it, or when it failed.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Http2Transport:
         self._http1 = HttpTransport(entry, settings, resolver=resolver, clock=clock)
         self._only_http1 = not self.endpoint.secure
         self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)
-        """Whether it may still turn out that it requires a client certificate."""
+        """Whether the engine has not answered yet, so that it may turn out to require a client certificate."""
         self._dialer = Dialer(self.endpoint, resolver, entry.timeout_ms)
         self._tls: ssl.SSLContext | None = None
         self._current: Http2Connection | None = None
@@ -139,7 +139,7 @@ class Http2Transport:
 
     @property
     def stderr_tail(self) -> None:
-        """There is no process of ours at the other end."""
+        """The engine is not a process of this gateway."""
 
     def renew(self) -> None:
         """Look the engine's name up anew, negotiate anew, and use no open connection for another call."""
@@ -149,7 +149,7 @@ class Http2Transport:
         self._retire_current()
 
     def overdue(self) -> None:
-        """A remote engine is restarted by whoever runs it."""
+        """Nothing to do: the gateway cannot restart a remote engine."""
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
@@ -181,7 +181,7 @@ class Http2Transport:
             result = read_answer(stream.status, answer, stream.retry_after, call_id)
         except ProtocolViolation as fault:
             if fault.code is None:
-                connection.retire()  # it talks nonsense: not another word over this connection
+                connection.retire()  # an invalid response: do not use this connection again
             raise
         hold(len(answer))
         return Reply(result, attempts=attempts, size=len(answer))
@@ -242,7 +242,7 @@ class Http2Transport:
     async def _dial(self) -> Http2Connection | None:
         addresses = await self._dialer.addresses()  # a name server that fails says nothing about open connections
         try:
-            negotiated = await self._dialer.connect(addresses, self._negotiate, self._trust())
+            negotiated = await self._dialer.connect(addresses, self._negotiate, self._tls_context())
         except ConnectFailed:
             self.renew()  # the engine may no longer be where the open connections lead
             raise
@@ -273,7 +273,7 @@ class Http2Transport:
         if not self._live:
             self._emptied.set()
 
-    def _trust(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """The TLS context, built at the first dial that succeeds in building it."""
         if self._tls is None:
             context = tls_context(self._entry.tls)

@@ -30,7 +30,7 @@ class Resolver:
     Belongs to one event loop. Failures are not remembered.
     """
 
-    __slots__ = ("_clock", "_doubted", "_flights", "_known", "_lookup", "_ttl")
+    __slots__ = ("_clock", "_doubted", "_known", "_lookup", "_lookups", "_ttl")
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Resolver:
         self._lookup = lookup
         self._known: dict[str, tuple[float, Addresses]] = {}
         self._doubted: dict[str, dict[str, None]] = {}
-        # A flight lands on addresses, or on the words for why there are none: an exception that no one is left to
+        # A lookup lands on addresses, or on the words for why there are none: an exception that no one is left to
         # collect would be reported as lost.
-        self._flights: dict[str, asyncio.Future[Addresses | str]] = {}
+        self._lookups: dict[str, asyncio.Future[Addresses | str]] = {}
 
     async def addresses(self, host: str) -> Addresses:
         """Numeric addresses of `host` in the order to try them, at least one. Raises ConnectFailed."""
@@ -55,10 +55,10 @@ class Resolver:
         known = self._known.get(host)
         if known is not None and self._clock() < known[0]:
             return self._ordered(host, known[1])
-        landed = await asyncio.shield(self._flights.get(host) or self._depart(host))
-        if isinstance(landed, str):
-            raise ConnectFailed(landed)
-        return self._ordered(host, landed)
+        found = await asyncio.shield(self._lookups.get(host) or self._start_lookup(host))
+        if isinstance(found, str):
+            raise ConnectFailed(found)
+        return self._ordered(host, found)
 
     def doubt(self, host: str, address: str) -> None:
         """`address` refused or hung: look the name up again, and try this address after its others."""
@@ -87,21 +87,21 @@ class Resolver:
             del doubted[gone]  # else the addresses of a name that changes often would pile up
         return (*(one for one in addresses if one not in doubted), *doubted)
 
-    def _depart(self, host: str) -> asyncio.Future[Addresses | str]:
+    def _start_lookup(self, host: str) -> asyncio.Future[Addresses | str]:
         loop = asyncio.get_running_loop()
-        flight: asyncio.Future[Addresses | str] = loop.create_future()
+        lookup: asyncio.Future[Addresses | str] = loop.create_future()
 
         def look_up() -> None:
-            landed = self._look_up(host)
+            found = self._look_up(host)
             with suppress(RuntimeError):  # the loop may be closed by now
-                loop.call_soon_threadsafe(self._land, host, flight, landed)
+                loop.call_soon_threadsafe(self._finish_lookup, host, lookup, found)
 
         try:
             threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
         except RuntimeError:
             raise ConnectFailed(f"{host}: no thread is left to look the name up") from None
-        self._flights[host] = flight
-        return flight
+        self._lookups[host] = lookup
+        return lookup
 
     def _look_up(self, host: str) -> Addresses | str:
         """In the thread: everything that can go wrong becomes words."""
@@ -114,15 +114,15 @@ class Resolver:
         # dict.fromkeys: once each, in the order of preference that the system gave them.
         return _interleaved(dict.fromkeys(entry[4][0] for entry in found)) or f"{host}: the name has no address"
 
-    def _land(self, host: str, flight: asyncio.Future[Addresses | str], landed: Addresses | str) -> None:
-        self._flights.pop(host, None)
-        if not isinstance(landed, str):
-            self._known[host] = (self._clock() + self._ttl, landed)
-        if not flight.done():
-            flight.set_result(landed)
+    def _finish_lookup(self, host: str, lookup: asyncio.Future[Addresses | str], found: Addresses | str) -> None:
+        self._lookups.pop(host, None)
+        if not isinstance(found, str):
+            self._known[host] = (self._clock() + self._ttl, found)
+        if not lookup.done():
+            lookup.set_result(found)
 
     def __repr__(self) -> str:
-        return f"<Resolver knows {sorted(self._known)}, looking up {sorted(self._flights)}>"
+        return f"<Resolver knows {sorted(self._known)}, looking up {sorted(self._lookups)}>"
 
 
 def _interleaved(addresses: Iterable[str]) -> Addresses:

@@ -184,7 +184,7 @@ def test_calls_that_wait_at_the_gate_are_told_too() -> None:
         fault = await waiting
         assert (fault.kind, fault.attempts) == ("breaker_open", 0)
         assert subject.instrumentation.waits == [pytest.approx(0.5)]
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 
@@ -325,7 +325,7 @@ def test_begun_calls_that_say_nothing_are_neutral() -> None:
         for _ in range(5):
             subject.begin().expire()
         assert subject.engine.state().breaker == "open"
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 

@@ -227,7 +227,7 @@ def test_replicas_are_greeted_at_once_and_the_first_that_answers_will_do() -> No
         assert jumping_loop().time() - began == pytest.approx(1.2)
         assert (await subject.ask()).replica == "1", "the others have not shaken hands yet"
         await asyncio.sleep(0.4)
-        assert [replica.greeted for replica in subject.engine.replicas] == [False, True, True]
+        assert [replica.handshake_done for replica in subject.engine.replicas] == [False, True, True]
         await subject.engine.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -275,7 +275,7 @@ def test_slow_calls_are_hedged() -> None:
         assert hedged
         assert all((reply.replica, reply.attempts) == ("1", 2) for reply in hedged)
         assert subject.instrumentation.count("hedge") == len(hedged)
-        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+        assert (first.under_way, second.under_way, subject.engine.semaphore.in_flight) == (0, 0, 0)
         assert [replica.in_flight for replica in subject.engine.state().replicas] == [0, 0]
 
     virtually(story())
@@ -325,7 +325,7 @@ def test_hedged_call_that_is_late_leaves_nothing() -> None:
             transport.script("retrieve", never)
         fault = await subject.fault(2.0)
         assert (fault.kind, fault.attempts, fault.hedged) == ("timeout", 2, True)
-        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+        assert (first.under_way, second.under_way, subject.engine.semaphore.in_flight) == (0, 0, 0)
 
     virtually(story())
 

@@ -156,7 +156,7 @@ def test_attempts_have_a_time_of_their_own() -> None:
         fault = await subject.fault(2.5)
         assert (fault.kind, fault.attempts) == ("timeout", 3)
         assert jumping_loop().time() - began == pytest.approx(2.5)
-        assert subject.engine.gate.in_flight == subject.transport.under_way == 0
+        assert subject.engine.semaphore.in_flight == subject.transport.under_way == 0
 
     virtually(story())
 
@@ -298,7 +298,7 @@ def test_a_begun_attempt_is_the_first_of_its_call(fault: LegError, lines: list[s
         subject = await shaken(fault, GOOD, transport=QuickTransport)
         assert (await resumed(subject)).attempts == 2
         assert subject.instrumentation.lines == lines
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 

@@ -98,10 +98,10 @@ def test_an_incident_can_be_read() -> None:
 
     async def story() -> None:
         subject, fault_injection = await drilled("hang")
-        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, on>"
+        assert repr(fault_injection) == f"<FaultInjection hang of {subject.engine.id}, on>"
         (replica,) = subject.engine.policies.tracker.replicas.all
-        assert repr(replica.transport).startswith("<Drilled hang ")
+        assert repr(replica.transport).startswith("<FaultInjectingTransport hang ")
         fault_injection.end()
-        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, over>"
+        assert repr(fault_injection) == f"<FaultInjection hang of {subject.engine.id}, over>"
 
     virtually(story())

@@ -69,7 +69,7 @@ def test_a_refused_handshake_is_the_reason_it_is_down() -> None:
         with pytest.raises(Refused):
             await subject.check()
         assert subject.engine.down_reason == "refused: -32002 too old"
-        assert repr(subject.engine._checkup) == "<Checkup 1 checks>"
+        assert repr(subject.engine._health_check) == "<HealthCheck 1 checks>"
 
     virtually(story())
 

@@ -81,7 +81,7 @@ def test_settings_of_replicas() -> None:
 def test_settings_of_the_gate(wishes: dict[str, Any], queue: int) -> None:
     """Eight wait for each place, unless the entry says otherwise."""
     made = policies({}, maxConcurrency=3, **wishes)
-    assert (made.gate.limit, made.gate.queue) == (3, queue)
+    assert (made.semaphore.limit, made.semaphore.queue) == (3, queue)
 
 
 def surprise(chance: random.Random) -> Any:

@@ -30,4 +30,4 @@ async def test_it_is_its_gateway_otherwise() -> None:
     await lone.shake()
     assert rest.advertisement is lone.engine.advertisement is not None
     assert rest.down_reason is None
-    assert repr(rest).startswith("<Remainder y of <RemoteEngine docs")
+    assert repr(rest).startswith("<ResidualEngine y of <RemoteEngine docs")
