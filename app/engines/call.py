@@ -31,6 +31,7 @@ async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] 
         other = None if done else second()
         if other is not None:
             runners.append(asyncio.ensure_future(other))
+        # A failed attempt does not win while the other may still answer.
         pending = set(runners)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +112,7 @@ class CallAttempts:
             if not is_handshake_due(after):
                 self._last = policies.tracker.replicas.named(after.replica)
         refusal = policies.tracker.refusal()
+        # After a first attempt, a rate limit is handled by the retry pause below; an open breaker ends the call.
         if refusal is not None and (after is None or isinstance(refusal, BreakerOpen)):
             raise after or refusal
         if not policies.semaphore.try_enter():
@@ -183,11 +185,14 @@ class CallAttempts:
         if policies.tracker.breaker.retry_in(now) is not None:
             return None
         replicas = policies.tracker.replicas
+        # Another replica need not observe the pause that this one has asked for.
         elsewhere = replicas.single is None and replicas.held_for(now) is None
         asked = 0.0 if elsewhere or fault.retry_after_ms is None else fault.retry_after_ms / 1000 + MARGIN
+        # Waiting longer would cost more than answering without this engine.
         if asked > policies.pace.longest + MARGIN:
             return None
         pause = policies.pace.pause(self._repeats, asked)
+        # Do not spend the retry budget on an attempt that cannot finish.
         if now + pause + LEAST_SECONDS > self._deadline:
             self._skip_retry(fault, "time", "no time is left for another attempt")
             return None
@@ -199,8 +204,9 @@ class CallAttempts:
         return pause
 
     def _may_retry(self, fault: LegError) -> bool:
+        # -32603 may be repeated once (RCP §12), not once per caller that sends the same params.
         if self._known and is_suspect(fault):
-            return False  # an earlier call with the same params has used the one repetition (RCP §12)
+            return False
         return worth_repeating(fault, self._idempotent, self._repeats, self._policies.tracker.replicas.single is None)
 
     def _skip_retry(self, fault: LegError, reason: str, text: str) -> None:
@@ -218,6 +224,7 @@ class CallAttempts:
         replica = policies.tracker.replicas.choose(_now(), self._last)
         assert replica is not None, "an admitted call has a replica"
         self._generation, self._since = generation, _now()
+        # Counted before sending: an attempt that is cancelled has reached the engine as well.
         self._count()
         delay = policies.hedge.delay if policies.hedge is not None and self._idempotent else None
         if delay is None:
@@ -243,11 +250,13 @@ class CallAttempts:
         policies = self._policies
         assert policies.hedge is not None
         other = policies.tracker.replicas.choose(_now(), slow)
+        # A hedge helps only at another replica, and must never delay first attempts.
         if other is None or other is slow or not policies.tracker.breaker.closed or not policies.semaphore.try_enter():
             return None
         if not policies.hedge.budget.spend():
             policies.semaphore.leave()
             return None
+        # A hedge is no retry: it has its own budget and does not use up `retries`.
         self.hedged = True
         self._free += 1
         policies.instrumentation.attempted("hedge")
@@ -272,6 +281,7 @@ class CallAttempts:
             reply = await self._call_replica(replica, params)
             check_shape(self._method, reply.result)
         except LegError as fault:
+            # Removed here and not in `finally`: `late` needs to know which replicas had not answered.
             self._active.remove(replica)
             self._count_requests(fault.attempts, fault.free)
             self._generation = None
@@ -316,6 +326,7 @@ class CallAttempts:
     def _params_with_time_left(self) -> Mapping[str, Any]:
         """The params, with a `_meta.deadlineMs` that still holds (RCP §16: strictly less than what remains)."""
         meta = self._params.get("_meta")
+        # The first attempt without waiting uses the deadline that the planner wrote.
         stated = meta.get("deadlineMs") if type(meta) is dict and (self.sent or self._stale) else None
         left = max(1, int((self._deadline - _now()) * 1000))
         if type(stated) is not int or stated <= left:
@@ -328,6 +339,7 @@ class CallAttempts:
 
 def has_short_deadline(policies: CallPolicies, given: float) -> bool:
     """Whether a timeout after `given` seconds says nothing about the engine: too short, or its answer waited for us."""
+    # An answer that waited for the memory budget was late through this gateway's own doing.
     held = HELD.get()
     if held is not None and held.waited:
         return True

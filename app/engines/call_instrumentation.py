@@ -119,6 +119,7 @@ class EngineInstrumentation:
 
     def held(self, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
+        # A limited engine answers -32011 to every call: one line a minute is enough.
         if self._held_at is None or now >= self._held_at + HOLD_QUIET_SECONDS:
             self._held_at = now
             self._log.warning("engine_rate_limited", engine=self._engine, seconds=round(seconds, 1))
@@ -173,6 +174,6 @@ def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 1) -> dict[st
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except RecursionError:  # it was read deeper than it can be written
+    except RecursionError:  # JSON is read up to 1024 levels deep; repr gives up earlier
         return "(too deep)"
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

@@ -86,6 +86,7 @@ class ChildProcess:
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self.pid = process.pid
+        # From here on, the group is ended even if the gateway is killed.
         REAPER.watch(self.pid)
         try:
             _watch_exit(process, self._note_exit)
@@ -106,6 +107,7 @@ class ChildProcess:
         """Write `line` now, or as soon as the child reads again. Raises Overloaded if too much waits already."""
         if not (self._paused or self.ending):
             self._stdin.write(line)
+        # Kept outside the pipe's own buffer, so that a cancelled call can take its line back.
         elif self._waiting_bytes < MAX_QUEUED_BYTES:
             self._waiting[number] = line
             self._waiting_bytes += len(line)
@@ -155,6 +157,7 @@ class ChildProcess:
                 self.noise.add(len(data))
             if self._started:
                 self._throttle(self.noise, self._stdout)
+            # A process that only writes noise would occupy the event loop for ever.
             if self.noise.exceeded:
                 self.kill(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
 
@@ -228,6 +231,7 @@ class ChildProcess:
         try:
             self._stdin.close()
             await self._wait_for(self._exited, grace)
+            # Children of the process share its group and get the signal as well.
             self._signal_group(signal.SIGTERM)
             await self._wait_for_group(grace)
             self._signal_group(signal.SIGKILL)
@@ -263,6 +267,7 @@ class ChildProcess:
             if timer is not None:
                 timer.cancel()
         self.stderr.flush()
+        # Lines that were not written yet have nobody to answer them.
         if 0 in self._open:
             self._stdin.abort()  # close() would first write what is never read
         self._stdout.close()

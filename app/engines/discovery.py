@@ -49,6 +49,7 @@ async def read_catalog(gateway: RemoteEngine, deadline: float) -> list[Any]:
             raise ProtocolViolation("the catalog/list result has no 'engines' array")
         listed += page
         cursor = result.get("nextCursor")
+        # A listing is untrusted: it may repeat cursors or never end.
         if type(cursor) is not str or cursor in seen or len(seen) >= MAX_PAGES or len(listed) >= MAX_LISTED:
             return listed[:MAX_LISTED]
         seen.add(cursor)
@@ -62,6 +63,7 @@ def listing_of(gateway: EngineEntry, listed: Sequence[Any]) -> RemoteCatalog:
     refused: dict[str, str] = {}
     for entry in listed:
         engine_id = entry.get("id") if type(entry) is dict else None
+        # Of two entries with the same id, the first one counts.
         if type(engine_id) is not str or engine_id in ids:
             continue
         ids.append(engine_id)
@@ -90,6 +92,7 @@ def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
 
     The gateway's headers and TLS go to its own origin (scheme, host and port) and to no other.
     """
+    # The id becomes part of the endpoint `/engines/<id>`.
     if any(step in ("", ".", "..") for step in engine_id.split("/")):
         raise ValueError("its id cannot be part of a URL path")
     inherited = gateway.model_dump(exclude=set(OWN))
@@ -97,8 +100,10 @@ def _joining(gateway: EngineEntry, engine_id: str, url: str) -> EngineEntry:
     at = Endpoint.of(url)
     home = Endpoint.of(gateway.url or "") if gateway.url else None
     allowed = {*gateway.discover_hosts, *([home.host] if home else [])}
+    # Otherwise a listing could make this gateway send requests to any host (SSRF).
     if not {at.host, at.label} & allowed:
         raise ValueError(f"host '{at.host[:128]}' is neither the gateway's own nor in discoverHosts")
+    # Credentials of the gateway's entry must not reach another origin.
     if home is None or home.origin != at.origin:
         return entry
     return entry.model_copy(update={"headers": gateway.headers, "tls": gateway.tls})
@@ -189,6 +194,7 @@ class Discovery:
 
         A listing that cannot be read changes nothing.
         """
+        # A listing is read after a check, and may take as long as a call.
         deadline = asyncio.get_running_loop().time() + gateway.entry.timeout_ms / 1000
         try:
             listed = await read_catalog(gateway, deadline)
@@ -234,6 +240,7 @@ class Discovery:
         groups: dict[str, tuple[str, ...]] = {}
         for gateway_id, listing in self._listings.items():
             ready = tuple(entry.id for entry in listing.joining.values() if known[entry.id].advertisement is not None)
+            # A gateway that cannot be restricted would answer for these engines a second time.
             if ready and (_can_be_narrowed(known[gateway_id]) or not self._rest(gateway_id, ready)):
                 groups[gateway_id] = ready
         return groups
@@ -250,10 +257,12 @@ class Discovery:
 
     def _usable(self, gateway: RemoteEngine, listing: RemoteCatalog) -> RemoteCatalog:
         """`listing` without the engines that cannot join this set."""
+        # Ids of the registry and of other gateways take precedence over those of this listing.
         own = {entry.id for entry in self._listings.get(gateway.id, NOTHING_LISTED).joining.values()}
         taken = {engine.id for engine in self._engines.engines if engine.id not in own} | {*self._engines.disabled}
         reasons = {engine_id: TAKEN for engine_id, entry in listing.joining.items() if entry.id in taken}
         listing = _without(listing, reasons)
+        # All or none: a gateway of another kind cannot be called for the rest only.
         if len(listing.joining) < len(listing.ids) and not _can_be_narrowed(gateway):
             listing = _without(listing, dict.fromkeys(listing.joining, NOT_ALL))
         return listing

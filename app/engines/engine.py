@@ -144,15 +144,18 @@ class RemoteEngine:
     def _send(self, call: InFlightCall) -> bool:
         """Write the first request of a call, if nothing has to be waited for. Returns whether that was so."""
         now = asyncio.get_running_loop().time()
+        # An engine with one replica, the usual case, needs no choice.
         replica = self._single or self._tracker.replicas.choose(now)
         if replica is None or not replica.ready or not self.semaphore.try_enter():
             return False
+        # No idle connection: connecting has to wait, so it is done in a task.
         exchange = replica.transport.send(call.method, call.params)
         if exchange is None:
             self.semaphore.leave()
             return False
         replica.in_flight += 1
         self._count_first()
+        # Earning is skipped while the budget is full: a function call per call saved.
         budget = self._budget
         if budget.level < budget.reserve:
             budget.earn()
@@ -175,8 +178,10 @@ class RemoteEngine:
                 call.continue_in_task(fault)
                 return None
             raise self._secrets.mask_error(fault) from None
+        # Traffic outranks a check that fails at the same time (health.py).
         availability = self._availability
         availability.answered = True
+        # A success changes nothing unless something had failed before: skip the tracker on the fast path.
         if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
             self._tracker.succeeded(replica, call.generation)
         reply = self._clean(reply)
@@ -214,6 +219,7 @@ class RemoteEngine:
         finally:
             expiry.end()
             call_attempts.end()
+        # Whatever ended the call, its outcome reports how many requests were sent.
         fault.attempts, fault.hedged = call_attempts.sent, call_attempts.hedged
         raise self._secrets.mask_error(fault) from None
 
@@ -276,6 +282,7 @@ class RemoteEngine:
         if isinstance(fault, ConnectionLost):
             return True  # the connection had been idle: that it was closed says nothing about the engine
         if is_handshake_due(fault):
+            # All calls that meet the restarted engine wait for one handshake.
             replica.handshake.due = True
             replica.update_ready()
             return True
@@ -303,6 +310,7 @@ class RemoteEngine:
     def _verify(self, method: str, replica: Replica, generation: int) -> bool:
         """Start the control call that shows whether the engine or the params are at fault."""
         said = self.advertisement
+        # `retrieve` without a filter is the cheapest call that exercises the index.
         asked = "retrieve" if said is not None and said.retrieve is not None else method
         if asked not in CONTROL_CALLS:
             return False

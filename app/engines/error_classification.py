@@ -67,10 +67,12 @@ def is_suspect(fault: LegError) -> bool:
 def counts_as_failure(fault: LegError) -> bool:
     """Whether it counts as a failure of the engine; what refuses one request, or is our own doing, does not."""
     if isinstance(fault, LegTimeout):
+        # Without an attempt nothing was sent: the time passed in a queue of this gateway.
         return fault.attempts > 0
     if isinstance(fault, ConnectFailed | TlsFailed | ProtocolViolation):
         return True
     if isinstance(fault, BadStatus):
+        # 4xx is about one request; 5xx is about the server.
         return fault.status is None or fault.status >= 500
     if not isinstance(fault, Refused) or fault.code in _PARAMS_CODES:
         return False
@@ -80,6 +82,7 @@ def counts_as_failure(fault: LegError) -> bool:
 def marks_down(fault: LegError) -> bool:
     """Whether the engine counts as down until it does something right."""
     if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
+        # A redirect, 401, 403 or 404 shows a wrong URL or credential: every call will fail.
         return fault.status < 400 or fault.status in _PERMANENT_STATUSES
     return counts_as_failure(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
 
@@ -99,6 +102,7 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: 
     `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked
     again once. An answer that began and broke off, or makes no sense, would likely do so again; so would TLS.
     """
+    # Nothing was sent, so even a call that is not idempotent can be repeated.
     if isinstance(fault, ConnectFailed):
         return True
     if not idempotent:
@@ -106,8 +110,10 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: 
     if elsewhere and concerns_replica(fault):
         return True
     if isinstance(fault, BadStatus):
+        # 501 is permanent: the method is not implemented.
         return fault.status is not None and fault.status >= 500 and fault.status != 501
     if isinstance(fault, LegRateLimited):
+        # Without a time, a repetition would only add to the overload.
         return fault.retry_after_ms is not None
     if isinstance(fault, Refused):
         return fault.code in _FAILING_CODES
@@ -153,6 +159,7 @@ class Suspicion:
 
     def failed(self, params: Mapping[str, Any], now: float, *, probing: bool) -> bool:
         """Note an error; says whether a control call is due. `probing`: the breaker waits for a verdict."""
+        # Reinserted at the end: the oldest params are evicted first.
         digest = _digest(params)
         self._known.pop(digest, None)
         self._known[digest] = now + KNOWN_SECONDS
@@ -189,5 +196,6 @@ class Suspicion:
 
 def _digest(params: Mapping[str, Any]) -> bytes:
     """Of all that a caller wrote: what differs from call to call is in `_meta`."""
-    told = {name: value for name, value in params.items() if name != "_meta"}
-    return blake2b(canonical(told), digest_size=16).digest()
+    # `_meta` holds deadlines and request ids, which differ from call to call.
+    sent = {name: value for name, value in params.items() if name != "_meta"}
+    return blake2b(canonical(sent), digest_size=16).digest()

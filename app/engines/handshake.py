@@ -36,6 +36,7 @@ class EngineHandshake:
 
     async def perform(self, seen: int) -> None:
         """Perform a handshake, unless the count has risen above `seen` meanwhile. Raises LegError."""
+        # Calls that find the handshake due at the same time wait for one of them.
         async with self._lock:
             if self.count == seen:
                 described = read_advertisement(self.clean(await self._initialize()))
@@ -59,6 +60,7 @@ class EngineHandshake:
         try:
             return await self.transport.call(method, params, idempotent=idempotent)
         except Refused as refusal:
+            # -32001: the engine has restarted and lost its session.
             if refusal.code != NotInitialized.code:
                 raise
             before = refusal.attempts

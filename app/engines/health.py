@@ -48,6 +48,7 @@ class HandshakeSlots:
         try:
             yield
         finally:
+            # Otherwise the timer has released the slot already.
             if held.when() > asyncio.get_running_loop().time():
                 held.cancel()
                 self._free.release()
@@ -92,9 +93,11 @@ class HealthCheck:
         replicas = [replica for replica in replicas if replica.handshake_done] or replicas
         if not self._policies.entry.health_check:
             return
+        # Each check starts at another replica, so that all are checked in turn.
         first %= len(replicas)
         fault: LegError | None = None
         for place, replica in enumerate((*replicas[first:], *replicas[:first])):
+            # What a fast failure leaves of the time goes to the replicas that are still to be tried.
             share = (deadline - _now()) / (len(replicas) - place)
             try:
                 await self._look(replica, _now() + share)
@@ -185,6 +188,7 @@ class HealthCheck:
         fault: LegError | None = None
         try:
             async with asyncio.timeout(self._policies.entry.timeout_ms / 1000):
+                # Straight to the transport: the control call must not be retried, hedged or refused.
                 reply = await replica.transport.call(method, CONTROL_CALLS[method])
             check_shape(method, reply.result)
         except TimeoutError:
@@ -201,6 +205,7 @@ class HealthCheck:
         assert advertisement is not None
         self._pings += 1
         await self._ping(replica, deadline)
+        # A gateway's capabilities change with its engines; those of an engine only when it is replaced.
         if advertisement.gateway_id is not None or self._pings % REFRESH == 0:
             await self._refresh(replica, deadline)
         tracker.checked()
@@ -335,10 +340,12 @@ class HealthLoop:
                 _report_bug(f"the report about {engine.id} failed", own)
             if well and engine.handshake_done:
                 pause = first
+                # Jitter keeps many gateways, and many engines, from checking in step.
                 await watch.sleep(self._settings.health_interval_seconds * self._jitter())
             elif await watch.sleep(pause * self._jitter()):
                 pause = first
             else:
+                # An engine that is down for long is checked less often.
                 pause = min(pause * 2, self._settings.reconnect_max_seconds)
 
     async def _look(self, engine: "RemoteEngine") -> bool:

@@ -121,6 +121,7 @@ class OutcomeTracker:
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
+        # `refusal` has just said that the breaker admits a call, and nothing ran in between.
         generation = self.breaker.admit(_now())
         assert generation is not None, "a call that is not refused is admitted"
         if self.breaker.state == HALF_OPEN:
@@ -131,10 +132,12 @@ class OutcomeTracker:
         """Record an answered call."""
         if self.suspicion.withheld:
             self.suspicion.cleared()
+        # Nearly always false: the common case costs two attribute reads.
         if replica.failures or replica.ejections:
             self.replicas.succeeded(replica)
         if self.breaker.succeeded(generation):
             self._instrumentation.breaker(CLOSED)
+        # While the breaker is open, late answers of earlier calls must not make the engine look healthy.
         if self.breaker.closed:
             self.availability.mark_up()
 
@@ -151,10 +154,12 @@ class OutcomeTracker:
     def verified(self, replica: Replica, generation: int, fault: LegError | None) -> None:
         """Record the result of a control call: None if it was answered. If it failed too, all withheld errors count."""
         self.suspicion.pending = False
+        # The engine answers the gateway's own params: the callers' params were at fault.
         if fault is None or not (is_suspect(fault) or counts_as_failure(fault)):
             self.suspicion.acquitted(_now())
             self.succeeded(replica, generation)
             return
+        # Count one by one: the breaker may open before the last, and its window stays exact.
         for _ in range(self.suspicion.take_withheld()):
             now = _now()
             self.replicas.failed(replica, fault, now)
@@ -172,6 +177,7 @@ class OutcomeTracker:
     ) -> None:
         """Withhold an error that may be the fault of the params, until a control call decides."""
         now = _now()
+        # As the probe of the breaker, a suspect error needs a verdict now: no other call is admitted until then.
         probing = self.breaker.state == HALF_OPEN and generation == self.breaker.generation
         due = self.suspicion.failed(params, now, probing=probing)
         if due and self.verify is not None and self.verify(method, replica, generation):
@@ -184,9 +190,11 @@ class OutcomeTracker:
         if isinstance(fault, LegRateLimited) and fault.retry_after_ms:
             self.replicas.hold(replica, now, fault.retry_after_ms / 1000)
             self._instrumentation.held(fault.retry_after_ms / 1000)
+        # `attempts` is 0 if the time passed before anything was sent: then the engine was not slow.
         if isinstance(fault, LegTimeout) and fault.attempts:
             replica.transport.overdue()
         opened = False
+        # An error that only concerns the replica must not open the breaker of the whole engine.
         if counts_as_failure(fault) or concerns_replica(fault):
             self.replicas.failed(replica, fault, now)
         if counts_as_failure(fault):
@@ -210,6 +218,7 @@ class OutcomeTracker:
 
     def checked(self) -> None:
         """Record a successful check. Traffic outranks it: while the breaker is open, the engine stays down."""
+        # Pings often succeed where calls fail: an open breaker knows more than a ping.
         if self.breaker.retry_in(_now()) is None:
             self.availability.mark_up()
 
@@ -309,6 +318,7 @@ class HedgePolicy:
         self._since += 1
         if len(self._times) >= LEAST and (self._delay is None or self._since >= RECKONED_EVERY):
             self._since = 0
+            # 128 floats take 5 us to sort, once in 16 answers.
             self._delay = sorted(self._times)[int(len(self._times) * 0.95)]
 
     def __repr__(self) -> str:
@@ -347,11 +357,14 @@ def policies_of(
     replicas = [_replica(str(place), each, remember) for place, each in enumerate(transports)]
     rules = EjectionRules(settings.eject_failures, settings.eject_ms / 1000, settings.slow_start_seconds)
     queue = entry.max_concurrency * WAITING_PER_SLOT if entry.max_waiting is None else entry.max_waiting
+    # Jitter between half and the whole pause, so that callers do not retry in step.
     pace = RetryPace(settings.retry_backoff_ms / 1000, LONGEST_PAUSE, lambda: 1.0 - chance() / 2)
     if before is not None:
+        # A reload keeps what is known: an open breaker stays open, and calls in flight keep their places.
         before.tracker.renew(breaker_rules(entry, settings))
         before.tracker.replicas.renew(replicas, rules)
         before.semaphore.resize(entry.max_concurrency, queue)
+        # A budget with another share starts anew, since its level means something else then.
         same_budget = before.budget.share == settings.retry_budget
         hedge = before.hedge
         if hedge is None or hedge.budget.share != settings.hedge_budget:

@@ -159,8 +159,10 @@ class EngineSet:
         self._linger = linger
         self._health.renew(settings)
         known = {engine.id: engine for engine in self.engines if engine.id in self._listed}
+        # An engine that is still warming up is known, too: another reload may change it before it has served.
         known |= {one.engine.id: one.engine for one in self._warming.values() if one.engine.id in self._listed}
         left = sorted(known.keys() - wanted.keys())
+        # A discovered engine gives way to an engine of the registry with the same id.
         self._discovery.prepare(left, {entry.id for entry in entries}, self._former_gateways(wanted))
         joined = sorted(wanted.keys() - known.keys())
         changed = sorted(
@@ -173,12 +175,14 @@ class EngineSet:
         for entry in wanted.values():
             if entry.id in joined or entry.id in changed:
                 self._apply_entry(entry)
+        # The settings of all engines have changed, and discovered engines are in no entry of the registry.
         if other_settings:
             for engine in self.engines:
                 if engine.id not in self._listed:
                     self._apply_entry(engine.entry)
         self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
         self._release(leaving)
+        # An operator's switch ends with the engine; one that comes back later starts switched on.
         self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
         self.version += 1
         return EngineSetChange(joined, left, changed)
@@ -215,6 +219,7 @@ class EngineSet:
         self._warming, self._stand_ins = {}, {}
         for one in left:
             one.timer.cancel()
+        # An address that two versions of an engine share is closed once.
         replicas = {replica for engine in self.engines for replica in engine.replicas}
         replicas |= {replica for one in left for replica in one.engine.replicas}
         await asyncio.gather(*(replica.close() for replica in replicas), *self._retiring)
@@ -233,6 +238,7 @@ class EngineSet:
         warming = self._warming.pop(entry.id, None)
         if warming is not None:
             warming.timer.cancel()
+        # An earlier reload may have left an engine that has not served yet: its connections are worth keeping.
         pending = warming.engine if warming is not None and warming.withheld else None
         addresses = [(each, self._connection_key(each)) for each in addresses_of(entry)]
         known = {
@@ -240,14 +246,17 @@ class EngineSet:
         }
         shared = {way: known[way] for _, way in addresses if way in known}
         warm = any(replica.handshake_done for replica in shared.values())
+        # A replica that has had a handshake under the earlier entry is warm: there is nothing to wait for.
         withheld = self._is_withheld(entry, current) and not warm
         predecessor = None if withheld or current is None or not {*current.replicas} & {*shared.values()} else current
+        # No address in common with the serving engine, but perhaps with one that was still warming up.
         if predecessor is None and pending is not None and {*pending.replicas} & {*shared.values()}:
             predecessor = pending
         engine = self._build_engine(
             entry, [shared.get(way) or self._open_replica(each, way) for each, way in addresses], predecessor
         )
         if not warm and self._started and self._settings.warm_seconds and (withheld or current is None or warming):
+            # A warm-up that goes on at the same addresses keeps its start: reloads must not prolong it for ever.
             same = warming is not None and bool({*warming.engine.replicas} & {*shared.values()})
             self._warm(engine, withheld, warming.began if warming is not None and same else None)
         kept = {*engine.replicas} | ({*current.replicas} if withheld and current is not None else set())
@@ -263,8 +272,10 @@ class EngineSet:
         """Whether the entry must wait until its engine is warm, since a serving engine or every request would fail."""
         if not (self._started and self._settings.warm_seconds):
             return False
+        # An engine that has never answered serves nobody: there is nothing to lose by replacing it at once.
         if current is not None and current.advertisement is not None:
             return True
+        # Until its first handshake, a new required engine would fail every request.
         newly_required = entry.required and not (current is not None and current.entry.required)
         return newly_required and entry.id in self._listed and self.reached
 
@@ -301,6 +312,7 @@ class EngineSet:
         """Call this engine from the next request on, in place of `current`."""
         if current is not None:
             engine.succeed(current)
+        # One assignment: a request sees either the earlier set or the new one, never a mixture.
         self.engines = _ordered((*(one for one in self.engines if one is not current), engine))
         self.version += 1
         if current is not None and not watched:
@@ -313,6 +325,7 @@ class EngineSet:
     def _hand_over(self, before: RemoteEngine, after: RemoteEngine | None, kept: Container[Replica]) -> None:
         """Check `after` in place of `before`, and close the replicas of `before` that are not kept."""
         if after is not None and self._started:
+            # With a shared replica, a running handshake is useful to the new engine.
             if {*before.replicas} & {*after.replicas}:
                 self._health.hand_over(before, after)
             else:
@@ -342,6 +355,7 @@ class EngineSet:
         if self._warming:
             loop = asyncio.get_running_loop()
             for engine in leaving:
+                # An engine that was disabled on purpose must not serve on, whatever is warming up.
                 if engine.advertisement is not None and engine.id not in self._disabled:
                     timer = loop.call_later(self._settings.warm_seconds, self._end_stand_in, engine.id)
                     self._stand_ins[engine.id] = _StandIn(engine, timer)
@@ -393,6 +407,7 @@ class EngineSet:
         """All that decides what answers at an address, and how. Replicas with equal keys survive a reload."""
         settings = self._settings
         if entry.kind == "stdio":
+            # Settings that a transport reads once, when it is made: with other values it has to be made anew.
             limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
             limits = (settings.stdio_unanswered, *limits)
         else:

@@ -124,6 +124,7 @@ class Replicas:
         self._rules = rules
         self._unsettled = True
         self.single = self._all[0] if len(self._all) == 1 else None
+        # A reload may leave one replica, ejected under the earlier rules.
         if self.single is not None:
             self.single.ejected_until = None  # the last one is never ejected
             self.single.update_ready()
@@ -141,17 +142,20 @@ class Replicas:
         """The replica to call next, if possible not `avoid`; None while all have asked for a pause."""
         if self._unsettled:
             self._settle(now)
+        # The filters below are needed only while some replica is ejected, paused, slow-starting or new.
         at_rest = self._unsettled
         open_ = [replica for replica in self._all if replica.held_until is None] if at_rest else self._all
         usable = [replica for replica in open_ if replica.ejected_until is None] if at_rest else open_
         if at_rest:
             # A replica without a handshake may not be running yet: prefer the others.
             usable = [replica for replica in usable if replica.handshake_done] or usable
+        # All others are ejected: an ejected replica is better than none.
         usable = usable or open_
         if avoid is not None and len(usable) > 1:
             usable = [replica for replica in usable if replica is not avoid]
         if len(usable) < 2:
             return usable[0] if usable else None
+        # During slow start a replica takes part in the draw only some of the time.
         return self._better_of_two([replica for replica in usable if self._has_its_turn(replica, now)] or usable)
 
     def held_for(self, now: float) -> float | None:
@@ -177,12 +181,16 @@ class Replicas:
         limit = self._rules.failures
         if self.single is not None or not limit or replica.failures < limit or replica.ejected_until is not None:
             return
+        # The last replica in use stays in use: the breaker judges the engine as a whole.
         if all(other.ejected_until is not None for other in self._all if other is not replica):
             return
+        # Doubled with each ejection in a row, up to a minute.
         replica.ejected_until = now + min(self._rules.seconds * 2.0**replica.ejections, LONGEST_SECONDS)
+        # Bounded, because 2.0 ** 1024 overflows.
         replica.ejections = min(replica.ejections + 1, 16)
         replica.back_since = None
         replica.update_ready()
+        # Its name may resolve to a healthy address by the time it returns.
         replica.transport.renew()
         self._unsettled = True
         self._listener(replica, fault)
@@ -227,6 +235,7 @@ class Replicas:
             return usable[0]
         second = int(self._chance() * (len(usable) - 1))
         one, other = usable[first], usable[second + (second >= first)]
+        # Choosing the less busy of two random replicas avoids herding onto the single least busy one.
         return one if one.in_flight <= other.in_flight else other
 
     def __repr__(self) -> str:

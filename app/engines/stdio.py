@@ -167,6 +167,7 @@ class StdioTransport:
             child = await self._running()
         number = self._sent = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # Registered after sending: `send` raises Overloaded if too much waits already.
         child.send(number, encode_call(number, method, params) + b"\n")
         self._in_flight[number] = answer
         if method in PROBES:
@@ -182,6 +183,7 @@ class StdioTransport:
             hold(outcome.size)
             return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is ProcessExited:
+            # A process that has never answered was probably never able to: a connect error is retried safely.
             never_there = not outcome.sent or (idempotent and not outcome.answered)
             raise (ConnectFailed if never_there else ProtocolViolation)(outcome.exit_reason)
         raise outcome
@@ -200,6 +202,7 @@ class StdioTransport:
             return
         self._silent_since = self._sent
         self._unanswered += 1
+        # Loading an index can take minutes; killing it then would never let it start.
         loading = not child.answered and self._clock() < self._started_at + START_SECONDS
         if self._unanswered >= self._most_unanswered and not loading:
             child.kill(f"left {self._unanswered} calls in a row unanswered and was killed")
@@ -209,6 +212,7 @@ class StdioTransport:
         self._closed = True
         for number in tuple(self._in_flight):
             self._settle(number, ConnectFailed("closed"))
+        # A process that is being started has to be ended as well.
         if self._starting is not None:
             await asyncio.wait([self._starting])
         if self._ending is not None:
@@ -259,6 +263,7 @@ class StdioTransport:
 
     def _on_exit(self, child: ChildProcess) -> None:
         """Called when the process has ended by itself: fail the waiting calls, and clean up its group."""
+        # A process that crashes soon after its start must not reset the pause.
         if child.answered and self._clock() >= self._started_at + HEALTHY_SECONDS:
             self._backoff.reset()
         self._count_as_down(child.exit_reason, child.exit_summary, served=child.served)
@@ -283,6 +288,7 @@ class StdioTransport:
             elif line[:1] == b"{":
                 self._on_object(line)
             else:
+                # Some runtimes write a byte order mark or spaces before the first line.
                 text = line.removeprefix(BOM).strip()
                 if text and text[0] == OPENING_BRACE:
                     self._on_object(text)
@@ -325,11 +331,13 @@ class StdioTransport:
         number = number_in_head(bytes(line[:HEAD_BYTES]))
         if number is None:
             number = number_in_tail(bytes(line[-TAIL_BYTES:]))
+        # A line that was cut off by the end of the process: its exit status says more.
         torn = self._child is not None and self._child.ending  # its exit status says more
         if torn or number is None or not self._settle(number, fault):
             self._count_noise(len(line))
 
     def _on_oversized(self, line: OversizedLine) -> None:
+        # The id may be lost in an oversized line; with one call in flight it is known all the same.
         number = line.number
         if number is None and len(self._in_flight) == 1:
             number = next(iter(self._in_flight))
@@ -351,6 +359,7 @@ class StdioTransport:
             return
         if child is self._child:
             self._abandoned = number
+        # The process has read the request: tell it that nobody waits for the answer (RCP §10).
         if not child.withdraw(number):
             child.offer(encode_notification("notifications/cancel", {"id": number}) + b"\n")
 
@@ -358,6 +367,7 @@ class StdioTransport:
         self.unknown_answers += 1
         if self._child is not None:
             self._child.noise.add(size, 1)
+        # Logged once per process object: an engine may send one for every call.
         if self.unknown_answers == 1:
             self._log_remark(f"an answer to no call in flight, id {answered!r}; further ones are only counted")
 

@@ -148,8 +148,10 @@ def result_of(message: Any, call_id: int) -> dict[str, Any]:
         raise ProtocolViolation("the engine's answer is no JSON object")
     answered = message.get("id")
     error = message.get("error")
+    # `True == 1` in Python.
     ours = (answered == call_id and answered is not True) or answered == str(call_id)
     # An error about an unreadable request carries `id: null`.
+    # Accepting another id would give one caller the answer to another caller's query.
     if not ours and not (error is not None and answered is None):
         raise StrayAnswer("the engine answered another request's id")
     if error is not None:
@@ -171,6 +173,7 @@ def call_error_of(error: Any) -> LegError:
     retry_after = _MILLISECONDS(data.get("retryAfterMs")) if type(data) is dict else None
     if code == RateLimited.code:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
+    # The engine itself failed; every other code is a refusal of this request.
     if code in (InternalError.code, ParseError.code):
         return ProtocolViolation(text, code=code)
     refusal = Refused(text, code=code, retry_after_ms=retry_after)

@@ -50,6 +50,7 @@ class ResponseBody:
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece. Raises ResponseTooLarge, ProtocolViolation."""
+        # Most responses are not compressed.
         if self._wbits is None:
             self._keep(piece)
         else:
@@ -134,6 +135,7 @@ def _refusal(status: int, body: Content, wait_ms: int | None) -> LegError:
         wait_ms = reported.retry_after_ms
     if status == 429:
         return LegRateLimited(text, code=code, retry_after_ms=wait_ms, status=status)
+    # Even with a JSON-RPC error in the body: these are about the gateway's credentials.
     if status in (401, 403):
         return BadStatus(text, status=status, code=code)
     if reported is not None:

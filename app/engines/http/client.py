@@ -68,6 +68,7 @@ class HttpTransport:
         """
         call_id = next(self._ids)
         request = self._request(call_id, method, params)
+        # Only a request that may be sent twice can use a connection whose other end may be gone.
         connection, attempts = self._pool.take() if idempotent else None, 1
         once_more = connection is not None
         while True:
@@ -76,12 +77,14 @@ class HttpTransport:
             try:
                 answer = await connection.ask(request)
                 self._unproven = False
+                # Parsing blocks the event loop: let others run first if this iteration has been long.
                 if len(answer) > LARGE_BYTES and not heavy_work().has_time():
                     await heavy_work().wait()
                 result = _read(connection, answer, call_id)
             except LegError as end:  # a name of its own: compiled, a name has one type
                 self._release(connection, end, attempts)
                 if not once_more or not is_of_before(end):
+                    # TLS 1.3 servers refuse a missing client certificate after the handshake, by closing.
                     if self._unproven and isinstance(end, ConnectionLost):
                         rejected = self.endpoint.rejected()
                         rejected.attempts = attempts
@@ -151,6 +154,7 @@ class HttpTransport:
         trace, request_id = OUTGOING.get(), REQUEST_ID.get()
         if trace is None and not request_id:
             return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        # The trace context and the request id are all that is passed on of the caller's headers.
         lines = b"" if trace is None else trace.lines
         if request_id:
             lines += b"X-Request-ID: %b\r\n" % request_id.encode("ascii")
@@ -171,6 +175,7 @@ class HttpTransport:
         """The request up to the value of Content-Length."""
         target = self.endpoint.target(method).encode("ascii")
         head = b"POST %b HTTP/1.1\r\n%bContent-Length: " % (target, self._header_lines)
+        # Emptied, not evicted one by one: engines have a dozen methods.
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         self._heads[method] = head

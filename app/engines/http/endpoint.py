@@ -48,6 +48,7 @@ class Endpoint:
             host=host,
             port=port,
             authority=shown if port == usual else f"{shown}:{port}",
+            # The method is appended with a slash of its own.
             path=parts.path.rstrip("/"),
             query=f"?{parts.query}" if parts.query else "",
         )

@@ -91,6 +91,7 @@ class HttpExchange:
             connection.abort()
 
     def _notify(self) -> None:
+        # Cleared before the call: the exchange and its listener would otherwise keep each other alive.
         callback, self._callback = self._callback, None
         if callback is not None:
             callback(self)

@@ -72,6 +72,7 @@ class ConnectionPool:
             return None
         now = self._clock()
         while idle:
+            # Last in, first out: connections beyond the usual load stay idle and are closed.
             connection = idle.pop()
             if now < connection.good_until and not connection.closed:
                 return connection
@@ -84,6 +85,7 @@ class ConnectionPool:
             return
         now = self._clock()
         retires = connection.born + self._max_age
+        # A connection of an earlier epoch may lead to the engine's earlier address.
         if now >= retires or connection.epoch != self._epoch or self._closed:
             connection.abort()
             return
@@ -109,6 +111,7 @@ class ConnectionPool:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
         if self._closed:
             raise ConnectFailed("closed")
+        # A task of its own, so that `close` can end dials without cancelling the calls that wait for them.
         task = asyncio.get_running_loop().create_task(self._dial(), name=f"dial {self._endpoint.label}")
         self._dials.add(task)
         try:
