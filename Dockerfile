@@ -3,26 +3,29 @@
 #   docker build -t rcp-gateway:demo --target demo .
 ARG PYTHON_VERSION=3.13.9
 
-# The virtual environment is built where pip is and copied whole, without pip; the lock file decides the versions. All extras
-# that serving can use are in it: what is not configured is not imported.
-FROM python:${PYTHON_VERSION}-bookworm AS build
+# Wheels of the gateway and of everything that it needs, in the versions of the lock file. All extras that serving can use
+# are among them: what is not configured is not imported. Compilers stay in this stage.
+FROM python:${PYTHON_VERSION}-bookworm AS wheels
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-RUN ["python", "-m", "venv", "--without-pip", "/opt/rcp-gateway"]
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./
 COPY app ./app
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--constraint", "requirements.lock", ".[http2,jwt,mcp,redis]"]
+# What the wheel is compiled with: mypyc, and the dependencies with their types.
+RUN ["python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[compile,http2,jwt,mcp,redis]"]
+ENV RCP_GATEWAY_COMPILE=1
+RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--constraint", "requirements.lock", "--wheel-dir", "/wheels", ".[demo,http2,jwt,mcp,redis]"]
 
-# Machine code for the hot rooms. The compilers stay behind: they are outside of what is copied on.
-FROM build AS compiled
-RUN ["python", "-m", "pip", "install", "--constraint", "requirements.lock", "--target", "/opt/compilers", "mypy", "setuptools"]
-ENV PYTHONPATH=/opt/compilers
-RUN ["/opt/rcp-gateway/bin/rcp-gateway", "compile"]
+# The virtual environments that the images copy whole, without pip.
+FROM python:${PYTHON_VERSION}-bookworm AS install
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN ["python", "-m", "venv", "--without-pip", "/opt/rcp-gateway"]
+COPY --from=wheels /wheels /wheels
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[http2,jwt,mcp,redis]"]
 # Symbols for debuggers are a quarter of what was installed.
 RUN ["find", "/opt/rcp-gateway", "-name", "*.so", "-exec", "strip", "--strip-unneeded", "{}", "+"]
 
-FROM compiled AS build-demo
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--constraint", "requirements.lock", ".[http2,jwt,mcp,redis,demo]"]
+FROM install AS install-demo
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,http2,jwt,mcp,redis]"]
 
 # Nothing is written at run time: the bytecode was compiled by pip, so the root file system may be read-only.
 # (With --workers above 1 the workers share their metrics in a folder in /tmp, which then needs a tmpfs.)
@@ -47,7 +50,7 @@ ENTRYPOINT ["rcp-gateway"]
 CMD ["serve", "--host", "0.0.0.0"]
 
 FROM runtime AS demo
-COPY --from=build-demo /opt/rcp-gateway /opt/rcp-gateway
+COPY --from=install-demo /opt/rcp-gateway /opt/rcp-gateway
 
 FROM runtime AS gateway
-COPY --from=compiled /opt/rcp-gateway /opt/rcp-gateway
+COPY --from=install /opt/rcp-gateway /opt/rcp-gateway

@@ -10,7 +10,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: lowest help install compile demo test check format docs inspector bench chaos fuzz pictures clean
+.PHONY: lowest help install wheel testwheel demo test check format docs inspector bench chaos fuzz pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,8 +28,28 @@ $(STAMP) $(DEMO): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint requirements.lock --editable '.[$(EXTRAS)]'
 	@touch $@ $(DEMO) # all of it includes the demo
 
-compile: $(STAMP) ## make machine code of the hot rooms (minutes; needs a C compiler; again after their sources change)
-	@$(BIN)/rcp-gateway compile
+# Without build isolation, so that mypyc sees the locked versions and the types of the dependencies.
+wheel: dist/.built ## build dist/*.whl with compiled modules (some minutes; needs a C compiler and Python's headers)
+
+dist/.built: $(STAMP) setup.py pyproject.toml README.md LICENSE $(shell find app -type f -not -name '*.pyc' 2>/dev/null)
+	@echo "compiling the modules listed in pyproject.toml and packing the wheel"
+	@rm -rf build dist # setuptools would pack what an earlier build left there
+	@RCP_GATEWAY_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+	@touch $@
+
+# The wheel in an environment of its own, which does not see the sources.
+.venv-wheel/.installed: dist/.built
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-wheel
+	@VIRTUAL_ENV=.venv-wheel $(BIN)/uv pip install --quiet --constraint requirements.lock "$$(echo dist/*.whl)[demo,dev]"
+	@touch $@
+
+WHEEL_TESTS := tests/gateway tests/interop
+
+testwheel: .venv-wheel/.installed ## run the black-box tests on the installed wheel, outside the checkout
+	@set -e; python=$$(pwd)/.venv-wheel/bin/python; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
+	cp -R pyproject.toml README.md bench config deploy docs tests "$$copy"; cd "$$copy"; \
+	"$$python" -c 'from app.main import COMPILED; raise SystemExit(not COMPILED)'; \
+	"$$python" -m pytest -q -n auto $(WHEEL_TESTS) $(ARGS)
 
 demo: $(DEMO) ## start the gateway with three demo engines on http://127.0.0.1:8080 and ask it; ARGS="…" asks something else
 	@$(BIN)/rcp-gateway demo $(if $(filter -%,$(firstword $(QUESTION))),$(ARGS),$${QUESTION:+"$$QUESTION"}) # a question may hold what the shell would obey
@@ -55,14 +75,13 @@ format: $(STAMP) ## let ruff put the code in order
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs: $(STAMP) ## write anew what is made from something else: tables of keys and settings, copies of alerts
-	@$(BIN)/python -m docs.reference
+	@$(BIN)/python -m docs._generate
 
 inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
 	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0
 
-bench: $(STAMP) ## measure CPU per federated retrieve against the bare floor, alternating in one run
-	@$(BIN)/rcp-gateway compile || true
-	@$(BIN)/python -m bench.compare $(ARGS)
+bench: .venv-wheel/.installed ## measure CPU per retrieve of the wheel and of the sources against a bare floor
+	@$(BIN)/python -m bench.compare --python .venv-wheel/bin/python $(ARGS)
 
 chaos: $(STAMP) ## 10,000 requests with engines that are sick in every way (some minutes); ARGS="--seed 7" repeats a run
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -71,4 +90,4 @@ fuzz: $(STAMP) ## 10,000 cases each of odd bytes from callers, engines and files
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 clean: ## remove what install and the tools created
-	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .venv-lowest .venv-wheel .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -1,8 +1,6 @@
-"""The command line: serve · stdio · demo · query · engines · check · schema · conformance · fuse · eval · tune ·
-compile · key.
+"""Entry point of the command line `rcp-gateway`. Each command is a module of `app/cli/`.
 
-It decides which commands there are; what each does is in `app/commands/`, loaded here once it is settled whether rooms
-run compiled, while whatever is slow to import is loaded by the command that needs it.
+Modules that are slow to import are imported by the command that needs them, so that `--help` stays fast.
 """
 
 import importlib
@@ -13,7 +11,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app import compiled
 from app.cli.failures import Commands
 from app.server.early_signals import end_on_signals
 
@@ -21,16 +18,15 @@ COMMANDS = (
     *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
     *("fuse", "eval", "tune", "compile", "key"),
 )
-"""Modules of `app/commands/`, in the order of the help; each offers `register(app)`."""
+"""Modules of `app/cli/`, in the order of the help; each has a function `register(app)`."""
 
 SERVING = frozenset({"serve", "stdio"})
-"""Commands that supervisors stop, maybe before they have begun."""
+"""Commands that a supervisor may stop before they have finished starting."""
 
 app = typer.Typer(
     name="rcp-gateway",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One Retrieval Context Protocol endpoint in front of many retrieval engines.",
@@ -49,14 +45,14 @@ def _print_version(wanted: bool) -> None:
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of all commands: `debug` is read where errors end, `version` has done its work when this is called."""
+    """Options of all commands. `debug` is read in `failures.py`; `version` is handled by its callback."""
 
 
 def _register(name: str) -> None:
-    """Let the command's module offer it; where a library for it is missing, offer the explanation in its place."""
+    """Add the command; if a library that it needs is missing, add a command that says so."""
     try:
         importlib.import_module(f"app.cli.{name}").register(app)
     except ModuleNotFoundError as missing:
@@ -80,9 +76,10 @@ def main() -> None:
     """The console script `rcp-gateway`, and `python -m app`. Ends with SystemExit."""
     if next((word for word in sys.argv[1:] if not word.startswith("-")), "") in SERVING:
         end_on_signals()
-    compiled.choose()  # before a command imports what may be compiled
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows something else
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # print a replacement for characters that the terminal's encoding lacks
             stream.reconfigure(errors="replace")
     load()(prog_name="rcp-gateway")
 

@@ -23,7 +23,6 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from app import compiled
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.allowed_hosts import AllowedHosts
@@ -37,7 +36,7 @@ from app.api.metrics import MetricsPort
 from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload, tell_of_twins
+from app.api.reload import Reload, log_config_warnings, tell_of_twins
 from app.api.responses import Asgi, not_found
 from app.api.rpc import RpcEndpoint
 from app.api.stdio import StdioEndpoint
@@ -50,6 +49,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
+from app.fusion import rrf
 from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
 from app.protocol.errors import CALL_KINDS, RCP_CODES, LegError
@@ -62,8 +62,8 @@ from app.server.preflight import start_faults
 from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
 from app.server.tls import door_context
 from app.server.workers import Workers, beating, end_with_parent
+from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
-from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
@@ -87,11 +87,14 @@ accepts. A gateway of one process answers its probes at once; the balancer waits
 
 VERSION = installed_version("rcp-gateway")
 
+COMPILED = Path(rrf.__file__).suffix != ".py"
+"""Whether this process runs the extension modules of a wheel that `make wheel` built, or the sources."""
+
 
 def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None = None) -> GatewayState:
     """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed."""
     _need_extras(settings, over_http=tenants is not None)
-    metrics = Metrics(VERSION, compiled=compiled.in_use())
+    metrics = Metrics(VERSION, compiled=COMPILED)
     engines = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
@@ -270,7 +273,7 @@ async def _until_ready(readiness: Readiness, patience: float) -> None:
 def _tell_started(state: GatewayState) -> None:
     entries = [engine.entry for engine in state.engines.engines]
     ids = [entry.id for entry in entries]
-    logs.logger().info("started", version=state.version, compiled=compiled.in_use(), engines=ids)
+    logs.logger().info("started", version=state.version, compiled=COMPILED, engines=ids)
     tell_of_twins(entries)
 
 
@@ -314,7 +317,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     Raises SettingsError for a bad file and OSError for an address that cannot be bound.
     """
     files = Files(registry, config)
-    loaded, settings, tenants = files.load()
+    loaded, settings, tenants = configuration = files.load()
     _refuse(start_faults(loaded, settings, registry=registry, config=config, host=host, workers=workers))
     host = settings.server.host if host is None else host
     server, count = settings.server, settings.server.workers if workers is None else workers
@@ -323,6 +326,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    log_config_warnings(configuration)
     if tenants is not None:
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
@@ -332,7 +336,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
         return 0
     with tempfile.TemporaryDirectory(prefix="rcp-gateway-metrics-") as folder:
         os.environ[worker_metrics.FOLDER] = folder
-        worker = partial(compiled.call, "app.main", "work", files, metering)
+        worker = partial(work, files, metering)
         all_workers = Workers(count, worker, listener, worker_metrics.forget_worker, server.worker_timeout_seconds)
         return all_workers.run(server.drain_seconds, server.grace_seconds)
 
@@ -391,6 +395,7 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     os.dup2(2, 1)
     start_log(wishes.settings.log)
     logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
+    log_config_warnings(wishes)
     _run(_serve_pipe(files, 0, answers))
     return 0
 

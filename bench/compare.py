@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from app.compiled import INTERPRETED_VARIABLE, reason_against
 from bench import rig
 from bench.load import Crew, Tally
 from bench.stub_engine import MAX_K
@@ -202,17 +201,12 @@ def run(shape: Shape, args: argparse.Namespace) -> Comparison:
 def gateways(
     engines: list[str], workspace: Path, args: argparse.Namespace
 ) -> Iterator[AbstractContextManager[rig.Child]]:
-    """The gateways that are measured: this checkout's first, compiled where it is."""
-    sources = {INTERPRETED_VARIABLE: "1"}
+    """The gateways to measure. The workspace has no sources, so `--python` runs what it has installed."""
     if args.python is not None:
         yield rig.gateway(engines, workspace, "gateway", workspace, python=args.python)
-        yield rig.gateway(engines, workspace, "interpreted", variables=sources)
-    else:
-        yield rig.gateway(engines, workspace)
-        if reason_against() is None:
-            yield rig.gateway(engines, workspace, "interpreted", variables=sources)
+    yield rig.gateway(engines, workspace, "gateway" if args.python is None else "interpreted")
     for checkout in args.against:
-        yield rig.gateway(engines, workspace, checkout.name, checkout, sources)
+        yield rig.gateway(engines, workspace, checkout.name, checkout)
 
 
 def arguments() -> argparse.Namespace:

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ class Child:
         arguments: Sequence[str],
         log: Path,
         checkout: Path,
-        variables: Mapping[str, str] | None,
         python: str = sys.executable,
     ) -> None:
         self.name = name
@@ -52,7 +51,7 @@ class Child:
             self.process = subprocess.Popen(
                 [python, "-m", *arguments],
                 cwd=checkout,  # `python -m` looks for modules there first
-                env=environment() | dict(variables or {}),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -120,11 +119,10 @@ def running(
     arguments: Sequence[str],
     workspace: Path,
     checkout: Path = PROJECT,
-    variables: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> Iterator[Child]:
     """A child for the length of the block, of the code in `checkout`; its stderr goes to `workspace`."""
-    child = Child(name, arguments, workspace / f"{name}.log", checkout, variables, python)
+    child = Child(name, arguments, workspace / f"{name}.log", checkout, python)
     try:
         yield child
     finally:
@@ -153,14 +151,12 @@ def gateway(
     workspace: Path,
     name: str = "gateway",
     checkout: Path = PROJECT,
-    variables: Mapping[str, str] | None = None,
     python: str = sys.executable,
     timeout_ms: int = 2000,
 ) -> Iterator[Child]:
     """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError.
 
-    `variables`: what its environment holds besides. `python`: the interpreter that runs it. Where that has the gateway
-    installed, give a `checkout` without sources.
+    `python`: the interpreter that runs it. Where that has the gateway installed, give a `checkout` without sources.
     """
     registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
     entries = [{"id": f"stub-{n}", "url": url, "timeoutMs": timeout_ms} for n, url in enumerate(engines)]
@@ -168,7 +164,7 @@ def gateway(
     config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
     arguments += ["--host", "127.0.0.1", "--port", "0"]
-    with running(name, arguments, workspace, checkout, variables, python) as child:
+    with running(name, arguments, workspace, checkout, python) as child:
         wait_until(child, lambda: port_in(child.log) > 0, "did not say where it listens")
         root = f"http://127.0.0.1:{port_in(child.log)}"
         wait_until(child, lambda: fetch(f"{root}/readyz") is not None, "did not become ready")

@@ -19,7 +19,7 @@ LAYERS = (
     {"api"},
     {"federation", "evaluation"},
     {"engines", "fusion", "state"},
-    {"protocol", "resilience", "settings", "telemetry", "compiled"},
+    {"protocol", "resilience", "settings", "telemetry"},
 )
 """A package imports only from layers below its own; packages of one layer do not import each other."""
 
@@ -51,7 +51,7 @@ LIBRARIES = {
     "prometheus_client": {"telemetry", "api/probes"},
     "structlog": {"telemetry"},
     "opentelemetry": {"telemetry/tracing", "telemetry/span_export"},
-    "typer": {"cli", "evaluation/judged_queries", "__main__"},
+    "typer": {"cli", "__main__"},
     "click": {"cli", "__main__"},
     "rich": {"cli", "__main__"},
     "rcp": {"demo"},

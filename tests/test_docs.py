@@ -1,4 +1,4 @@
-"""What docs/ says is held to the code: every key and default, blocks of data, links, and the worked example."""
+"""The documents agree with the code: keys and defaults, commands, blocks of data, links, and the worked example."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from app.__main__ import load
 from app.api.reload import AT_START, SECTIONS_AT_START
 from app.settings.reference import DOCUMENTS
 from app.settings.schema import GatewaySettings, Registry
-from docs.reference import made
+from docs._generate import made
 from tests.support.corpora import corpus as documents
 from tests.support.corpora import ids, pages_of
 from tests.support.running_gateway import entry, running
@@ -23,13 +23,14 @@ from tests.support.scripted_engine import ScriptedEngine
 PROJECT = Path(__file__).parents[1]
 DOCS = sorted((PROJECT / "docs").rglob("*.md"))
 PAGES = [*DOCS, *sorted(PROJECT.glob("*.md"))]
-REGISTRY = (PROJECT / "docs" / "registry.md").read_text(encoding="utf-8")
+INDEX = PROJECT / "docs" / "README.md"
+KEYS = ("docs/reference/registry.md", "docs/reference/settings.md")
 
 Json = dict[str, Any]
 
 
 def name_of(page: Path) -> str:
-    """A page's path as people write it."""
+    """The path of a page in the project."""
     return page.relative_to(PROJECT).as_posix()
 
 
@@ -39,16 +40,18 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def test_the_tables_of_keys_are_those_of_the_models() -> None:
-    """docs/registry.md has every key and setting with its type, default and meaning: `make docs` writes it so."""
-    assert re.findall(r"made by `make docs`: (\w+)", REGISTRY) == list(DOCUMENTS)
-    assert made()["docs/registry.md"] == REGISTRY, "say: make docs"
+    """The reference has every key and setting with its type, default and meaning, as `make docs` writes them."""
+    texts = {page: (PROJECT / page).read_text(encoding="utf-8") for page in KEYS}
+    assert re.findall(r"made by `make docs`: (\w+)", "".join(texts.values())) == list(DOCUMENTS)
+    for page, text in texts.items():
+        assert made()[page] == text, "run: make docs"
 
 
-def test_what_waits_for_a_restart_is_told() -> None:
-    """docs/resilience.md names every setting that is read only at the start, and no other; each of them exists."""
-    page = (PROJECT / "docs" / "resilience.md").read_text(encoding="utf-8")
-    (told,) = re.findall(r"^- Read only at the start: (.*?) If one changes", page, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"`([\w.]+)`", told)) == AT_START | SECTIONS_AT_START
+def test_what_waits_for_a_restart_is_listed() -> None:
+    """docs/explanation/resilience.md names every setting that is read only at start, and no other; each exists."""
+    page = (PROJECT / "docs" / "explanation" / "resilience.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^These settings are read only at start: (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", listed)) == AT_START | SECTIONS_AT_START
     sections = GatewaySettings.model_fields
     known = {
         f"{section}.{key}" for section in sections for key in type(getattr(GatewaySettings(), section)).model_fields
@@ -58,17 +61,18 @@ def test_what_waits_for_a_restart_is_told() -> None:
 
 
 def test_example_files_are_valid() -> None:
-    """The files shown in docs/registry.md are a registry and settings."""
-    page = PROJECT / "docs" / "registry.md"
-    registry = next(block for block in blocks(page, "json") if "engines" in block)
+    """The files shown in the reference of keys are a registry and settings."""
+    registry = next(block for block in blocks(PROJECT / KEYS[0], "json") if "engines" in block)
     assert Registry.model_validate_json(registry).engines
-    for settings in blocks(page, "yaml"):
+    shown = [block for page in KEYS for block in blocks(PROJECT / page, "yaml")]
+    assert shown
+    for settings in shown:
         assert GatewaySettings.model_validate(yaml.safe_load(settings))
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_blocks_of_data_are_data(page: Path) -> None:
-    """Each JSON block is one value or one a line, and each YAML block can be read."""
+    """Each JSON block is one value, or one per line; each YAML block can be parsed."""
     for block in blocks(page, "json"):
         try:
             json.loads(block)
@@ -79,7 +83,7 @@ def test_blocks_of_data_are_data(page: Path) -> None:
 
 
 def commands(page: Path) -> list[str]:
-    """Every command that the page shows: lines of shell blocks, continued lines joined, and what follows a prompt."""
+    """Every command on the page: lines of shell blocks with continued lines joined, and lines after a prompt."""
     text = page.read_text(encoding="utf-8")
     shell = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     lines = "".join(shell).replace("\\\n", " ").splitlines()
@@ -87,7 +91,7 @@ def commands(page: Path) -> list[str]:
 
 
 def options_of(words: list[str]) -> tuple[str, set[str]]:
-    """The command of ours that these words name, and the options that it knows."""
+    """The rcp-gateway command that these words name, and its options."""
     command: Any = get_command(load())
     names = []
     while hasattr(command, "commands"):
@@ -100,18 +104,18 @@ def options_of(words: list[str]) -> tuple[str, set[str]]:
 
 
 def faults_in(command: str) -> list[str]:
-    """What is wrong with a command that calls us: it is not known, or an option of it is not."""
+    """Errors of a command line that calls rcp-gateway: an unknown command or option."""
     found = []
     for call in re.findall(r"(?:^|[\s/])rcp-gateway ((?!.*rcp-gateway )[a-z].*?)(?=[|>;&]|$)", command):
         name, known = options_of(words := call.partition(" -- ")[0].split())
-        strange = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
-        found += [f"{name}: no {option}" for option in strange] if name else [f"no command {call}"]
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+        found += [f"{name}: no {option}" for option in unknown] if name else [f"no command {call}"]
     return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_can_be_typed(page: Path) -> None:
-    """Each is one to the shell; if it calls us, it is a command of ours with options that it has."""
+def test_commands_are_valid(page: Path) -> None:
+    """The shell can parse each command; calls of rcp-gateway name existing commands and options."""
     for command in commands(page):
         if "…" in command:  # shortened for reading
             continue
@@ -124,14 +128,14 @@ def test_commands_can_be_typed(page: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["rcp-gateway chekc", "x | .venv/bin/rcp-gateway check --conect", "rcp-gateway key nwe"]
 )
-def test_a_slip_in_a_command_is_seen(command: str) -> None:
-    """Were a command or an option misspelt in a page, it would be told."""
+def test_a_misspelt_command_is_found(command: str) -> None:
+    """A misspelt command or option in a page is found."""
     assert faults_in(command) != []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_files_that_are_named_are_there(page: Path) -> None:
-    """Whatever of deploy/, config/ and docs/ a page names exists, and so does each target of make."""
+def test_named_files_exist(page: Path) -> None:
+    """Every path of deploy/ and config/ and every make target that a page names exists."""
     text = page.read_text(encoding="utf-8")
     for path in re.findall(r"(?<![\w/.-])((?:deploy|config)/[\w./-]*\w)", re.sub(r"/(?:srv|etc)/\S+", "", text)):
         assert (PROJECT / path).exists() or path in EXAMPLES, path
@@ -142,30 +146,45 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 
 EXAMPLES = {"config/tenants.yaml"}
-"""Files that readers make themselves."""
+"""Files that readers create themselves."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pictures_are_flow_charts(page: Path) -> None:
-    """Each picture is one that GitHub draws: a flow chart whose subgraphs are closed."""
+    """Each picture is a diagram that GitHub renders, with closed subgraphs."""
     for picture in blocks(page, "mermaid"):
         assert picture.startswith(("flowchart ", "sequenceDiagram", "stateDiagram"))
         opened, closed = (len(re.findall(word, picture, re.MULTILINE)) for word in (r"^\s*subgraph ", r"^\s*end$"))
         assert opened == closed
 
 
+def without_code(page: Path) -> str:
+    """The text of a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each relative link names a file that there is."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert re.match(r"[a-z]+:", link) or (page.parent / link).exists(), link
+    """Each relative link names a file, and a heading in it if it names one."""
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", without_code(page)):
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target), f"{path}#{anchor}"
 
 
 def test_the_tests_that_hold_a_promise_are_there() -> None:
-    """Every test that docs/security.md names exists, under that name, exactly once; each promise names one."""
-    page = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
-    section = page.split("## Promised, and tested", 1)[1].split("\n## ", 1)[0]
+    """Every test that docs/explanation/security.md names exists exactly once; each promise names at least one."""
+    page = (PROJECT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
+    section = page.split("## Promises and their tests", 1)[1].split("\n## ", 1)[0]
     sources = [path.read_text(encoding="utf-8") for path in (PROJECT / "tests").rglob("test_*.py")]
     defined = [name for text in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)]
     promises = [row for row in section.splitlines() if row.startswith("| **")]
@@ -177,15 +196,17 @@ def test_the_tests_that_hold_a_promise_are_there() -> None:
             assert defined.count(name) == 1, name
 
 
-def test_readme_names_every_document() -> None:
-    """Whoever reads the README finds each page of docs/."""
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    for page in (PROJECT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in readme
+def test_the_index_names_every_document() -> None:
+    """docs/README.md links to each page, and the README to that index."""
+    index = INDEX.read_text(encoding="utf-8")
+    for page in DOCS:
+        if page != INDEX:
+            assert f"({page.relative_to(INDEX.parent).as_posix()})" in index, page
+    assert "(docs/README.md)" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
-async def test_the_three_pages_are_as_told() -> None:
-    """The worked example of docs/architecture.md: what is asked, what is served, and why nobody else is."""
+async def test_the_three_pages_are_as_described() -> None:
+    """The three pages of docs/explanation/architecture.md: engine calls, hits and skip reasons are as described."""
     async with ScriptedEngines(docs=range(24), code=range(100, 106)) as (docs, code):
         async with running([entry("docs", docs), entry("code", code)]) as gateway:
             pages = await pages_of(gateway, (10,))
@@ -193,20 +214,20 @@ async def test_the_three_pages_are_as_told() -> None:
         assert set(ids(*pages)) == {*range(24), *range(100, 106)}
         assert [request.params["k"] for request in docs.requests()] == [20, 40]
         assert [request.params["k"] for request in code.requests()] == [20]
-    assert [told(page) for page in pages] == [
+    assert [reasons(page) for page in pages] == [
         {"docs": "ok", "code": "ok"},
         {"docs": "kept", "code": "kept"},
         {"docs": "ok", "code": "exhausted"},
     ]
 
 
-def told(page: Json) -> dict[str, str]:
-    """Engine -> why it was not asked, or its status."""
+def reasons(page: Json) -> dict[str, str]:
+    """Engine id -> its skip reason, or its status."""
     return {engine["id"]: engine.get("reason", engine["status"]) for engine in page["_meta"]["x-gateway"]["engines"]}
 
 
 class ScriptedEngines:
-    """Engines with these documents, for as long as a block runs."""
+    """Engines with these documents, started and stopped with the block."""
 
     def __init__(self, **corpora: range) -> None:
         self._engines = [ScriptedEngine(capabilities={"retrieve": {"maxK": 100}}) for _ in corpora]

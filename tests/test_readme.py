@@ -1,4 +1,4 @@
-"""What the README shows is tried: its commands run and its files are read, against a demo that serves."""
+"""Runs the blocks of the README: its commands, its program and its files, against a running demo."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.running_demo import RunningDemo, running_demo
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 NOT_RUN = ("make test", "make check", "docker ", "python3 -m venv ", "/opt/rcp-gateway/bin/pip ")
-"""Commands that would test this test, need what a test may not need, or change the machine: they are only parsed."""
+"""Commands that run the tests themselves, need other programs, or change the machine: they are only parsed."""
 
 
 def blocks(language: str) -> list[str]:
@@ -43,7 +43,7 @@ def demo() -> Iterator[RunningDemo]:
 
 
 def as_tested(command: str, port: int) -> str:
-    """The command as it is tried: this interpreter, the port of the running demo, and nothing that serves on."""
+    """The command with this interpreter and the port of the running demo; `serve` only prints its help."""
     command = re.sub(r'^make demo ARGS="(.*)"$', r".venv/bin/rcp-gateway demo \1", command)
     command = re.sub(r"^make demo$", ".venv/bin/rcp-gateway demo", command)
     command = re.sub(r"(rcp-gateway demo)", rf"\1 --port {port}", command)
@@ -56,7 +56,7 @@ def as_tested(command: str, port: int) -> str:
 
 @pytest.mark.parametrize("command", RUN)
 def test_a_command_works(command: str, demo: RunningDemo) -> None:
-    """Each command of the README ends well and prints something."""
+    """Each command of the README succeeds and prints something."""
     if command.startswith("curl ") and not shutil.which("curl"):
         pytest.skip("there is no curl on this machine")
     done = subprocess.run(
@@ -68,7 +68,7 @@ def test_a_command_works(command: str, demo: RunningDemo) -> None:
 
 
 def test_every_command_can_be_parsed() -> None:
-    """What is not run is at least a command to the shell, and names targets that the Makefile has."""
+    """The shell can parse every block, and the Makefile has every target."""
     assert len(RUN) >= 8
     for block in blocks("sh"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=60)
@@ -79,7 +79,7 @@ def test_every_command_can_be_parsed() -> None:
 
 
 def test_the_program_works(demo: RunningDemo) -> None:
-    """The lines for the Python SDK run as they stand and print three hits with their citations."""
+    """The Python program runs as printed and shows three hits with their citations."""
     (program,) = blocks("python")
     done = subprocess.run(
         [sys.executable, "-c", program.replace(":8080/", f":{demo.port}/")],
@@ -95,7 +95,7 @@ def test_the_program_works(demo: RunningDemo) -> None:
 
 
 def test_the_answers_are_real(demo: RunningDemo) -> None:
-    """The hits that the README shows are those of the running demo, and its JSON has the fields that an answer has."""
+    """The hits in the README are those of the running demo, and its JSON has the fields of a real answer."""
     (shown,) = blocks("text")
     first = re.search(r"^1\. .*$", shown, re.MULTILINE)
     assert first is not None
@@ -109,14 +109,14 @@ def test_the_answers_are_real(demo: RunningDemo) -> None:
 
 
 def shape(value: object) -> object:
-    """The keys of a JSON value, down to the first member of each array."""
+    """The keys of a JSON value, with the first member of each array."""
     if isinstance(value, dict):
         return {key: shape(member) for key, member in value.items()}
     return [shape(value[0])] if isinstance(value, list) and value else None
 
 
 def test_the_registry_is_one(tmp_path: Path) -> None:
-    """The registry in the README is a registry, and so are the files that it names."""
+    """The registry in the README is valid, and so are the files that it names."""
     registry = tmp_path / "rcp.json"
     registry.write_text(blocks("json")[1], encoding="utf-8")
     assert [engine.id for engine in load_registry(registry, {"DOCS_TOKEN": "t"}).registry.engines] == [
@@ -130,14 +130,14 @@ def test_the_registry_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    """What a page links to inside the project is there."""
+    """Links inside the project name existing files."""
     text = (PROJECT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert all((PROJECT / link.partition("#")[0]).exists() for link in links), links
 
 
 def test_every_block_is_tried() -> None:
-    """No block is in a language that no test here reads; the picture is a flow chart."""
+    """Every block has a language that a test here reads; the picture is a flow chart."""
     languages = set(re.findall(r"^```(\w+)$", README, re.MULTILINE))
     assert languages == {"sh", "python", "json", "text", "mermaid"}
     (picture,) = blocks("mermaid")

@@ -1,4 +1,4 @@
-"""docs/signals.md is held to the code: each metric with its type and labels, each log event, each alert."""
+"""docs/reference/signals.md agrees with the code: each metric with its type and labels, each log event, each alert."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from tests.support.running_gateway import made_state
 from tests.support.tenancy import tenant
 
 PROJECT = Path(__file__).parents[1]
-PAGE = (PROJECT / "docs" / "signals.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "reference" / "signals.md").read_text(encoding="utf-8")
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 ENTRIES = [
@@ -32,7 +32,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 def metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """(name, type, labels) of every metric that a gateway exposes."""
     state = made_state(ENTRIES, tenants={"team": tenant("docs", keys=("k" * 32,))})
-    build_app(state)  # the door for MCP declares its tools
+    build_app(state)  # the MCP endpoint declares its tools
     for family in state.metrics.registry.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert family.samples, f"{family.name} has no series before the first request"
@@ -41,10 +41,10 @@ def metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def test_every_metric_is_described() -> None:
     """Each metric has a row with its type, its labels and what it means."""
-    told = rows("Metrics")
+    described = rows("Metrics")
     for name, kind, labels in metrics():
-        assert name in told, f"docs/signals.md does not say what {name} means"
-        said_kind, said_labels, meaning, *_ = told[name]
+        assert name in described, f"docs/reference/signals.md does not say what {name} means"
+        said_kind, said_labels, meaning, *_ = described[name]
         assert said_kind == kind, name
         assert tuple(sorted(re.findall(r"`(\w+)`", said_labels))) == labels, name
         assert len(meaning) > 10, name
@@ -59,11 +59,11 @@ def test_every_metric_has_our_name_and_base_units() -> None:
 
 def test_every_log_event_is_described() -> None:
     """Each event that the code may log has a row with its level and meaning."""
-    told = rows("Log")
+    described = rows("Log")
     events = {event for path in (PROJECT / "app").rglob("*.py") for event in events_in(path)}
     assert {"request", "breaker_opened", "log_lines_lost", "id_collision"} <= events, "events are not found any more"
-    assert not events - told.keys()
-    assert all(cells[0] in LEVELS and cells[1] for cells in told.values())
+    assert not events - described.keys()
+    assert all(cells[0] in LEVELS and cells[1] for cells in described.values())
 
 
 def events_in(path: Path) -> set[str]:
@@ -103,10 +103,10 @@ def words(argument: ast.expr, function: ast.AST) -> set[str]:
 
 def test_every_alert_is_described() -> None:
     """Each alert has a row that says what it means and what to do."""
-    told = rows("Alerts")
+    described = rows("Alerts")
     for path in (PROJECT / "deploy").rglob("alerts*.y*ml"):
         groups = yaml.safe_load(path.read_text(encoding="utf-8")).get("groups", [])
-        assert not {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule} - told.keys()
+        assert not {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule} - described.keys()
 
 
 def test_nothing_is_described_twice_or_without_a_meaning() -> None:

@@ -14,7 +14,7 @@ from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import FaultInjection
 from app.federation.tenants import tenant_of
-from app.settings.provenance import effective
+from app.settings.effective_settings import effective
 from app.telemetry.overlap import Agreement
 from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, RollingSummary
 

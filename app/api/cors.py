@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api.responses import Asgi, Receive, Scope
-from app.api.rpc_path import BASE, ENGINES
+from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATH
 from app.api.streaming import Send
-from app.mcp.protected_resource import METADATA, PATH
 
 ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
 """Headers that scripts may send beside those that every script may."""
@@ -58,7 +57,7 @@ class CorsPolicy:
         door = self._app
         if scope["type"] == "http":
             path = scope["path"]
-            door = self._mcp if path in (PATH, METADATA) else self._rcp if _speaks_rcp(path) else door
+            door = self._mcp if path in (MCP_PATH, MCP_METADATA) else self._rcp if _speaks_rcp(path) else door
         await door(scope, receive, send)
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from app.federation.tenants import Tenant
 from app.protocol import envelope
 from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, PayloadTooLarge, RcpError, Unauthorized
 
-REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/tenants.md)"
+REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/guides/tenants-and-keys.md)"
 
 LOOKING = ["GET", "HEAD"]
 """How what can be looked at is asked for; the answer to HEAD is that to GET without its body (RFC 9110 §9.3.2)."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
 from app.protocol.errors import CALL_KINDS
+from app.settings.config_warnings import config_warnings
 from app.settings.field_errors import SettingsError
 from app.settings.file_watch import Watch
 from app.settings.schema import EngineEntry, GatewaySettings, twins
@@ -126,6 +127,7 @@ class Reload:
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         tell_of_twins(loaded.registry.engines)
+        log_config_warnings(wishes)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
@@ -139,6 +141,12 @@ def tell_of_twins(entries: Iterable[EngineEntry]) -> None:
     """Warn of engines that are one and the same under two ids."""
     for pair in twins(entries):
         logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
+
+
+def log_config_warnings(loaded: LoadedSettings) -> None:
+    """Log what `rcp-gateway check` warns about: expired keys, tenants without engines, weights of 0, and the like."""
+    for warning in config_warnings(loaded.loaded, loaded.settings, loaded.tenants, time.time()):
+        logger().warning("config_warning", warning=str(warning))
 
 
 def _waits(key: str) -> bool:

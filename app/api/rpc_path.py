@@ -11,6 +11,9 @@ from app.protocol.method_names import GATES, UNGATED
 
 BASE = "/rcp"
 ENGINES = "/engines/"
+MCP_PATH = "/mcp"
+MCP_METADATA = "/.well-known/oauth-protected-resource" + MCP_PATH
+"""The OAuth metadata of the MCP endpoint (RFC 9728)."""
 
 
 class RpcPath(NamedTuple):

@@ -1,6 +1,6 @@
-"""`rcp-gateway check`: would the gateway start, and, if asked, is everything there that it talks to?
+"""`rcp-gateway check`: would the gateway start with these files, and with `--connect`: can it reach what it needs?
 
-It decides what is reported and the exit code. What may start is decided in `server/preflight.py`, for `serve` as well.
+The conditions for starting are in `server/preflight.py`, which `serve` uses as well.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default, faults_located_in
 from app.cli.failures import explain
 from app.cli.gateway_client import trust, unreachable
 from app.cli.terminal import answers, harmless, one_line
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionProbe:
-    """What one engine answered to a handshake, or why it did not."""
+    """What one engine answered to a handshake, or why it failed."""
 
     id: str
     version: str = "-"
@@ -37,7 +38,7 @@ class ConnectionProbe:
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(check)
 
 
@@ -45,10 +46,10 @@ def check(
     registry: RegistryOption = DEFAULT_REGISTRY,
     config: ConfigOption = None,
     connect: Annotated[
-        bool, typer.Option("--connect", help="Also reach every engine, Redis and the issuer's keys.")
+        bool, typer.Option("--connect", help="Also connect to every engine, Redis and the token issuer.")
     ] = False,
 ) -> None:
-    """Check the registry and the settings without starting anything."""
+    """Check the registry, the settings and the tenants file without starting the gateway."""
     config = config_or_default(config)
     loaded, settings = _read(registry, config)
     if not _may_start(registry, config, loaded, settings):
@@ -58,7 +59,7 @@ def check(
 
 
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
-    """Both files, after telling about each; leaves with exit code 1 if one of them is at fault."""
+    """Load and report both files. Exits with code 1 if one of them has faults."""
     from app.settings.field_errors import SettingsError
     from app.settings.schema import twins
     from app.settings.sources import load_registry, load_settings
@@ -68,24 +69,26 @@ def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, Gateway
         loaded = load_registry(registry, os.environ)
         typer.echo(f"ok: {registry}: {_counted(loaded.registry.engines)}, fingerprint {loaded.fingerprint}")
         for first, second in twins(loaded.registry.engines):
-            told = f"engines '{first}' and '{second}' have the same address, so fusion counts it twice; remove one"
-            typer.echo(f"warning: {harmless(told)}", err=True)
+            _print_warning(
+                f"engines '{first}' and '{second}' have the same address, so fusion counts it twice; remove one"
+            )
     except SettingsError as fault:
-        _tell_error(explain(fault))
+        _print_error(explain(fault))
     try:
         settings = load_settings(config, os.environ)
         typer.echo(f"ok: {_origin(config)}")
     except SettingsError as fault:
-        _tell_error(explain(fault))
+        _print_error(explain(fault))
     if loaded is None or settings is None:
         raise typer.Exit(1)
     return loaded, settings
 
 
 def _may_start(registry: Path, config: Path | None, loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:
-    """Whether `serve` would start with these files, after telling every reason why not."""
+    """Whether `serve` would start with these files. Reports every reason against it, and warnings."""
     from app import main
     from app.server.preflight import start_faults
+    from app.settings.config_warnings import config_warnings
     from app.settings.field_errors import SettingsError
     from app.settings.sources import load_tenants
 
@@ -97,24 +100,25 @@ def _may_start(registry: Path, config: Path | None, loaded: "LoadedRegistry", se
         faults.append(fault)
     if not faults:
         try:
-            asyncio.run(main.rehearse(loaded, settings, tenants))
+            with faults_located_in(config):
+                asyncio.run(main.rehearse(loaded, settings, tenants))
         except SettingsError as fault:
             faults.append(fault)
     for refusal in faults:
-        _tell_error(explain(refusal))
+        _print_error(explain(refusal))
     if tenants is not None:
         keys = sum(len(entry.keys) for entry in tenants.by_id.values())
         typer.echo(f"ok: {settings.auth.tenants_file}: {counted(len(tenants.by_id), 'tenant')}, {counted(keys, 'key')}")
-        for line in tenants.strays([entry.id for entry in loaded.registry.engines]):
-            _tell_warning(line)
-    for place, entry in enumerate(loaded.registry.engines):
+    for warning in config_warnings(loaded, settings, tenants, time.time()):
+        _print_warning(str(warning))
+    for index, entry in enumerate(loaded.registry.engines):
         if entry.enabled and entry.command and shutil.which(entry.command[0]) is None:
-            _tell_warning(f"engines[{place}].command: the program '{entry.command[0]}' is not found")
+            _print_warning(f"engines[{index}].command: the program '{entry.command[0]}' is not found")
     return _ports_are_free(settings) and not faults
 
 
 def _ports_are_free(settings: "GatewaySettings") -> bool:
-    """Whether the gateway could listen. A port in use is a warning: the gateway that runs now may have it."""
+    """Whether the gateway could listen. A port in use is only a warning: it may be held by the running gateway."""
     from app.server.listeners import listen
 
     host, free = settings.server.host, True
@@ -123,20 +127,20 @@ def _ports_are_free(settings: "GatewaySettings") -> bool:
             if port:
                 listen(host, port).close()
         except OSError as fault:
-            line = f"{name}: {host}:{port} cannot be listened on: {fault.strerror or fault}"
+            line = f"{name}: {host}:{port} cannot be opened: {fault.strerror or fault}"
             if fault.errno == errno.EADDRINUSE:
-                _tell_warning(f"{line}; a gateway that is started now would fail")
+                _print_warning(f"{line}; a gateway started now would fail")
             else:
                 free = False
-                _tell_error(line)
+                _print_error(line)
     return free
 
 
-def _tell_error(line: str) -> None:
+def _print_error(line: str) -> None:
     typer.echo(f"error: {harmless(line)}", err=True)
 
 
-def _tell_warning(line: str) -> None:
+def _print_warning(line: str) -> None:
     typer.echo(f"warning: {harmless(line)}", err=True)
 
 
@@ -155,27 +159,27 @@ def _origin(config: Path | None) -> str:
 
 
 def _all_there(entries: "Sequence[EngineEntry]", settings: "GatewaySettings") -> bool:
-    """Whether every engine, the shared state and the issuer of tokens answer, after telling about each."""
-    greetings = asyncio.run(_greet(entries, settings.engines))
-    if greetings:
-        _print_table(greetings)
-    well = not any(greeting.error for greeting in greetings)
-    for name, wanted, ask, well_told in (
-        ("state.url", settings.state.shared, _state_fault, "Redis can be reached and written to"),
+    """Whether every engine, the shared state and the token issuer answer. Reports each of them."""
+    probes = asyncio.run(_probe_all(entries, settings.engines))
+    if probes:
+        _print_table(probes)
+    all_well = not any(probe.error for probe in probes)
+    for name, wanted, ask, success in (
+        ("state.url", settings.state.shared, _state_fault, "Redis is reachable and writable"),
         ("jwt.jwks_url", "jwt" in settings.auth.mode, _jwks_fault, "it answers"),
     ):
         if wanted:
             fault = asyncio.run(ask(settings))
             if fault is None:
-                typer.echo(f"ok: {name}: {well_told}")
+                typer.echo(f"ok: {name}: {success}")
             else:
-                well = False
-                _tell_error(f"{name}: {fault}")
-    return well
+                all_well = False
+                _print_error(f"{name}: {fault}")
+    return all_well
 
 
 async def _state_fault(settings: "GatewaySettings") -> str | None:
-    """Why the shared state is of no use now, None if it is."""
+    """Why the shared state cannot be used now; None if it can."""
     from app.state.redis_state import RedisState
     from app.telemetry.state_metrics import StateMetrics
 
@@ -187,7 +191,7 @@ async def _state_fault(settings: "GatewaySettings") -> str | None:
 
 
 async def _jwks_fault(settings: "GatewaySettings") -> str | None:
-    """Why no token could be verified now, None if they could."""
+    """Why tokens could not be verified now; None if they could."""
     import httpx2
 
     from app.api.auth.jwks import keys_in
@@ -202,44 +206,44 @@ async def _jwks_fault(settings: "GatewaySettings") -> str | None:
             response = await client.get(url, headers={"accept": "application/json"})
     except (TimeoutError, httpx2.HTTPError) as fault:
         return unreachable(
-            fault, url, seconds, "nothing listens at {url}; see that the issuer runs", "jwt.timeout_seconds"
+            fault, url, seconds, "nothing listens at {url}; check that the issuer is running", "jwt.timeout_seconds"
         )
     if response.status_code != 200:
         return f"it answers with HTTP {response.status_code} instead of 200; check the path"
     try:
         keys_in(response.content)
     except (ValueError, ParseError):
-        return "what it answers holds no usable key; it must be a JWKS with public keys (RFC 7517)"
+        return "the response contains no usable key; it must be a JWKS with public keys (RFC 7517)"
     return None
 
 
-async def _greet(entries: "Sequence[EngineEntry]", settings: "EnginesSettings") -> list[ConnectionProbe]:
-    return await asyncio.gather(*(_greet_one(entry, settings) for entry in entries))
+async def _probe_all(entries: "Sequence[EngineEntry]", settings: "EnginesSettings") -> list[ConnectionProbe]:
+    return await asyncio.gather(*(_probe(entry, settings) for entry in entries))
 
 
-async def _greet_one(entry: "EngineEntry", settings: "EnginesSettings") -> ConnectionProbe:
-    from app.engines.transport_factory import probe
+async def _probe(entry: "EngineEntry", settings: "EnginesSettings") -> ConnectionProbe:
+    from app.engines import transport_factory
     from app.protocol.errors import LegError
 
     try:
-        advertisement = await probe(entry, settings)
+        advertisement = await transport_factory.probe(entry, settings)
     except LegError as fault:
-        # Here nothing is started again: whoever checks asks once.
+        # The registry announces a restart of a stdio engine; a check probes once and restarts nothing.
         message = re.sub(r"^started again in [\d.]+ s: ", "", fault.message)
         return ConnectionProbe(entry.id, error=one_line(f"{fault.kind}: {message}"))
     capabilities = one_line(", ".join(sorted(advertisement.capabilities)))
     return ConnectionProbe(entry.id, one_line(advertisement.server.get("version", "-")), capabilities)
 
 
-def _print_table(greetings: Sequence[ConnectionProbe]) -> None:
+def _print_table(probes: Sequence[ConnectionProbe]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for column in ("id", "ok", "version", "capabilities", "error"):
         table.add_column(column, overflow="fold")
-    for greeting in greetings:
-        verdict = Text("no", style="red") if greeting.error else Text("yes", style="green")
-        words = (greeting.version, greeting.capabilities, greeting.error)
-        table.add_row(Text(greeting.id), verdict, *(Text(word) for word in words))
+    for probe in probes:
+        ok = Text("no", style="red") if probe.error else Text("yes", style="green")
+        texts = (probe.version, probe.capabilities, probe.error)
+        table.add_row(Text(probe.id), ok, *(Text(text) for text in texts))
     answers().print(table)

@@ -1,7 +1,6 @@
-"""`rcp-gateway conformance`: does an RCP server keep the protocol, and is it what it claims to be?
+"""`rcp-gateway conformance`: check whether an RCP server follows the protocol, at the level that it claims.
 
-It decides how a server is named (a URL, or a command after `--`) and the exit code: 0 if every MUST of the claimed
-level holds. What is checked, and how, is decided in `app/conformance`.
+The server is a URL, or a command after `--`. The exit code is 0 if every MUST of the claimed level holds.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
     from app.conformance.verdict import Report
 
 
-NO_SERVER = "no server listens at {url}; start it, or check its address"
+NO_SERVER = "no server is listening at {url}; start it, or check the address"
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(conformance)
 
 
@@ -33,32 +32,33 @@ def conformance(
         list[str],
         typer.Argument(
             metavar="URL | -- CMD...",
-            help="The server: its URL, or the command that starts it over stdio.",
+            help="URL of the server, or the command that starts it over stdio.",
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.")] = False,
-    query: Annotated[str, typer.Option(help="A question that the server has several hits for.")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    query: Annotated[str, typer.Option(help="A query for which the server has several hits.")] = "test",
     write: Annotated[
-        bool, typer.Option("--write", help="Also add and delete documents, and build a memory; never in production.")
+        bool,
+        typer.Option("--write", help="Also add and delete documents and build a memory. Do not use in production."),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let warnings fail as well: rules that are SHOULD or MAY.")
+        bool, typer.Option("--strict", help="Treat warnings (rules with SHOULD or MAY) as failures.")
     ] = False,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ID", help="Run these checks only, such as 'filter.' or 'retrieve.k'.", show_default=False
+            metavar="ID", help="Run only these checks, for example 'filter.' or 'retrieve.k'.", show_default=False
         ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:VALUE", help="Sent with every request over HTTP.", show_default=False),
+        typer.Option(metavar="NAME:VALUE", help="HTTP header of every request.", show_default=False),
     ] = None,
     ca_file: CaFileOption = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one check may take.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per check.")] = 10.0,
 ) -> None:
-    """Check whether an RCP server keeps the protocol, and proves the level that it claims."""
+    """Check whether an RCP server follows the protocol, at the level that it claims."""
     from app.cli.conformance_report import report_of, show_finding_count, show_report
     from app.conformance.examination import CHECKS, Examination
     from app.conformance.subject import QueryOptions
@@ -84,7 +84,7 @@ def conformance(
 
 
 def _peer(target: list[str], header: list[str], ca_file: Path | None) -> "Callable[[], Peer]":
-    """What reaches the server, to be made where the loop runs. Raises BadParameter."""
+    """A factory of the connection to the server, to be called in the event loop. Raises BadParameter."""
     headers = dict(_header(text) for text in header)
     word = target[0]
     if len(target) == 1 and ("://" in word or word.startswith(":")):
@@ -94,14 +94,14 @@ def _peer(target: list[str], header: list[str], ca_file: Path | None) -> "Callab
         verify = trust(url, ca_file)
         return lambda: HttpPeer(url, headers, verify, lambda fault: unreachable(fault, url, refused=NO_SERVER))
     if headers:
-        raise typer.BadParameter("a server over stdio gets no headers", param_hint="--header")
+        raise typer.BadParameter("a server over stdio takes no headers", param_hint="--header")
     from app.conformance.stdio_peer import StdioPeer
 
     return lambda: StdioPeer(target)
 
 
 def _url(text: str) -> str:
-    """The address that methods are appended to; one without a path gets RCP's usual one (RCP §5.2)."""
+    """The URL that methods are appended to. Without a path, the default path of RCP §5.2 is added."""
     from urllib.parse import urlsplit
 
     url = (f"http://127.0.0.1{text}" if text.startswith(":") else text).rstrip("/")
@@ -111,7 +111,7 @@ def _url(text: str) -> str:
     except ValueError:
         sound = False
     if not sound:
-        raise typer.BadParameter(f"'{text}' is no address; write it like http://127.0.0.1:9001/rcp", param_hint="URL")
+        raise typer.BadParameter(f"'{text}' is not a URL; write it like http://127.0.0.1:9001/rcp", param_hint="URL")
     return url if parts.path else f"{url}/rcp"
 
 

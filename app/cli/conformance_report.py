@@ -1,7 +1,4 @@
-"""What an examination comes to, as people and programs read it: a bar meanwhile, then a table or one JSON object.
-
-It decides what is shown of a finding. It refuses to know how it was come by.
-"""
+"""Output of `conformance`: a progress bar, then a table or one JSON object."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,18 +14,18 @@ if TYPE_CHECKING:
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.SKIP: "dim"}
 RULES = {"MUST, tolerated": "(MUST)"}
-"""Rules that are shown shorter in a table."""
+"""Rules with a shorter form in the table."""
 
 CLAIM = "claim.level"
-"""The check that all others are made for; it is not there if only some of them were run."""
+"""Id of the check that compares the claimed level; absent if only some checks were run."""
 
 NOT_ASKED = "not asked: "
-"""How the reason of a check begins that was given up with the server."""
+"""Prefix of the reason of checks that were skipped because the server stopped answering."""
 
 
 @contextmanager
 def show_finding_count(total: int) -> Iterator[Callable[[Finding], None]]:
-    """A bar that moves with every finding that is handed to what is yielded."""
+    """A progress bar; the yielded function advances it by one finding."""
     with progress_bar() as bar:
         task = bar.add_task("checking", total=total)
         yield lambda finding: bar.update(task, advance=1, description=f"{finding.check.id:<28}")
@@ -48,7 +45,7 @@ def report_of(report: Report, target: str) -> dict[str, Any]:
 
 
 def show_report(report: Report, console: "Console") -> None:
-    """A line for each check, then what it all comes to. Checks that were not asked are only counted."""
+    """A row per check, then the conclusion. Checks that were not run are only counted."""
     from rich.table import Table
     from rich.text import Text
 
@@ -66,18 +63,18 @@ def show_report(report: Report, console: "Console") -> None:
             check.level,
             RULES.get(check.rule, check.rule),
             f"§{check.section}",
-            _words(finding),
+            _explanation_of(finding),
         )
     console.print(table)
     console.print()
     if len(asked) < len(report.findings):
         unasked = len(report.findings) - len(asked)
-        console.print(f"{unasked} checks were not asked and count as failed: the server did not answer any more")
+        console.print(f"{unasked} checks were not run and count as failed, because the server stopped answering")
     console.print(Text(_conclusion(report), style="green" if report.admitted else "red"))
 
 
-def _words(finding: Finding) -> "Text":
-    """The sentence of a check that passed, the reason of one that was skipped, both where a rule is broken."""
+def _explanation_of(finding: Finding) -> "Text":
+    """The sentence of a passed check, the reason of a skipped one, both for a broken rule."""
     from rich.text import Text
 
     reason = one_line(finding.reason, 400)
@@ -91,8 +88,8 @@ def _words(finding: Finding) -> "Text":
 
 
 def _conclusion(report: Report) -> str:
-    said = " ".join(str(report.server.get(key, "?")) for key in ("name", "version"))
-    name = one_line(said, 100) if report.server else "the server"
+    label = " ".join(str(report.server.get(key, "?")) for key in ("name", "version"))
+    name = one_line(label, 100) if report.server else "the server"
     counts = ", ".join(
         f"{report.count(verdict)} {word}"
         for verdict, word in (
@@ -104,7 +101,7 @@ def _conclusion(report: Report) -> str:
     )
     claimed = one_line(report.claimed or "no level", 40)
     judged = any(finding.check.id == CLAIM for finding in report.findings)
-    proved = f", proved {report.proved or 'none'}" if judged else "; no level is judged by a part of the checks"
+    proved = f", proved {report.proved or 'none'}" if judged else "; a part of the checks proves no level"
     verdict = "admitted" if report.admitted else "not admitted"
     return f"{name}: {counts}; claims {claimed}{proved}: {verdict}"
 

@@ -1,7 +1,4 @@
-"""The fusion settings that a gateway has at present: as files state them, else as it says itself, else the defaults.
-
-It decides whom to believe. It refuses to judge the settings.
-"""
+"""The present fusion parameters of a gateway: from files, else from the gateway, else the defaults."""
 
 import os
 import re

@@ -1,7 +1,6 @@
-"""`rcp-gateway demo`: a gateway with three embedded engines over text that every machine has, asked one question.
+"""`rcp-gateway demo`: start a gateway with three demo engines over local text, and send it one query.
 
-It decides in which order things start, what is shown meanwhile and when it is over; what the demo consists of is
-written in `app/demo/`.
+The engines are in `app/demo/`; this module starts, watches and stops their processes.
 """
 
 import errno
@@ -29,56 +28,56 @@ if TYPE_CHECKING:
 
 SAMPLE = "how do I sort a list"
 READY_SECONDS = 180.0
-"""Longest wait for the engines: they read and index some megabytes of text, on slow machines too."""
+"""Longest wait for the engines, which read and index some megabytes of text, on slow machines as well."""
 POLL_SECONDS = 0.3
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the demo."""
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(demo)
 
 
 def demo(
     query: Annotated[
-        list[str] | None, typer.Argument(help=f"What to ask, by default: {SAMPLE}.", show_default=False)
+        list[str] | None, typer.Argument(help=f"Query text. Default: {SAMPLE}.", show_default=False)
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the gateway; 0 takes any free port.")] = 8080,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Most hits wanted.")] = 5,
-    serve: Annotated[bool, typer.Option(" /--no-serve", help="Leave after the answer.", show_default=False)] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0 picks a free one.")] = 8080,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Maximum number of hits.")] = 5,
+    serve: Annotated[bool, typer.Option(" /--no-serve", help="Exit after the response.", show_default=False)] = True,
 ) -> None:
-    """Start a gateway with three demo engines and ask it; with one running already, only ask that one."""
+    """Start a gateway with three demo engines and query it. If a demo is already running, query that one."""
     question = " ".join(query or ()) or SAMPLE
     if not _taken(port):
-        _need_libraries()
+        _require_libraries()
         try:
-            with _ends_by_signals(), TemporaryDirectory(prefix="rcp-gateway-demo-") as folder:
-                _perform(stage(Path(folder), port), question, k, serve)
+            with _signals_interrupt(), TemporaryDirectory(prefix="rcp-gateway-demo-") as folder:
+                _run_demo(stage(Path(folder), port), question, k, serve)
             return
         except DemoPortTaken as lost:
             port = lost.port
-    _ask_the_running(f"http://127.0.0.1:{port}", port, question, k)
+    _query_running_demo(f"http://127.0.0.1:{port}", port, question, k)
 
 
 class DemoPortTaken(Exception):
-    """Somebody else, such as a second demo that was started just before, took the gateway's port meanwhile."""
+    """Another process, such as a second demo started just before, has taken the port of the gateway."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self.port = port
 
 
-def _ask_the_running(url: str, port: int, question: str, k: int) -> None:
-    """Ask the demo that listens on `port`, once its engines are there. Raises Failure."""
-    _make_sure_it_is_a_demo(url, port)
-    asides().print(f"the demo that is running at {url} answers")
-    _await_the_new(url, asides())
+def _query_running_demo(url: str, port: int, question: str, k: int) -> None:
+    """Query the demo that listens on `port`, once its engines are up. Raises Failure."""
+    _require_demo(url, port)
+    asides().print(f"using the demo that is running at {url}")
+    _await_starting_engines(url, asides())
     _ask(url, question, k)
 
 
-def _need_libraries() -> None:
-    """Raises ModuleNotFoundError, before anything starts, where the extra `demo` is not installed."""
+def _require_libraries() -> None:
+    """Check that the extra `demo` is installed, before anything starts. Raises ModuleNotFoundError."""
     for library in ("rcp", "sklearn"):
         if find_spec(library) is None:
             raise ModuleNotFoundError(f"No module named '{library}'", name=library)
@@ -95,8 +94,8 @@ def _other_port() -> str:
     return 'choose another with: rcp-gateway demo --port 8090 (or: make demo ARGS="--port 8090")'
 
 
-def _make_sure_it_is_a_demo(url: str, port: int) -> None:
-    """Raises Failure if whoever listens on `port` is not a gateway with the demo's engines."""
+def _require_demo(url: str, port: int) -> None:
+    """Raises Failure if the process that listens on `port` is not a gateway with the demo engines."""
     try:
         listed = {entry.get("id") for entry in gateway_client.engines(url, 5.0)}
     except Failure:
@@ -106,12 +105,13 @@ def _make_sure_it_is_a_demo(url: str, port: int) -> None:
 
 
 @contextmanager
-def _ends_by_signals() -> Iterator[None]:
-    """Within the block SIGTERM and a closed terminal end the command as Ctrl-C does: nothing is left running."""
+def _signals_interrupt() -> Iterator[None]:
+    """Within the block, SIGTERM and a closed terminal act like Ctrl-C, so that no process is left running."""
 
     def interrupt(_signal: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
+    # A signal that was inherited as ignored (nohup) stays ignored.
     heeded = [number for number in ENDS[1:] if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
@@ -121,27 +121,27 @@ def _ends_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _perform(staging: Staging, question: str, k: int, serve: bool) -> None:
-    """Start everything, ask, serve, and end everything whatever happens."""
+def _run_demo(staging: Staging, question: str, k: int, serve: bool) -> None:
+    """Start everything, query, serve; stop everything in any case."""
     console = asides()
     staging.write_files()
-    processes = DemoProcesses(lambda name, line: _overhear(console, name, line))
+    processes = DemoProcesses(lambda name, line: _show_progress(console, name, line))
     try:
         _start(processes, staging, console)
         _ask(staging.url, question, k)
         if serve:
-            _tell_how_to_ask(console, staging)
+            _print_next_steps(console, staging)
             _keep_serving(processes, console)
     finally:
-        for number in ENDS:  # an impatient second Ctrl-C must not leave half of it running
+        for number in ENDS:  # a second Ctrl-C must not interrupt the cleanup
             signal.signal(number, signal.SIG_IGN)
         processes.stop()
         staging.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _overhear(console: "Console", name: str, line: str) -> None:
-    """Show what the engines say of their progress; the gateway's log is kept for when it fails."""
+def _show_progress(console: "Console", name: str, line: str) -> None:
+    """Print progress messages of the engines. The log of the gateway is kept for the case that it fails."""
     if name != "gateway" and not abandoned():
         console.print(one_line(line), style="dim")
 
@@ -155,7 +155,7 @@ def _start(processes: DemoProcesses, staging: Staging, console: "Console") -> No
 
 
 def _await_engines(waiting: set[str], url: str, console: "Console", check: Callable[[], None]) -> None:
-    """Wait until these engines are up; `check` may end the wait by raising. Raises Failure after READY_SECONDS."""
+    """Wait until these engines are up. `check` may end the wait by raising. Raises Failure after READY_SECONDS."""
     begun = time.monotonic()
     with console.status("waiting for the engines") as status:
         while waiting:
@@ -170,50 +170,50 @@ def _await_engines(waiting: set[str], url: str, console: "Console", check: Calla
                 status.update(f"waiting for {', '.join(sorted(waiting))}")
 
 
-def _await_the_new(url: str, console: "Console") -> None:
-    """Wait for the engines of a running demo that still read their text: those that were never up. Raises Failure.
+def _await_starting_engines(url: str, console: "Console") -> None:
+    """Wait for engines of a running demo that are still starting. Raises Failure.
 
-    One that was up and has ended since is not waited for.
+    An engine that was up before and has ended since is not waited for.
     """
     new = {
         entry["id"] for entry in gateway_client.engines(url, 5.0) if not entry.get("up") and not entry.get("version")
     }
     new &= set(ENGINES)
     if new:
-        console.print(f"waiting for {', '.join(sorted(new))}, which it is still starting")
-        _await_engines(new, url, console, lambda: _make_sure_it_answers(url))
+        console.print(f"waiting for {', '.join(sorted(new))}, still starting")
+        _await_engines(new, url, console, lambda: _require_answer(url))
 
 
-def _make_sure_it_answers(url: str) -> None:
-    """Raises Failure once nobody does: the other demo may end while it is waited for."""
+def _require_answer(url: str) -> None:
+    """Raises Failure if the other demo has ended meanwhile."""
     gateway_client.engines(url, 5.0)
 
 
 def _engines_up(url: str) -> set[str]:
     try:
         return {entry["id"] for entry in gateway_client.engines(url, 2.0) if entry.get("up") is True}
-    except Failure:  # the gateway does not listen yet
+    except Failure:  # the gateway is not listening yet
         return set()
 
 
 def _check_start(processes: Sequence[DemoProcess], port: int) -> None:
-    """As `_check_alive`; raises Overtaken if the gateway ended because somebody else listens in its place."""
+    """As `_check_alive`; raises DemoPortTaken if the gateway ended because another process has its port."""
     if any(process.name == "gateway" and process.ended is not None for process in processes) and _taken(port):
         raise DemoPortTaken(port)
     _check_alive(processes)
 
 
 def _check_alive(processes: Sequence[DemoProcess]) -> None:
-    """Raises Failure if one of them has ended, and BrokenPipeError if nobody reads any more what is told."""
+    """Raises Failure if a process has ended, and BrokenPipeError if the output of the command is closed."""
     if abandoned():
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     for process in processes:
         if process.ended is not None:
-            raise Failure(f"{process.name} ended with {process.ended}; its last words:\n{process.last_words}")
+            raise Failure(f"{process.name} ended with {process.ended}; last output:\n{process.last_words}")
 
 
 def _ask(url: str, question: str, k: int) -> None:
-    """Ask the gateway and print what it answers, as `rcp-gateway query` does."""
+    """Query the gateway and print the hits, as `rcp-gateway query` does."""
     from app.cli.hit_table import render_hits, render_notes
 
     result: dict[str, Any] = gateway_client.call(url, "retrieve", {"query": question, "k": k}, 30.0)
@@ -223,18 +223,20 @@ def _ask(url: str, question: str, k: int) -> None:
     render_notes(result, asides(), k)
 
 
-def _tell_how_to_ask(console: "Console", staging: Staging) -> None:
+def _print_next_steps(console: "Console", staging: Staging) -> None:
     program = sys.argv[0] if not sys.argv[0].endswith(".py") else "python -m app"
     url, options = ("", "") if staging.port == 8080 else (f" --url {staging.url}", f"--port {staging.port} ")
-    console.print(f"\nserving RCP on {staging.url}/rcp until Ctrl-C. Ask more in a second terminal:\n", style="bold")
+    console.print(
+        f"\nserving RCP on {staging.url}/rcp until Ctrl-C. Send more queries from a second terminal:\n", style="bold"
+    )
     console.print(f'  make demo ARGS="{options}read a csv file"')
     console.print(f'  {program} query "read a csv file"{url}')
     console.print(f"  {program} engines{url}")
-    console.print(f"\nits registry: {staging.registry_file}")
+    console.print(f"\nregistry: {staging.registry_file}")
 
 
 def _keep_serving(processes: DemoProcesses, console: "Console") -> None:
-    """Until Ctrl-C. An engine that ends is told and missed; the end of the gateway is a Failure."""
+    """Wait for Ctrl-C. Reports an engine that ends; raises Failure if the gateway ends."""
     try:
         running = list(processes.started)
         while True:
@@ -243,7 +245,7 @@ def _keep_serving(processes: DemoProcesses, console: "Console") -> None:
             for process in [process for process in running if process.ended is not None]:
                 if process.name == "gateway":
                     _check_alive([process])
-                console.print(f"{process.name} has ended; the gateway answers without it", style="yellow")
+                console.print(f"{process.name} has ended; the gateway continues without it", style="yellow")
                 running.remove(process)
     except KeyboardInterrupt:
         console.print("stopping")

@@ -1,43 +1,88 @@
-"""`rcp-gateway engines`: the engines behind a running gateway, as it sees them.
-
-It decides the columns of the table; what is in them is the gateway's word.
-"""
+"""`rcp-gateway engines`: list the engines behind a running gateway, once or repeatedly."""
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli import gateway_client
+from app.cli.failures import Failure
 from app.cli.terminal import answers, harmless_json, one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+EngineList = list[dict[str, Any]]
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(engines)
 
 
 def engines(
     url: gateway_client.UrlOption = gateway_client.DEFAULT_URL,
     ca_file: gateway_client.CaFileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = 10.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the list until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes of --watch.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --watch, one line per refresh.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the response.")] = 10.0,
 ) -> None:
     """List the engines behind a running gateway."""
-    listed = gateway_client.engines(url, timeout, ca_file)
-    if as_json:
-        typer.echo(harmless_json(json.dumps({"engines": listed}, ensure_ascii=False)))
-    elif listed:
-        _print_table(listed)
+
+    def load() -> EngineList:
+        return gateway_client.engines(url, timeout, ca_file)
+
+    if watch:
+        _watch(load, interval, as_json)
+    elif as_json:
+        _print_json(load())
     else:
-        typer.echo("no engines")
+        answers().print(_view(load()))
 
 
-def _print_table(listed: list[dict[str, Any]]) -> None:
+def _watch(load: Callable[[], EngineList], interval: float, as_json: bool) -> None:
+    """Print the list until interrupted. Only the first failure ends it: later the gateway may be restarting."""
+    from rich.live import Live
+
+    console = answers()
+    # On anything but a terminal, a live display would print nothing until its end.
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else nullcontext()
+    listed: EngineList | str = load()
+    with live as display:
+        while True:
+            if as_json:
+                _print_json(listed)
+            elif display is None:
+                console.print(_view(listed))
+            else:
+                display.update(_view(listed), refresh=True)
+            time.sleep(interval)
+            try:
+                listed = load()
+            except Failure as fault:
+                listed = f"{time.strftime('%H:%M:%S')} {fault}"
+
+
+def _print_json(listed: EngineList | str) -> None:
+    shown = {"error": listed} if isinstance(listed, str) else {"engines": listed}
+    typer.echo(harmless_json(json.dumps(shown, ensure_ascii=False)))
+    sys.stdout.flush()  # a program that reads --watch through a pipe gets each line at once
+
+
+def _view(listed: EngineList | str) -> "RenderableType":
+    """The engines as a table, with a column of reasons only if there is one; or the error in place of a list."""
     from rich.table import Table
     from rich.text import Text
 
+    if isinstance(listed, str):
+        return Text(listed, style="red")
+    if not listed:
+        return Text("no engines")
     table = Table(box=None, pad_edge=False)
     columns = ["id", "up", "version", "capabilities", "latency"]
     if any(entry.get("reason") for entry in listed):
@@ -48,7 +93,7 @@ def _print_table(listed: list[dict[str, Any]]) -> None:
         row = _row(entry)
         up = "green" if entry.get("up") is True else "red"
         table.add_row(*(Text(row[column], style=up if column == "up" else "") for column in columns))
-    answers().print(table)
+    return table
 
 
 def _row(entry: Mapping[str, Any]) -> dict[str, str]:

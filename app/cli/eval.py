@@ -1,7 +1,4 @@
-"""`rcp-gateway eval`: how well a running gateway ranks, beside each of its engines alone, on judged queries.
-
-It decides what is compared with what and what is told; metrics and the test are in `measure.py`.
-"""
+"""`rcp-gateway eval`: compare a running gateway with each of its engines alone on judged queries."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.gateway_client import DEFAULT_URL, CaFileOption, UrlOption
-from app.cli.run_collection import ConcurrencyOption, EnginesOption, RunQuery, TimeoutOption, engines_of, fetch_runs
-from app.cli.score_tables import Difference, Row, differences_table, systems_table
+from app.cli.run_collection import (
+    ConcurrencyOption,
+    EnginesOption,
+    QrelsOption,
+    QueriesOption,
+    RunQuery,
+    TimeoutOption,
+    engines_of,
+    fetch_runs,
+)
+from app.cli.score_tables import Row, differences_table, systems_table
 from app.cli.terminal import answers, asides, harmless_json, one_line
 from app.evaluation import measures
-from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.evaluation.judged_queries import JudgedQueries, read_judged
 from app.evaluation.runs import Run
 
 
@@ -33,12 +39,12 @@ class Comparison:
 
     engine: str
     metric: str
-    difference: Difference
+    difference: measures.Difference
     raw_p: float
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command("eval")(evaluate)
 
 
@@ -47,14 +53,14 @@ def evaluate(
     qrels: QrelsOption,
     url: UrlOption = DEFAULT_URL,
     ca_file: CaFileOption = None,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits asked for.")] = 50,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Number of hits requested.")] = 50,
     engines: EnginesOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     concurrency: ConcurrencyOption = 4,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Measure a running gateway, and each of its engines alone, on queries with known answers."""
-    measures.need_libraries()
+    """Measure a running gateway, and each of its engines alone, on judged queries."""
+    measures.require_libraries()
     judged = read_judged(queries, qrels)
     asking = RunQuery(url, k, concurrency, timeout, ca_file)
     alone, left_out = engines_of(asking, engines)
@@ -81,7 +87,7 @@ def compared(gateway: SystemScore, engines: Sequence[SystemScore]) -> list[Compa
         raw = [measures.p_value(pair) for pair in pairs]
         columns.append(
             [
-                Comparison(engine.run.name, metric, Difference(measures.mean(pair), p, len(pair)), raw_p)
+                Comparison(engine.run.name, metric, measures.Difference(measures.mean(pair), p, len(pair)), raw_p)
                 for engine, pair, p, raw_p in zip(engines, pairs, measures.holm(raw), raw, strict=True)
             ]
         )

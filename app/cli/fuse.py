@@ -1,8 +1,4 @@
-"""`rcp-gateway fuse`: lists that somebody already holds, fused as the gateway would. JSON lines in, JSON lines out.
-
-It decides what a line must look like and what is said about one that does not; how lists are fused is decided in the
-fusion room. It asks no engine.
-"""
+"""`rcp-gateway fuse`: fuse given ranked lists as the gateway would, JSON lines in and out. No engine is called."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
 
 DEFAULT_K = 10
 
-_QUESTION = ("qid", "k", "options", "engines")
+_LINE = ("qid", "k", "options", "engines")
 _OPTIONS = ("rrfK", "method", "confidenceWeight", "identity")
 _ENGINE = ("hits", "weight", "fetchK", "scoreFloor", "confidence", "priority", "idNamespace")
 _METHODS = get_args(Method)
@@ -27,7 +23,7 @@ _READINGS = get_args(Reading)
 
 
 class FuseLine(NamedTuple):
-    """One line, understood."""
+    """One parsed line."""
 
     k: int
     options: FusionConfig
@@ -36,23 +32,23 @@ class FuseLine(NamedTuple):
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command("fuse")(fuse_lines)
 
 
 def fuse_lines() -> None:
-    """Fuse ranked lists that you already hold: JSON lines on stdin, one answer a line on stdout, in order.
+    """Fuse ranked lists from stdin (JSON lines) and print one result per line, in order.
 
     In: {"qid", "k", "options": {rrfK, method, confidenceWeight}, "engines": {id: {"hits": [{id, score, confidence?}],
     "weight"?, "fetchK"?, "scoreFloor"?}}}. Out: {"qid", "hits": [{id, score, confidence?, meta}]}.
 
-    A line that cannot be fused is answered with its error, and the rest goes on; the exit code is then 1.
+    For an invalid line the result is an error; the other lines are still processed, and the exit code is 1.
     """
     from app.protocol.envelope import dumps
 
     if sys.stdin.isatty():
-        typer.echo("reading JSON lines from the terminal; Ctrl-D ends", err=True)
-    source, log_writer = sys.stdin.buffer, sys.stdout.buffer
+        typer.echo("reading JSON lines from the terminal; press Ctrl-D to end", err=True)
+    source, output = sys.stdin.buffer, sys.stdout.buffer
     faulty = False
     for number, line in enumerate(source, 1):
         if number == 1:
@@ -62,18 +58,18 @@ def fuse_lines() -> None:
         answer = answer_line(line, number)
         try:
             written = dumps(answer)
-        except TypeError:  # what can be read may still be nested too deeply to be written
+        except TypeError:  # the writer allows less nesting than the parser
             answer = _failed(answer, "the hits' meta is nested too deeply; flatten it", number, "engines")
             written = dumps(answer)
         faulty = faulty or "error" in answer
-        log_writer.write(written + b"\n")
-        log_writer.flush()
+        output.write(written + b"\n")
+        output.flush()  # a program at the other end may wait for each line
     if faulty:
         raise typer.Exit(1)
 
 
 def answer_line(line: bytes, number: int = 1) -> dict[str, Any]:
-    """The answer to one line: `{qid?, hits, notes?}` or `{qid?, error}`. Raises nothing."""
+    """The result of one line: `{qid?, hits, notes?}` or `{qid?, error}`. Raises nothing."""
     from app.fusion.rrf import fuse
     from app.protocol.envelope import loads
     from app.protocol.errors import InvalidParams, ParseError, RcpError
@@ -88,14 +84,14 @@ def answer_line(line: bytes, number: int = 1) -> dict[str, Any]:
             if qid is not None and type(qid) not in (str, int, float):
                 raise InvalidParams("'qid' must be a string or a number", field="qid")
             answer["qid"] = qid
-        question = read_question(message)
+        parsed = read_fuse_line(message)
     except ParseError as fault:
         return {"error": _located(ParseError(fault.message.replace("the body", "the line", 1)), number)}
     except RcpError as fault:
         return {**answer, "error": _located(fault, number)}
-    fused = fuse(question.lists, question.options)
-    answer["hits"] = [_marks_only(hit) for hit in fused.hits(0, question.k)]
-    notes = [*question.notes, *fused.notes]
+    fused = fuse(parsed.lists, parsed.options)
+    answer["hits"] = [_ranking_fields(hit) for hit in fused.hits(0, parsed.k)]
+    notes = [*parsed.notes, *fused.notes]
     return {**answer, "notes": notes} if notes else answer
 
 
@@ -111,25 +107,25 @@ def _failed(answer: Mapping[str, Any], message: str, number: int, field: str) ->
     return {**qid, "error": _located(InvalidParams(message, field=field), number)}
 
 
-def _marks_only(hit: Mapping[str, Any]) -> dict[str, Any]:
-    """What fusion found out about a hit; its body is with whoever sent it."""
+def _ranking_fields(hit: Mapping[str, Any]) -> dict[str, Any]:
+    """Id, score, confidence and meta of a hit. The caller already has the rest."""
     return {name: hit[name] for name in ("id", "score", "confidence", "meta") if name in hit}
 
 
-def read_question(message: Mapping[str, Any]) -> FuseLine:
+def read_fuse_line(message: Mapping[str, Any]) -> FuseLine:
     """A parsed line as lists to fuse. Unknown keys and malformed hits become notes. Raises InvalidParams."""
     notes: list[str] = []
-    _note_unknown(message, _QUESTION, "", notes)
+    _note_unknown(message, _LINE, "", notes)
     k = _whole(message, "k", DEFAULT_K, "k", least=1)
-    wishes = _object(message.get("options", {}), "options", 'an object such as {"rrfK": 60}')
-    _note_unknown(wishes, _OPTIONS, "options.", notes)
+    stated = _object(message.get("options", {}), "options", 'an object such as {"rrfK": 60}')
+    _note_unknown(stated, _OPTIONS, "options.", notes)
     options = FusionConfig(
-        method=_one_of(wishes, "method", _METHODS, "options.method"),
-        rrf_k=_whole(wishes, "rrfK", FusionConfig().rrf_k, "options.rrfK", least=1),
+        method=_one_of(stated, "method", _METHODS, "options.method"),
+        rrf_k=_whole(stated, "rrfK", FusionConfig().rrf_k, "options.rrfK", least=1),
         confidence_weight=_number(
-            wishes, "confidenceWeight", FusionConfig().confidence_weight, "options.confidenceWeight", most=1
+            stated, "confidenceWeight", FusionConfig().confidence_weight, "options.confidenceWeight", most=1
         ),
-        identity=_one_of(wishes, "identity", _IDENTITIES, "options.identity"),
+        identity=_one_of(stated, "identity", _IDENTITIES, "options.identity"),
     )
     engines = _object(message.get("engines"), "engines", 'an object such as {"docs": {"hits": []}}', required=True)
     lists = [_read_list(engine, stated, notes) for engine, stated in engines.items()]
@@ -149,7 +145,7 @@ def _read_list(engine: str, stated: Any, notes: list[str]) -> RankedList:
         raise _wrong(f"{place}.idNamespace", "a non-empty string", namespace)
     return RankedList(
         engine,
-        _sound_hits(hits, place, notes),
+        _valid_hits(hits, place, notes),
         weight=_number(stated, "weight", 1.0, f"{place}.weight", most=MAX_WEIGHT),
         priority=_whole(stated, "priority", 0, f"{place}.priority"),
         fetch_k=_whole(stated, "fetchK", 0, f"{place}.fetchK", least=0),
@@ -159,24 +155,24 @@ def _read_list(engine: str, stated: Any, notes: list[str]) -> RankedList:
     )
 
 
-def _sound_hits(hits: Sequence[Any], place: str, notes: list[str]) -> list[dict[str, Any]]:
-    """The hits that RCP would call hits; later ranks close up over the others, which are noted."""
-    sound = []
+def _valid_hits(hits: Sequence[Any], place: str, notes: list[str]) -> list[dict[str, Any]]:
+    """The well-formed hits. Malformed ones are dropped with a note, and later ranks move up."""
+    valid = []
     faults = []
     for position, hit in enumerate(hits):
         fault = _hit_fault(hit)
         if fault is None:
-            sound.append(hit)
+            valid.append(hit)
         else:
             faults.append(f"hits[{position}] {fault}")
     if faults:
         notes.append(f"{place}: {len(faults)} malformed hit(s) dropped; {faults[0]}")
-    return sound
+    return valid
 
 
 def _hit_fault(hit: Any) -> str | None:
     if type(hit) is not dict:
-        return "is no object"
+        return "is not an object"
     if type(hit.get("id")) not in (str, int, float):
         return "has no 'id' that is a string or a number"
     if type(hit.get("score")) not in (int, float):
@@ -190,7 +186,7 @@ def _note_unknown(found: Mapping[str, Any], known: Sequence[str], prefix: str, n
     for key in found:
         if key not in known:
             near = get_close_matches(key, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(known)}"
             notes.append(f"{prefix}{key}: unknown, ignored; {hint}")
 
 
@@ -233,7 +229,7 @@ def _number(
 
 
 def _one_of(found: Mapping[str, Any], key: str, allowed: tuple[Any, ...], field: str) -> Any:
-    """The value of a choice; the first one allowed is the default."""
+    """The value of a choice; the first allowed value is the default."""
     value = found.get(key)
     if value is None:
         return allowed[0]

@@ -1,8 +1,4 @@
-"""A running gateway as the command line reaches it: one request, one answer, over HTTP.
-
-It decides which key is sent, which certificates are trusted, and how a failed connection is explained. How answers are
-shown is decided elsewhere.
-"""
+"""HTTP client of the commands that talk to a running gateway, with messages for every kind of failed connection."""
 
 import json
 import os
@@ -26,16 +22,16 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 KEY_VARIABLE = "RCP_GATEWAY_KEY"
-"""Where the key stands: on a command line everybody on the machine could read it."""
+"""Environment variable with the key. On a command line every user of the machine could read it."""
 
-UrlOption = Annotated[str, typer.Option("--url", help=f"The gateway's address; {KEY_VARIABLE} holds a key for it.")]
+UrlOption = Annotated[str, typer.Option("--url", help=f"URL of the gateway. {KEY_VARIABLE} can hold a key for it.")]
 
 CaFileOption = Annotated[
     Path | None,
     typer.Option(
         "--ca-file",
         metavar="PEM",
-        help="Certificate authorities to trust for https://, instead of the system's (or those in SSL_CERT_FILE).",
+        help="Trusted certificate authorities for https://. Default: SSL_CERT_FILE or those of the system.",
         show_default=False,
     ),
 ]
@@ -43,10 +39,10 @@ CaFileOption = Annotated[
 NO_GATEWAY = "no gateway is running at {url}; start one with: rcp-gateway serve (or: rcp-gateway demo)"
 
 _WRONG_NAME = (62, 64)
-"""OpenSSL's verify codes for a host name and an IP address that the certificate is not made out to."""
+"""OpenSSL's verify codes for a certificate of another host name or IP address."""
 
 GRACE_SECONDS = 1.0
-"""Waited beyond the deadline, so that the gateway itself can say that time ran out."""
+"""Waited beyond the deadline, so that the gateway itself can report that it has passed."""
 
 
 def call(url: str, method: str, params: dict[str, Any], timeout: float, ca_file: Path | None = None) -> dict[str, Any]:
@@ -58,44 +54,46 @@ def call(url: str, method: str, params: dict[str, Any], timeout: float, ca_file:
         raise Failure(error_text(error))
     result = answer.get("result")
     if not isinstance(result, dict):
-        raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
+        raise Failure(f"{url} does not answer like a gateway; check the address")
     return result
 
 
 def engines(url: str, timeout: float, ca_file: Path | None = None) -> list[dict[str, Any]]:
-    """What the gateway at `url` says of its engines (`GET /engines`) within `timeout` seconds. Raises Failure."""
+    """The engines that the gateway at `url` reports (`GET /engines`) within `timeout` seconds. Raises Failure."""
     answer = _exchange("GET", base_of(url), "/engines", timeout, ca_file)
     error = answer.get("error")
     if isinstance(error, dict):
         raise Failure(error_text(error))
     listed = answer.get("engines")
     if not isinstance(listed, list):
-        raise Failure(f"{url} answers, but not as a gateway does; is that its address?")
+        raise Failure(f"{url} does not answer like a gateway; check the address")
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
 def base_of(url: str) -> str:
-    """The gateway's address without the path of its RCP door, which is what people have at hand."""
+    """The base URL of the gateway: scheme added if it is missing, the path of the RCP endpoint removed."""
     url = f"127.0.0.1{url}" if url.startswith(":") else url
     url = url if "://" in url else f"http://{url}"
     return url.rstrip("/").removesuffix("/rcp")
 
 
 def credential() -> dict[str, str]:
-    """The header that lets the caller in: the key in the environment, where there is one. Raises Failure."""
+    """The Authorization header with the key of the environment, if there is one. Raises Failure."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
         return {}
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", key):
-        raise Failure(f"{KEY_VARIABLE} holds no key: keys and tokens are letters, digits and . _ ~ + / = - alone")
+        raise Failure(
+            f"{KEY_VARIABLE} holds no valid key: keys and tokens contain only letters, digits and . _ ~ + / = -"
+        )
     return {"Authorization": f"Bearer {key}"}
 
 
 def trust(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
-    """What verifies the certificate of `url`: OpenSSL's defaults, which follow SSL_CERT_FILE and SSL_CERT_DIR, or
-    `ca_file` alone. Loading authorities takes 20 ms, so plain HTTP goes without. Raises Failure."""
+    """The TLS context for `url`: OpenSSL's defaults (SSL_CERT_FILE, SSL_CERT_DIR), or only `ca_file`. Raises
+    Failure."""
     if not url.startswith("https://"):
-        return False
+        return False  # loading the authorities takes 20 ms
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as fault:
@@ -110,15 +108,14 @@ def unreachable(
     refused: str = NO_GATEWAY,
     patience: str = "--timeout",
 ) -> str:
-    """Why `url` gave no answer, and what to do: every kind of failed connection is told apart.
+    """Why there was no response from `url`, and what to do, for every kind of failed connection.
 
-    `seconds`: how long it was waited for; `refused`: what to say where nothing listens;
-    `patience`: what sets how long is waited.
+    `seconds` is the timeout, `patience` the option or setting that sets it, `refused` the message if nothing listens.
     """
     import httpx2
 
     if isinstance(fault, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
-        return f"'{url}' is not an address; write it like {DEFAULT_URL}"
+        return f"'{url}' is not a URL; write it like {DEFAULT_URL}"
     where, within = _address_of(url), "" if seconds is None else f" within {seconds:g} seconds"
     causes = list(_causes(fault))
     for cause in causes:
@@ -127,7 +124,7 @@ def unreachable(
     if isinstance(fault, httpx2.ConnectTimeout):
         return f"no connection to {where}{within}; check the address, and firewalls in between"
     if isinstance(fault, TimeoutError | httpx2.TimeoutException):
-        return f"no answer from {where}{within}; raise {patience}, or see what the server is waiting for"
+        return f"no answer from {where}{within}; raise {patience}, or check what the server is waiting for"
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
             return _no_tls(cause, url)
@@ -145,7 +142,7 @@ def _exchange(
 
     headers, verify = credential(), trust(url, ca_file)
     try:
-        # trust_env: a proxy of the environment has no business between a person and their gateway.
+        # trust_env: a proxy of the environment is not meant for the user's own gateway.
         with httpx2.Client(trust_env=False, timeout=timeout + GRACE_SECONDS, verify=verify) as client:
             response = client.request(verb, url + path, json=message, headers=headers)
     except (httpx2.HTTPError, httpx2.InvalidURL) as fault:
@@ -187,23 +184,22 @@ def _no_tls(fault: ssl.SSLError, url: str) -> str:
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"):
         return f"{where} does not speak TLS; if it serves plain HTTP, write http://"
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return (
-            f"{where} refused the TLS connection ({reason.lower().replace('_', ' ')}); it may want a client certificate"
-        )
+        words = reason.lower().replace("_", " ")
+        return f"{where} refused the TLS connection ({words}); it may require a client certificate"
     return f"no TLS connection to {where}: {reason.lower().replace('_', ' ') or 'broken off'}"
 
 
 def _broken_off(fault: Exception, causes: Sequence[BaseException], where: str) -> str:
-    """Why a connection that came about, or failed in a rarer way, brought no answer."""
+    """The message for a connection that was closed early, or failed in a rare way."""
     import httpx2
 
     hint = "" if where.startswith("https://") else "; if it serves HTTPS, write https://"
     if isinstance(fault, httpx2.RemoteProtocolError):
         if "disconnected" in str(fault):
-            return f"{where} closed the connection without an answer; look into its log{hint}"
-        return f"what answers at {where} does not speak HTTP; check the port{hint}"
+            return f"{where} closed the connection without a response; check its log{hint}"
+        return f"the server at {where} does not speak HTTP; check the port{hint}"
     if any(isinstance(cause, ConnectionResetError | BrokenPipeError) for cause in causes):
-        return f"{where} reset the connection; look into its log{hint}"
+        return f"{where} reset the connection; check its log{hint}"
     for cause in reversed(causes):
         if isinstance(cause, OSError) and cause.errno:
             return f"no connection to {where}: {os.strerror(cause.errno)}; check the address and the network"
@@ -213,12 +209,12 @@ def _broken_off(fault: Exception, causes: Sequence[BaseException], where: str) -
 def _unresolved(fault: socket.gaierror, url: str) -> str:
     host = _host_of(url)
     if fault.errno == socket.EAI_AGAIN:
-        return f"the name '{host}' cannot be looked up now ({fault.strerror}); check the network and its name server"
-    return f"the name '{host}' is not known; check its spelling"
+        return f"the name '{host}' cannot be resolved now ({fault.strerror}); check the network and the DNS server"
+    return f"the name '{host}' does not exist; check the spelling"
 
 
 def _causes(fault: BaseException | None) -> Iterator[BaseException]:
-    """`fault` and everything that led to it; where several addresses were tried, what became of each."""
+    """`fault` and its causes; for several addresses, the causes of each attempt."""
     while fault is not None:
         yield fault
         if isinstance(fault, BaseExceptionGroup):
@@ -234,14 +230,14 @@ def read_response(response: "httpx2.Response", url: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or (response.status_code >= 400 and "error" not in answer):
-        raise Failure(f"{url} answers HTTP {response.status_code} and nothing of RCP; is that the gateway's address?")
+        raise Failure(f"{url} answers HTTP {response.status_code} without RCP; check the address")
     return answer
 
 
 def error_text(error: dict[str, Any]) -> str:
-    """A JSON-RPC error (RCP §12) for people: its message, code and culprit in one line, each of its notes in one more.
+    """A JSON-RPC error (RCP §12) as text: message, code and field in one line, then a line per note.
 
-    Whatever the gateway sent comes out harmless and of bounded length.
+    Text of the gateway is escaped and bounded in length.
     """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}

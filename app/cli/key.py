@@ -1,6 +1,6 @@
-"""`rcp-gateway key new` and `key digest`: a key for a tenant, shown once, and the line that lets it in.
+"""`rcp-gateway key new` and `key digest`: create a key of a tenant, and print its line for the tenants file.
 
-It decides what a key looks like. Only its digest belongs into a file; it refuses to write or keep either.
+The key is printed once and stored nowhere. The tenants file holds only its digest.
 """
 
 import re
@@ -12,57 +12,57 @@ from typing import Annotated
 
 import typer
 
-from app.cli.failures import Failure
+from app.cli.failures import CommandGroup, Failure
 
 PREFIX = "rcpgw_"
-"""What every key begins with, so that scanners for lost secrets find it."""
+"""Prefix of every key, so that secret scanners recognise it."""
 
-keys = typer.Typer(no_args_is_help=True, help="Make keys for tenants.")
+keys = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Create keys for tenants.")
 
-IdOption = Annotated[str | None, typer.Option("--id", help="Its name in the log.", show_default="made up")]
+IdOption = Annotated[str | None, typer.Option("--id", help="Name of the key in logs.", show_default="generated")]
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the commands."""
+    """Add the commands."""
     app.add_typer(keys, name="key")
 
 
 @keys.command()
 def new(
-    tenant: Annotated[str, typer.Argument(help="The tenant that it is for.")],
+    tenant: Annotated[str, typer.Argument(help="Tenant that the key belongs to.")],
     key_id: IdOption = None,
-    expires: Annotated[
-        str | None, typer.Option(help="From then on it opens nothing: 2027-01-31, or a time with its offset.")
-    ] = None,
+    expires: Annotated[str | None, typer.Option(help="Expiry: a date (2027-01-31), or a time with an offset.")] = None,
 ) -> None:
-    """Make a key, print it once, and the line to paste into the tenants file."""
+    """Create a key. Prints the key and the line to paste into the tenants file."""
     key = PREFIX + token_urlsafe(32)
     line = entry(key_id or f"key-{datetime.now(UTC):%Y%m%d}-{token_hex(2)}", key, expires)
     _check(tenant, line)
     typer.echo(key)
-    typer.echo(f"The key is shown this once. Add this line in the tenants file, under tenants.{tenant}.keys:", err=True)
+    typer.echo(
+        f"This key is shown only once. Add this line to the tenants file, under tenants.{tenant}.keys:", err=True
+    )
     typer.echo(f"      - {line}", err=True)
 
 
 @keys.command()
 def digest(key_id: IdOption = None) -> None:
-    """Read a key you have from stdin, and print the line to paste into the tenants file."""
-    key = sys.stdin.read().removesuffix("\n").removesuffix("\r")  # a file with a key ends with a line break
+    """Read an existing key from stdin and print the line to paste into the tenants file."""
+    key = sys.stdin.read().removesuffix("\n").removesuffix("\r")  # a key read from a file ends with a newline
     if re.match(r"bearer\s", key, re.IGNORECASE):
-        raise Failure("that is a header, not a key: leave 'Bearer' out, callers send it before the key")
+        raise Failure("that is a header, not a key: remove 'Bearer', which callers send before the key")
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]{16,}", key):
-        raise Failure("a key is at least 16 letters, digits and . _ ~ + / = - without spaces")
+        raise Failure("a key must be at least 16 letters, digits and . _ ~ + / = - without spaces")
     typer.echo(f"      - {entry(key_id or f'key-{datetime.now(UTC):%Y%m%d}-{token_hex(2)}', key, None)}")
 
 
 def entry(key_id: str, key: str, expires: str | None) -> str:
-    """The key's entry of a tenants file, as one line of YAML."""
+    """The entry of the key in a tenants file, as one line of YAML."""
     until = "" if expires is None else f', expires: "{expires}"'
     return f'{{id: {key_id}, sha256: "{sha256(key.encode()).hexdigest()}"{until}}}'
 
 
 def _check(tenant: str, line: str) -> None:
-    """Whether the line can stand in a tenants file. Raises SettingsError."""
+    """Check that the line is valid in a tenants file. Raises SettingsError."""
     from app.settings.file_syntax import read_yaml
     from app.settings.tenants_file import tenants_in
 

@@ -1,8 +1,4 @@
-"""A running gateway asked many questions: what it returns for each, and what each of its engines alone would have.
-
-It decides how one engine is asked for its own list, how many requests are under way at once, and when to give up.
-It refuses to know which answers are good.
-"""
+"""Sends many queries to a running gateway: as a whole, and to each of its engines alone."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +24,24 @@ REFUSALS = (InvalidParams.code, CapabilityMissing.code, OptionUnsupported.code)
 GIVE_UP = 20
 """So many requests without any answer at the beginning, and nobody is there."""
 
+QueriesOption = Annotated[
+    Path,
+    typer.Option("--queries", help='Queries, as JSON lines: {"qid", "query", "params"?}.', show_default=False),
+]
+QrelsOption = Annotated[
+    Path,
+    typer.Option(
+        "--qrels",
+        help='Judgements: TREC lines (qid 0 docid rel), or JSON {"qid": ["docid"]} or {"qid": {"docid": rel}}.',
+        show_default=False,
+    ),
+]
 EnginesOption = Annotated[
     str | None,
-    typer.Option("--engines", metavar="A,B", help="These engines, by default all that are up.", show_default=False),
+    typer.Option("--engines", metavar="A,B", help="Engines to use. Default: all that are up.", show_default=False),
 ]
-ConcurrencyOption = Annotated[int, typer.Option(min=1, max=256, help="Requests under way at once.")]
-TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, max=256, help="Concurrent requests.")]
+TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a response.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""`rcp-gateway schema`: the JSON Schema of a file, for editors that complete and check it; or its keys as a table.
+"""`rcp-gateway schema`: print the JSON Schema of a configuration file, for editors, or its keys as a table.
 
-It decides how a description is printed; what it says comes from the settings room.
+Separate from `settings/reference.py`, which makes both: each command has a module of its own.
 """
 
 import json
@@ -11,7 +11,7 @@ import typer
 
 
 class SchemaDocument(StrEnum):
-    """What can be described."""
+    """The configuration files."""
 
     registry = "registry"
     settings = "settings"
@@ -19,7 +19,7 @@ class SchemaDocument(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(schema)
 
 
@@ -28,9 +28,9 @@ def schema(
         SchemaDocument,
         typer.Argument(help="registry: rcp.json. settings: gateway.yaml. tenants: auth.tenants_file."),
     ] = SchemaDocument.settings,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Every key as a row of a table instead.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table with a row per key.")] = False,
 ) -> None:
-    """Print the JSON Schema of the registry, the settings or the tenants: every key, its type, default and meaning."""
+    """Print the JSON Schema of a configuration file: every key with type, default and meaning."""
     from app.settings.reference import json_schema, table
 
     if markdown:

@@ -1,26 +1,21 @@
-"""Measured systems as a person reads them: a bar meanwhile, then tables of means, differences and p-values.
-
-It decides columns, colours and digits. It refuses to know how anything was measured.
-"""
+"""Terminal output of `eval` and `tune`: a progress bar, and tables of means, differences and p-values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.cli.terminal import asides, one_line
+from app.evaluation.measures import SIGNIFICANT, Difference
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
 
-SIGNIFICANT = 0.05
-"""A p-value below this is called significant."""
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One system: a mean for every metric, None where there is nothing to take a mean of."""
+    """One measured system: the mean of every metric (None without answered queries) and counts of queries."""
 
     name: str
     means: Sequence[float | None]
@@ -29,17 +24,8 @@ class Row:
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How far apart two systems are in one metric, over `queries` queries that both answered."""
-
-    mean: float | None
-    p: float
-    queries: int
-
-
 def progress_bar() -> "Progress":
-    """A bar on stderr that leaves nothing behind, and is not there at all if nobody looks."""
+    """A progress bar on stderr, removed when done; disabled if stderr is not a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = asides()
@@ -48,7 +34,7 @@ def progress_bar() -> "Progress":
 
 
 def systems_table(metrics: Sequence[str], rows: Sequence[Row]) -> "Table":
-    """One line a system; the first is the gateway."""
+    """One row per system; the first is the gateway."""
     from rich.text import Text
 
     table = _table("", *metrics, "answered", "refused", "failed")
@@ -60,7 +46,7 @@ def systems_table(metrics: Sequence[str], rows: Sequence[Row]) -> "Table":
 
 
 def differences_table(metrics: Sequence[str], rows: Sequence[tuple[str, Sequence[Difference]]]) -> "Table":
-    """One line an engine: what the gateway is better by in each metric, and the p-value of that."""
+    """One row per engine: for each metric the gain of the gateway over it, with its p-value."""
     from rich.text import Text
 
     table = _table("gateway against", *(column for metric in metrics for column in (metric, "p")), "queries")
@@ -71,7 +57,7 @@ def differences_table(metrics: Sequence[str], rows: Sequence[tuple[str, Sequence
 
 
 def change_table(rows: Sequence[tuple[str, float | None, float | None, Difference]]) -> "Table":
-    """One line a metric: now, with the settings found, and the difference with its p-value."""
+    """One row per metric: present settings, found settings, and the difference with its p-value."""
     table = _table("", "present", "found", "difference", "p")
     for metric, present, found, difference in rows:
         table.add_row(metric, number(present), number(found), *cells_of(difference))
@@ -89,14 +75,14 @@ def _table(first: str, *columns: str) -> "Table":
 
 
 def cells_of(difference: Difference) -> tuple["Text", "Text"]:
-    """The difference and its p-value, in colour if it is significant."""
+    """The cells of a difference and its p-value, coloured if significant."""
     from rich.text import Text
 
     style = ""
     if difference.mean and difference.p < SIGNIFICANT:
         style = "green" if difference.mean > 0 else "red"
-    told = "-" if difference.mean is None else f"{difference.mean:+.4f}"
-    return Text(told, style=style), Text(p_told(difference.p), style=style)
+    text = "-" if difference.mean is None else f"{difference.mean:+.4f}"
+    return Text(text, style=style), Text(p_text(difference.p), style=style)
 
 
 def number(value: float | None) -> str:
@@ -104,6 +90,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def p_told(p: float) -> str:
+def p_text(p: float) -> str:
     """A p-value with three digits."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"

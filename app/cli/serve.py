@@ -1,19 +1,16 @@
-"""`rcp-gateway serve`: the gateway itself, in the foreground.
-
-It decides nothing but the names of the options; the composition root does the rest.
-"""
+"""`rcp-gateway serve`: run the gateway in the foreground."""
 
 import errno
 from typing import Annotated
 
 import typer
 
-from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default
+from app.cli.config_files import DEFAULT_REGISTRY, ConfigOption, RegistryOption, config_or_default, faults_located_in
 from app.cli.failures import Failure
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(serve)
 
 
@@ -24,17 +21,20 @@ def serve(
         str | None, typer.Option(help="Address to listen on.", show_default="server.host, 127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0 takes any free port.", show_default="server.port, 8080")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", show_default="server.port, 8080"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Processes.", show_default="server.workers, 1")
+        int | None, typer.Option(min=1, max=256, help="Number of processes.", show_default="server.workers, 1")
     ] = None,
 ) -> None:
     """Serve one RCP endpoint in front of the engines of a registry."""
     from app import main
 
+    config = config_or_default(config)
     try:
-        code = main.serve(registry, config_or_default(config), host, port, workers)
+        with faults_located_in(config):
+            code = main.serve(registry, config, host, port, workers)
     except OSError as fault:
         remedy = "; choose another port with --port" if fault.errno in (errno.EADDRINUSE, errno.EACCES) else ""
         raise Failure(f"cannot serve: {fault.strerror or fault}{remedy}") from fault

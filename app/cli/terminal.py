@@ -1,7 +1,4 @@
-"""The terminal: where answers and asides go, and what foreign text may not do to it.
-
-It decides how text is made harmless. It refuses to know what is being shown.
-"""
+"""Output to the terminal: consoles for stdout and stderr, and escaping of untrusted text."""
 
 import os
 import re
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPED_WIDTH = 100
-"""Columns when nobody is looking and COLUMNS does not say: a pipe has no width of its own."""
+"""Columns of a table in a pipe, which has no width of its own, if COLUMNS is not set."""
 
 # Control characters but tab and newline; marks that reorder, hide or tag text; halves of surrogate pairs.
 _HARMFUL = re.compile(
@@ -25,18 +22,18 @@ _TRAILING = re.compile(r" +$", re.MULTILINE)
 
 
 def harmless(text: str) -> str:
-    """`text` without anything that a terminal would obey instead of showing; a `�` stands where it was."""
+    """`text` with `�` in place of characters that a terminal interprets or that hide or reorder text."""
     return _HARMFUL.sub("�", text)
 
 
 def one_line(value: Any, most: int = 500) -> str:
-    """A foreign value as one harmless line of at most `most` characters."""
+    """An untrusted value as one harmless line of at most `most` characters."""
     text = " ".join(harmless(str(value)[: most * 4]).split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def harmless_json(text: str) -> str:
-    """JSON text whose harmful characters are written as escapes, which changes nothing of what it says."""
+    """JSON text with harmful characters written as escapes, which does not change its value."""
     return _HARMFUL.sub(_escaped, text)
 
 
@@ -46,12 +43,12 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def answers() -> "Console":
-    """The console for what was asked for: stdout."""
+    """The console for results: stdout."""
     return _console(stderr=False)
 
 
 def asides() -> "Console":
-    """The console for everything else: stderr."""
+    """The console for notes and progress: stderr."""
     return _console(stderr=True)
 
 
@@ -71,7 +68,7 @@ def _columns() -> int:
 
 
 class Trimmed:
-    """A stream that gets no blanks at the ends of lines; all else is the stream's own."""
+    """A stream without blanks at the ends of lines; everything else is passed on."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -88,13 +85,13 @@ class Trimmed:
 
 
 def abandoned() -> bool:
-    """Whether the reader of stdout or stderr has left: a pipe without its other end, a terminal that is closed."""
+    """Whether the reader of stdout or stderr is gone: a closed pipe or terminal."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         try:
             poll.register(stream.fileno(), 0)
-        except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all
+        except (AttributeError, OSError, ValueError):  # closed at the start, or not a file
             continue
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

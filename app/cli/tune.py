@@ -1,7 +1,6 @@
-"""`rcp-gateway tune`: better weights, rrfK and confidence weight for a running gateway, if judged queries show any.
+"""`rcp-gateway tune`: search better weights, rrfK and confidence weight for a running gateway on judged queries.
 
-It decides which engines' lists are fused and what is said about the rest; the search is in `blend.py`, what may be
-concluded from it in `tuning.py`, how that is told in `advice.py`. It changes nothing: it prints lines to paste.
+It changes nothing: it prints lines to paste. The search is in `evaluation/fusion_search.py`.
 """
 
 import json
@@ -14,13 +13,22 @@ import typer
 from app.cli.current_fusion import CurrentFusion, ask_gateway, read_files
 from app.cli.failures import Failure
 from app.cli.gateway_client import DEFAULT_URL, CaFileOption, UrlOption
-from app.cli.run_collection import ConcurrencyOption, EnginesOption, RunQuery, TimeoutOption, engines_of, fetch_runs
+from app.cli.run_collection import (
+    ConcurrencyOption,
+    EnginesOption,
+    QrelsOption,
+    QueriesOption,
+    RunQuery,
+    TimeoutOption,
+    engines_of,
+    fetch_runs,
+)
 from app.cli.score_tables import progress_bar
 from app.cli.terminal import answers, asides, harmless_json, one_line
 from app.cli.tuning_report import report_of, show_tuning
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
-from app.evaluation.judged_queries import JudgedQueries, QrelsOption, QueriesOption, read_judged
+from app.evaluation.judged_queries import JudgedQueries, read_judged
 from app.evaluation.runs import Run, counted
 from app.evaluation.tuning import LEAST_QUERIES, Tuning, tune_pool
 
@@ -29,7 +37,7 @@ DEPTH = 50
 
 
 def register(app: typer.Typer) -> None:
-    """Offer the command."""
+    """Add the command."""
     app.command()(tune)
 
 
@@ -39,19 +47,19 @@ def tune(
     url: UrlOption = DEFAULT_URL,
     ca_file: CaFileOption = None,
     registry: Annotated[
-        Path | None, typer.Option(help="Its registry, for the present weights.", show_default="what the gateway says")
+        Path | None, typer.Option(help="Registry with the present weights.", show_default="from the gateway")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Its settings, for rrf_k and the like.", show_default="what the gateway says")
+        Path | None, typer.Option(help="Settings with the present fusion.", show_default="from the gateway")
     ] = None,
     engines: EnginesOption = None,
-    seed: Annotated[int, typer.Option(help="Decides which queries fall into which half.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the split into two halves.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     concurrency: ConcurrencyOption = 4,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Search better fusion settings on half of the judged queries, and check them on the other half."""
-    measures.need_libraries()
+    """Search better fusion settings on half of the judged queries and validate them on the other half."""
+    measures.require_libraries()
     stated = read_files(registry, config)
     judged = read_judged(queries, qrels)
     asking = RunQuery(url, DEPTH, concurrency, timeout, ca_file)

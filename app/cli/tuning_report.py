@@ -1,12 +1,9 @@
-"""What a tuning comes to: tables, an honest conclusion, and lines to paste.
-
-It decides how the outcome is told, to people and to programs. It refuses to know how it was come by.
-"""
+"""Output of `tune`: tables, a conclusion, and lines to paste into the configuration."""
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from app.cli.score_tables import change_table, number, p_told
+from app.cli.score_tables import change_table, number, p_text
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters
 from app.evaluation.tuning import Tuning
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 def conclusion(tuning: Tuning) -> str:
     """What may be said, and no more."""
-    gain, p = tuning.decisive.mean or 0.0, p_told(tuning.decisive.p)
+    gain, p = tuning.decisive.mean or 0.0, p_text(tuning.decisive.p)
     match tuning.verdict:
         case "better":
             return f"the gain of {gain:+.4f} in {measures.NDCG} on the held-out queries is significant (p {p})"

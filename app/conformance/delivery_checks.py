@@ -1,6 +1,6 @@
-"""Checks of how an answer is delivered: in pages and as a stream of progress (RCP §9, §10, §17).
+"""Checks of the delivery of a response: pages, and progress events (RCP §9, §10, §17).
 
-Over stdio progress comes as lines before the response, over HTTP as events.
+Over stdio progress arrives as lines before the response, over HTTP as events.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
-"""One server put through all checks, one after the other: every check ends in a verdict, whatever the server does.
+"""Runs all checks against one server, one after the other, and turns each into a finding.
 
-It decides how long a check may take and when a server counts as gone. It is an edge: whatever a check stumbles over
-becomes its failure, since the server has sent it.
+Any exception of a check is caught here and becomes its failure, because the server's response caused it.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Checks of filters: every advertised field, operator and combination means what RCP says (RCP §8).
+"""Checks of filters: the meaning of every advertised field, operator and combination (RCP §8).
 
-What a filter does is told by hits that carry the field in their `meta`; where none does, only acceptance is checked.
+The effect of a filter is read from the fields in the `meta` of hits. Without such fields, only acceptance is checked.
 """
 
 from collections.abc import Callable

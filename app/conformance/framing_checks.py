@@ -1,6 +1,6 @@
-"""Checks of messages as such: ids, notifications, batches, and what is no message at all (RCP §4, §5, §11).
+"""Checks of messages: ids, notifications, batches, and input that is not a message (RCP §4, §5, §11).
 
-They ask nothing but `ping`, which every server knows.
+They use only `ping`, which every server has.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Checks of what is refused and with which code: no method, no capability, no option, bad params (RCP §6, §12).
+"""Checks of rejections and their codes: unknown methods, missing capabilities, options, bad params (RCP §6, §12).
 
-Everything asked here must be refused; none of it can change anything on the server.
+Every request here must be rejected; none can change anything on the server.
 """
 
 from types import MappingProxyType

@@ -1,7 +1,6 @@
-"""Checks of the handshake: what is answered before it, what it says, and what a second one gets (RCP §7.1, §7.2, §13).
+"""Checks of the handshake: requests before it, its result, and a second handshake (RCP §7.1, §7.2, §13).
 
-They come first and in this order, since a session has one beginning. A server that keeps no sessions over HTTP is as
-good as one that does.
+They run first and in this order, because a session begins only once. A stateless HTTP server passes as well.
 """
 
 from collections.abc import Callable

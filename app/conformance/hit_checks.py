@@ -1,6 +1,6 @@
-"""Checks of what `retrieve` returns: hits of the right form, as many as wanted, in the right order (RCP §7.7).
+"""Checks of the hits of `retrieve`: form, number and order (RCP §7.7).
 
-They need a question that has answers; `--query` gives one.
+They need a query that has hits; `--query` sets one.
 """
 
 from itertools import pairwise

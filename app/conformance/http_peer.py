@@ -1,7 +1,4 @@
-"""A server over HTTP: one POST a message, with the status and the events of its answer (RCP §5.2, §9).
-
-It decides how a body is taken apart. No proxy of the environment, no redirect and no cookie has a part in it.
-"""
+"""HTTP connection to the server under test: one POST per message (RCP §5.2, §9). No proxies, redirects or cookies."""
 
 import json
 import ssl

@@ -1,6 +1,6 @@
-"""Checks of a server as a child process: its lines, what it does with a cancel, and how it ends (RCP §5.1, §7.12).
+"""Checks of a server as a child process: its lines, cancellation, and how it ends (RCP §5.1, §7.12).
 
-They come last, since after them the process is gone. A server over HTTP is left alone: it is somebody else's.
+They run last, because the process is gone after them. They are skipped for a server over HTTP.
 """
 
 import json

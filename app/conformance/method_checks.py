@@ -1,6 +1,6 @@
 """Checks of the other methods: query/transform, graph, index, feedback, memory, catalog (RCP §7.8 to §7.17).
 
-Nothing is written to a server that may not be written to: those checks are skipped, and say so.
+Checks that write are skipped without `--write`.
 """
 
 from uuid import uuid4

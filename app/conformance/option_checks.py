@@ -1,6 +1,6 @@
-"""Checks of what a question may wish for besides its hits: mode, variety, budget, seed, snapshot (RCP §7.7).
+"""Checks of the options of `retrieve`: mode, diversity, budget, seed, snapshot (RCP §7.7).
 
-Only what is advertised is asked for; what is refused when it is not, the gating checks see to.
+Only advertised options are used. That others are rejected is checked in `gating_checks.py`.
 """
 
 from app.conformance.reply import brief, is_integer, told

@@ -1,7 +1,4 @@
-"""The server under examination as a check reaches it: one message in, what came back out, whatever the transport.
-
-It decides what being gone means. It refuses to know what is said.
-"""
+"""The interface of a connection to the server under test: send one message, get what came back."""
 
 from typing import Literal, Protocol
 

@@ -1,7 +1,7 @@
-"""Which level the findings prove, and whether that is what the server claims (RCP §14). Pure.
+"""Computes the level that the findings prove, and compares it with the level that the server claims (RCP §14). Pure.
 
-A level is proved by MUSTs alone: none of it or below may be broken, and its core must have been seen to work. What a
-level only recommends (three modes, filters, citations) warns where it is missing.
+A level is proved by its MUSTs: none of it or below is broken, and the core methods were seen to work. A missing
+recommendation of a level (three modes, filters, citations) is a warning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

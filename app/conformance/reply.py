@@ -1,7 +1,4 @@
-"""What came back for one message, over either transport, and how it is read: strictly, with the departure in words.
-
-It decides what a well-formed response is (RCP §4, §12). It refuses to know methods.
-"""
+"""The response to one message, over either transport, parsed strictly (RCP §4, §12)."""
 
 import json
 import math

@@ -1,7 +1,6 @@
-"""A server as our child process: one line of JSON a message, in and out (RCP §5.1).
+"""Stdio connection to the server under test: a child process, one line of JSON per message (RCP §5.1).
 
-It decides how the process is started and ended, and which line answers what: replies are matched by id, so that a line
-that answers nothing, or comes late or out of order, never passes for the answer to something else.
+Responses are matched by id, so that a stray or late line is never taken for the response to another message.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""The server under examination as checks talk to it: requests in the words of RCP, answers or the departure in words.
+"""The server under test as checks use it: requests in terms of RCP, and what was learnt about the server on the way.
 
-It keeps what is learnt on the way: what the server advertises, whether it wants a handshake, and the hits of a sample
-question. It refuses to judge; that is what checks are for.
+It keeps the advertisement, whether a handshake is required, and the hits of a sample query.
 """
 
 import json

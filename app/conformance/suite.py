@@ -1,6 +1,6 @@
-"""The list of all checks, in the order in which a server is asked: what comes first may be needed by what follows.
+"""The decorator that registers checks.
 
-A check is a function with a decorator; the first line of its docstring is the sentence that people read.
+Separate because every module of checks uses it: the first line of a check's docstring is the sentence that is shown.
 """
 
 from collections.abc import Awaitable, Callable

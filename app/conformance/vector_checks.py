@@ -1,6 +1,6 @@
-"""Checks of the methods that make numbers of text: embed, embed/sparse, embed/multi and rerank (RCP §7.3 to §7.6).
+"""Checks of the methods that compute numbers from text: embed, embed/sparse, embed/multi, rerank (RCP §7.3 to §7.6).
 
-Each is asked for two or three short texts, and its answer counted and measured.
+Each is called with two or three short texts; number, shape and values of the result are checked.
 """
 
 import base64

@@ -1,6 +1,6 @@
-"""What a check is and what may become of it: pass, fail, warn or skip, always with a reason that a person can act on.
+"""Checks and their results: pass, fail, warn or skip, with a reason.
 
-Checks say what they found by raising; a check that returns has passed. A broken MUST fails, a broken SHOULD warns.
+A check reports by raising; a check that returns has passed. A broken MUST fails, a broken SHOULD warns.
 """
 
 from collections.abc import Awaitable, Callable

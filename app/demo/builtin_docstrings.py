@@ -1,7 +1,6 @@
-"""The docstrings that have no source file: built-in functions and types, and a few modules written in C.
+"""Docstrings of built-in functions and types and of a few modules written in C, which have no source file.
 
-It decides which of what every interpreter holds in memory anyway is an entry, and under which name. It refuses to know
-files and indexes; what an entry is, `corpus` says.
+Separate from `corpus.py`, which reads source files: these are read from the live objects.
 """
 
 import builtins

@@ -1,7 +1,6 @@
-"""The demo engine `concepts`: latent-semantic vectors over the same entries as `stdlib`, served over HTTP. Dense only.
+"""The demo engine `concepts`: dense retrieval with latent semantic vectors over the entries of `stdlib`, over HTTP.
 
-It decides how near two texts are (TF-IDF, reduced by a truncated SVD to DIMENSIONS directions, compared by cosine) and
-what that is worth as a confidence. It refuses to know RCP messages and where texts come from.
+TF-IDF reduced by a truncated SVD to DIMENSIONS dimensions, compared by cosine.
 
     python -m app.demo.concepts --port 9002
 """

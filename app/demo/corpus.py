@@ -1,8 +1,4 @@
-"""The text that every machine with Python has: the docstrings of its standard library, read from the source with `ast`.
-
-Decides what is an entry, what it is called and where its documentation would be. Nothing is imported to be read, and it
-refuses to know how entries are searched.
-"""
+"""The text of the demo: docstrings of the standard library, read from its source with `ast` without importing it."""
 
 import ast
 import sys

@@ -1,7 +1,4 @@
-"""What a demo engine holds and finds: a document, made a hit as RCP §7.7 writes it.
-
-Decides how the fields of a hit are laid out; refuses to know what the documents are about and how they are searched.
-"""
+"""A document of a demo engine, and its form as a hit (RCP §7.7)."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""The documents of a demo engine in an SQLite database in memory, with the columns that filters speak of.
-
-Decides how documents are stored and filtered; ranking is the business of `fulltext` and `concepts`.
-"""
+"""The documents of a demo engine in an in-memory SQLite database, with columns for filters."""
 
 import sqlite3
 from collections.abc import Sequence

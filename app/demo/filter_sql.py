@@ -1,7 +1,4 @@
-"""Filter trees (RCP §8) made SQL conditions, after the SDK has checked their form.
-
-Decides which operators the demo engines understand and what they mean for a keyword; refuses to know what is searched.
-"""
+"""Translates filter trees (RCP §8), already validated by the SDK, into SQL conditions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

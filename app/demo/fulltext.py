@@ -1,8 +1,4 @@
-"""BM25 over a shelf of documents, by SQLite's FTS5: what the engines `stdlib` and `packages` share.
-
-Decides how a question becomes an FTS5 expression and what a score is worth as a confidence.
-It refuses to know how questions arrive and where the documents come from.
-"""
+"""BM25 search with SQLite's FTS5, used by the engines `stdlib` and `packages`."""
 
 import math
 import re

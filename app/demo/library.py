@@ -1,7 +1,4 @@
-"""The standard library as documents: what the engines `stdlib` and `concepts` share, so that their ids agree.
-
-Decides which words a name stands for and what is cited; what is an entry, `corpus` and `compiled` say.
-"""
+"""The standard library as documents, shared by the engines `stdlib` and `concepts`, so that their ids agree."""
 
 import sys
 

@@ -1,7 +1,6 @@
-"""The demo engine `packages`: BM25 over the distributions installed beside the gateway, served over stdio.
+"""The demo engine `packages`: BM25 over the installed distributions, served over stdio.
 
-It decides what of a distribution is text, and offers no filter and a small `maxK`, so that the engines differ. It
-refuses to know how text is ranked and how messages travel.
+It offers no filter and a small `maxK`, so that the demo engines differ.
 
     python -m app.demo.packages
 """

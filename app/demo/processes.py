@@ -1,7 +1,4 @@
-"""The processes of a demo: started in groups of their own, listened to, and gone when the demo is.
-
-Decides how a process is started and ended; refuses to know what it does.
-"""
+"""The processes of the demo: each in its own process group, with its output read, stopped with the demo."""
 
 import ctypes
 import os

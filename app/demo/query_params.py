@@ -1,7 +1,4 @@
-"""The `retrieve` params that a demo engine understands (RCP §7.7), read against what it advertises.
-
-Decides what is refused, what is ignored with a note and what is honoured. It refuses to know how the search is done.
-"""
+"""Reads the `retrieve` params that a demo engine supports (RCP §7.7): honoured, ignored with a note, or rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""A demo engine as a real RCP server on the published SDK, over HTTP or stdio.
-
-Decides how a search is wrapped into `retrieve` and how the process reports, listens and ends. It refuses to know what
-is searched: an engine hands in its advertisement and a search function.
-"""
+"""A demo engine as an RCP server on the published SDK, over HTTP or stdio."""
 
 import argparse
 import signal

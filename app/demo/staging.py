@@ -1,7 +1,4 @@
-"""What a demo consists of: two engines over HTTP, one over stdio, and a gateway in front, as commands and files.
-
-Decides names, registry and settings of the demo; refuses to start anything.
-"""
+"""The parts of the demo: names, ports, registry, settings and commands of its engines and gateway."""
 
 import errno
 import json

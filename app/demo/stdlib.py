@@ -1,8 +1,6 @@
-"""The demo engine `stdlib`: BM25 over the standard library's docstrings, served over HTTP. Sparse retrieval only.
+"""The demo engine `stdlib`: BM25 over the docstrings of the standard library, over HTTP. Sparse retrieval only.
 
-It decides what it offers. It refuses to know how docstrings are read, ranked and served.
-
-    python -m app.demo.stdlib --port 9001
+python -m app.demo.stdlib --port 9001
 """
 
 import rcp

@@ -1,7 +1,6 @@
-"""Settings of the fusion, and the search for better ones: weights, rrfK and confidence weight.
+"""Searches better fusion parameters (weights, rrfK, confidence weight) by coordinate descent.
 
-It decides which values are tried and in which order; what a blend is worth is handed in. No chance, no clock: the same
-gauge gives the same blend. It refuses to know gateways and files.
+Deterministic: the same objective function gives the same parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence

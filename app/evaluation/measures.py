@@ -1,16 +1,15 @@
-"""How good rankings are: nDCG@10, Recall@50 and MRR per query, and whether two systems really differ.
+"""Metrics of rankings (nDCG@10, Recall@50, MRR) per query, and a significance test for paired differences.
 
-It decides the metrics, the test and the correction; the arithmetic is that of `ir_measures` and `scipy`, which come
-with the extra `eval`. It refuses to know where rankings come from.
+The arithmetic is that of `ir_measures` and `scipy`, which the extra `eval` installs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
-from app.cli.failures import Failure, missing
-from app.evaluation.judgements import Judgements
+from app.evaluation.judged_queries import Judgements
 
 NDCG, RECALL, MRR = "nDCG@10", "Recall@50", "MRR"
 METRICS = (NDCG, RECALL, MRR)
@@ -18,21 +17,33 @@ RECALL_DEPTH = 50
 
 TEST = "paired randomisation test, two-sided"
 RESAMPLES = 9999
-"""Sign patterns tried where there are too many to try all; the least p is then 2/10000."""
+"""Random sign patterns where there are too many to try all; the smallest possible p is then 2/10000."""
+
+SIGNIFICANT = 0.05
+"""A p-value below this is called significant."""
 
 Values = dict[str, float]
 """Query id -> the value of one metric."""
 
 
-def need_libraries() -> None:
-    """Raises Failure, before anything is asked, where the extra `eval` is not installed."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Mean difference of two systems in one metric over the `queries` queries that both answered, and its p-value."""
+
+    mean: float | None
+    p: float
+    queries: int
+
+
+def require_libraries() -> None:
+    """Check that the extra `eval` is installed, before any query is sent. Raises ModuleNotFoundError."""
     for library in ("ir_measures", "scipy"):
         if find_spec(library) is None:
-            raise Failure(missing(library, "eval"))
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 class Evaluator:
-    """Judgements made ready to measure many rankings."""
+    """Relevance judgements, prepared for measuring many rankings."""
 
     def __init__(self, judgements: Judgements, metrics: Sequence[str] = METRICS) -> None:
         from ir_measures import RR, R, evaluator, nDCG
@@ -43,13 +54,13 @@ class Evaluator:
         self._evaluator: Any = evaluator(list(self._names), judgements)
 
     def __repr__(self) -> str:
-        return f"<Yardstick {', '.join(self.metrics)} over {len(self._evaluator.qrel_qids)} judged queries>"
+        return f"<Evaluator {', '.join(self.metrics)} over {len(self._evaluator.qrel_qids)} judged queries>"
 
     def measure(self, rankings: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-        """Metric -> value per query, for the judged queries in `rankings`; an empty ranking is worth 0.
+        """Metric -> value per query, for the judged queries in `rankings`; an empty ranking scores 0.
 
-        nDCG takes the relevance itself as gain and log2(rank + 1) as discount, MRR looks at the whole ranking, and
-        relevant is what is judged above 0: all as `trec_eval` does.
+        As in `trec_eval`: nDCG uses the relevance itself as gain and log2(rank + 1) as discount, MRR considers the
+        whole ranking, and a document is relevant if it is judged above 0.
         """
         run = {qid: _descending(ranking) for qid, ranking in rankings.items() if ranking}
         values: dict[str, Values] = {name: {} for name in self.metrics}
@@ -60,23 +71,23 @@ class Evaluator:
 
 
 def _descending(ranking: Sequence[str]) -> dict[str, float]:
-    """Scores that say nothing but the order; trec_eval would sort equal ones by id."""
+    """Descending scores in the order of the ranking; trec_eval would sort documents of equal score by id."""
     unique = dict.fromkeys(ranking)
     return {document: float(len(unique) - place) for place, document in enumerate(unique)}
 
 
 def mean(values: Collection[float]) -> float | None:
-    """The mean over queries, None without any. Exact, so that the order of the queries does not matter."""
+    """The mean over queries, None if there are none. fmean is exact: the order of the queries does not matter."""
     return fmean(values) if values else None
 
 
 def p_value(differences: Sequence[float]) -> float:
-    """How probable a mean difference at least this far from 0 is, if it were chance which system got which value.
+    """Two-sided p-value of the mean of paired differences, by Fisher's randomisation test over their signs.
 
-    Fisher's randomisation test over the signs of the paired differences: all patterns up to about 13 queries that
-    differ, RESAMPLES random ones beyond, always the same ones.
+    All sign patterns are tried for up to about 13 differing queries. Beyond that RESAMPLES random patterns are used,
+    with a fixed seed, so that the same input gives the same p-value.
     """
-    # Whole numbers add up exactly, so that equal sums are seen to be equal.
+    # Whole numbers add up exactly; with floats two equal sums could differ in the last bit and change the count.
     differing = [whole for whole in (float(round(difference * 1e9)) for difference in differences) if whole]
     if len(differing) < 2:
         return 1.0
@@ -94,7 +105,7 @@ def p_value(differences: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The same p-values, corrected for having been looked at together (Holm 1979), in the same order."""
+    """The p-values corrected for multiple comparisons (Holm 1979), in the same order."""
     corrected = [0.0] * len(p_values)
     most = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -104,5 +115,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def paired(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:
-    """Ours minus theirs for every query that both answered, in the order of the ids."""
+    """Ours minus theirs for every query that both answered, sorted by query id."""
+    # Rounded: differences that are equal on paper must be equal here, or the test would count them as different.
     return [round(ours[qid] - theirs[qid], 12) for qid in sorted(ours.keys() & theirs.keys())]

@@ -1,7 +1,6 @@
-"""What one system returned for many queries: an engine alone, or the whole gateway.
+"""Results of one system for many queries: of a single engine, or of the whole gateway.
 
-It decides what of an answer is kept: ids, and the rank, score and confidence that the engine itself gave.
-It refuses to know how the answers were come by, and which of them are good.
+Kept are ids and the rank, score and confidence that the engine itself gave.
 """
 
 from collections.abc import Iterator, Mapping

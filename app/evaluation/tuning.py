@@ -1,17 +1,14 @@
-"""One tuning: half of the queries to search for better fusion settings, the other half to find out what they are worth.
-
-It decides the split, how much is searched, and what may be concluded. It refuses to know where lists come from.
-"""
+"""Tuning of fusion parameters: search on one half of the queries, measure the result on the other half."""
 
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from app.cli.score_tables import SIGNIFICANT, Difference
 from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, search, trials_of
-from app.evaluation.judgements import Judgements
+from app.evaluation.judged_queries import Judgements
+from app.evaluation.measures import SIGNIFICANT, Difference
 
 LEAST_QUERIES = 4
 """Two for each half: with less there is nothing to compare."""

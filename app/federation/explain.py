@@ -1,7 +1,7 @@
 """A Plan, and what came of it, as JSON for people: who is asked what, who is not and why, and why a hit stands there.
 
-Pure. It decides what is told (docs/explain.md documents it) and adds nothing to what the request did anyway: the same
-plan, the same points. It refuses to know who wants to see it.
+Pure. docs/reference/explain.md documents the format. It adds nothing to what the request did anyway: the same plan,
+the same points.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from app.federation.base_plan import Outlines
 from app.federation.capabilities import EVERY_EXTENSION, EngineOffer, excluded_fields, merge
 from app.federation.engine_interface import Engine
 from app.federation.session_engines import SessionEngines, engines_of
@@ -86,8 +85,6 @@ class Members:
     """Gateway -> its engines that are asked directly. Its name stands for them, also where it is not asked itself."""
     epoch: int = 1
     """How often this very advertisement was made anew."""
-    outlines: Outlines = field(default_factory=dict, compare=False, repr=False)
-    """What plans made of these members have in common."""
 
     def told(self) -> tuple[Any, ...]:
         """What callers are told of it; the epoch grows when that changes."""

@@ -22,7 +22,7 @@ from app.fusion.injection_screen import InjectionScreen
 from app.protocol.content import comparable_query
 from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
-from app.settings.screen import ScreenSettings
+from app.settings.schema import ScreenSettings
 from app.settings.state import StateSettings
 from app.state.in_memory import ALONE
 from app.state.memory_store import MemoryStore

@@ -7,7 +7,6 @@ It refuses to know what engines answer.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from app.federation.base_plan import BasePlan, is_permanent, keep
 from app.federation.calls import RetrieveCall
 from app.federation.depth import SURFACE, Depth
 from app.federation.engine_interface import Engine
@@ -42,10 +41,8 @@ from app.federation.rerank_plan import RerankPlan, union_of, without_rerank
 from app.federation.sessions import scoped
 from app.fusion.ranked_lists import FusionConfig
 from app.protocol.advertisement import Advertisement, RetrieveOffer
-from app.protocol.envelope import SharedParams
 from app.protocol.errors import BackendUnavailable, OptionUnsupported
 from app.protocol.filters import FilterFault, fault_of
-from app.protocol.retrieve_params import NO_OPTIONS
 from app.resilience.deadline import call_seconds
 from app.settings.schema import FusionSettings, RetrieveSettings
 
@@ -105,47 +102,12 @@ def plan_retrieve(
     retrieves, BackendUnavailable (-32010) while none has been reached or a pinned snapshot cannot be served.
     """
     stop = loop_reason(call, members)
-    if stop is None and depth is SURFACE and call.params.options is NO_OPTIONS and not call.meta.path:
-        return _plan_plain(call, members, now, wishes, blend)
     fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
         return nobody_asked(call, members, fusion, *stop)
     if wishes.rerank_union and call.params.options.rerank is not None:
         return _plan_reranked(call, members, now, wishes, depth, fusion)
     return _Planner(call, members, now, wishes, depth).plan(fusion)
-
-
-def _plan_plain(
-    call: RetrieveCall, members: Members, now: float, wishes: RetrieveSettings, blend: FusionSettings
-) -> Plan:
-    """The plan of a request that says no more than what it looks for: by the outline of one before, if there is one."""
-    weights = (call.tenant.weights or None) if call.tenant is not None else None
-    base_plan = members.outlines.get(min(call.params.k, members.max_k))
-    if base_plan is not None and base_plan.holds(wishes, blend, weights):
-        return _filled(base_plan, call, members.identity, now, wishes.reserve_ms / 1000)
-    plan = _Planner(call, members, now, wishes, SURFACE).plan(fusion_options(call.params, wishes, blend))
-    if is_permanent(plan.engine_calls, plan.skipped, plan.lost):
-        keep(members.outlines, BasePlan(plan, wishes, blend, weights))
-    return plan
-
-
-def _filled(line: BasePlan, call: RetrieveCall, identity: str, now: float, reserve: float) -> Plan:
-    """The plan of this outline for one question and the time that it has."""
-    meta = forwarded_meta(call, identity)
-    lots: list[tuple[SharedParams, float, float]] = []
-    cut_by_caller = False
-    for timeout_ms, asked in line.lots:
-        own = timeout_ms / 1000
-        seconds = call_seconds(call.deadline - now, own, reserve)
-        cut_by_caller = cut_by_caller or seconds < own
-        meta = {**meta, "deadlineMs": max(1, int(seconds * 1000))}
-        lots.append((SharedParams(query=call.params.raw["query"], _meta=meta, k=asked), seconds, now + seconds))
-    engine_calls: list[EngineCall] = []
-    for draft in line.drafts:
-        params, seconds, deadline = lots[draft.lot]
-        given = (draft.engine, params, draft.weight, seconds, deadline, draft.asked, draft.score_floor, None, ())
-        engine_calls.append(tuple.__new__(EngineCall, given))  # past its constructor, which costs several times as much
-    return Plan(tuple(engine_calls), line.skipped, line.k, line.fusion, line.notes, cut_by_caller, line.window)
 
 
 def _plan_reranked(

@@ -235,4 +235,4 @@ class McpEndpoint:
         await exchange.answer(200, self._resource.metadata(exchange.scope), (b"cache-control", b"max-age=300"))
 
     def __repr__(self) -> str:
-        return f"<McpDoor {PATH}, {self._server!r}, {self._hosts!r}>"
+        return f"<McpEndpoint {PATH}, {self._server!r}, {self._hosts!r}>"

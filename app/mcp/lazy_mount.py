@@ -75,11 +75,11 @@ class LazyMount:
         """The life of the door, in one task from beginning to end, as the SDK wants it."""
         made = await asyncio.to_thread(import_module, "app.mcp.http")
         gc.freeze()  # what was loaded will stay, so it need not be looked at again and again
-        door: McpEndpoint = made.McpDoor(self._app, self._dispatcher, self._state)
+        door: McpEndpoint = made.McpEndpoint(self._app, self._dispatcher, self._state)
         async with door.running():
             self._door = door
             self._opened.set()
             await self._over.wait()
 
     def __repr__(self) -> str:
-        return f"<Porch {PATH} {'not opened yet' if self._door is None else repr(self._door)}>"
+        return f"<LazyMount {PATH} {'not opened yet' if self._door is None else repr(self._door)}>"

@@ -7,13 +7,14 @@ advertises nothing where none are accepted.
 from collections.abc import Mapping
 from typing import Any
 
+from app.api.rpc_path import MCP_METADATA, MCP_PATH
 from app.protocol import envelope
 from app.settings.schema import GatewaySettings
 
 Scope = Mapping[str, Any]
 
-PATH = "/mcp"
-METADATA = "/.well-known/oauth-protected-resource" + PATH
+PATH = MCP_PATH
+METADATA = MCP_METADATA
 
 
 class ProtectedResource:

@@ -12,7 +12,7 @@ from app.server.tls import door_context
 from app.settings.auth import exposure
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.schema import EngineEntry, GatewaySettings
-from app.settings.sources import LoadedRegistry
+from app.settings.sources import LoadedRegistry, error_in
 
 
 def start_faults(
@@ -36,8 +36,7 @@ def start_faults(
     in_registry = [
         fault for place, entry in enumerate(loaded.registry.engines) for fault in _engine_faults(place, entry)
     ]
-    found = (("settings" if config is None else str(config), faults), (str(registry), in_registry))
-    return [SettingsError(file, tuple(of_file)) for file, of_file in found if of_file]
+    return [error_in(file, of_file) for file, of_file in ((config, faults), (registry, in_registry)) if of_file]
 
 
 def _listener_faults(settings: GatewaySettings, host: str | None, workers: int | None) -> list[FieldError]:
@@ -67,7 +66,5 @@ def _engine_faults(place: int, entry: EngineEntry) -> list[FieldError]:
         # The message begins with the key: `tls.caFile: No such file or directory`.
         key, _, reason = fault.message.partition(": ")
         file = entry.tls.ca_file if key == "tls.caFile" else entry.tls.cert_file
-        return [
-            FieldError(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}", f"it belongs to '{entry.id}'")
-        ]
+        return [FieldError(f"engines[{place}].{key}", f"'{file}' cannot be used: {reason}")]
     return []

@@ -1,40 +1,37 @@
-"""Those keys of an engine's entry in the registry that hold keys of their own: `tls` and `breaker`.
-
-Settings room. It decides what they may hold; it refuses to know the entry (`schema.py`) and what is done with them.
-"""
+"""The nested objects of an engine's entry in the registry: `tls` and `breaker`."""
 
 from pydantic import Field, model_validator
 
-from app.settings.section import MisplacedKey, RegistrySection
+from app.settings.fields import MisplacedKey, RegistrySection
 
 
 class EngineTls(RegistrySection):
-    """TLS towards one engine: paths of PEM files. Without `caFile` the system's authorities are trusted."""
+    """TLS to one engine: paths of PEM files."""
 
     ca_file: str | None = None
-    """PEM file of the authorities to trust; without it the system's."""
+    """PEM file of trusted certificate authorities; default: those of the system."""
     cert_file: str | None = None
-    """PEM file of our certificate."""
+    """PEM file of the client certificate."""
     key_file: str | None = None
-    """PEM file of its key; needs `certFile` beside it."""
+    """PEM file of its private key; needs `certFile`."""
 
     @model_validator(mode="after")
     def _key_needs_certificate(self) -> "EngineTls":
         if self.key_file and not self.cert_file:
-            raise MisplacedKey("needs 'certFile' beside it", "keyFile")
+            raise MisplacedKey("needs 'certFile'", "keyFile")
         return self
 
 
 class EngineBreaker(RegistrySection):
-    """When one engine is left alone for a while; a key that is absent is as in the section `engines`."""
+    """Circuit breaker of one engine. Absent keys are taken from the section `engines`."""
 
     failures: int | None = Field(default=None, ge=0, le=1000)
-    """Instead of `engines.breaker_failures`."""
+    """Overrides `engines.breaker_failures`."""
     window: int | None = Field(default=None, ge=1, le=1000)
-    """Instead of `engines.breaker_window`."""
+    """Overrides `engines.breaker_window`."""
     share: float | None = Field(default=None, gt=0, le=1)
-    """Instead of `engines.breaker_share`."""
+    """Overrides `engines.breaker_share`."""
     open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
-    """Instead of `engines.breaker_open_ms`."""
+    """Overrides `engines.breaker_open_ms`."""
     longest_open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
-    """Instead of `engines.breaker_longest_open_ms`."""
+    """Overrides `engines.breaker_longest_open_ms`."""

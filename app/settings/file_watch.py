@@ -1,7 +1,7 @@
-"""Whether files say something else than before: told by their content, since what they are stored in may move.
+"""Watches files for changed content.
 
-Settings room. A Kubernetes ConfigMap changes by swapping a symbolic link, an editor by renaming a new file over the old
-one, and both may leave the time stamp as it was. It refuses to know what the files say.
+Content is compared, because a Kubernetes ConfigMap changes by swapping a symbolic link and an editor by renaming a new
+file over the old one; both may keep the time stamp.
 """
 
 import hashlib

@@ -1,8 +1,4 @@
-"""The files' own description: JSON Schema for editors, and the tables of docs/registry.md, both made from the models.
-
-Settings room. It decides how a type, a bound and a default are worded; what a value means is said once, beside the
-field. It refuses to know where the description is shown.
-"""
+"""The JSON Schema of the configuration files, and the tables of keys in docs/, both made from the models."""
 
 import ast
 import inspect
@@ -15,7 +11,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, file_name
+from app.settings.fields import file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry
 from app.settings.tenants_file import TenantEntry, TenantsFile
 
 Json = dict[str, Any]

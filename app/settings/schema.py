@@ -1,89 +1,99 @@
-"""Every setting and its default: the registry (`rcp.json`, RCP §16.1) and the gateway's own file (`gateway.yaml`).
+"""Every setting with its default: the registry (`rcp.json`, RCP §16.1) and the gateway's own file (`gateway.yaml`).
 
-Pydantic models, strict, unknown keys refused. What a value means is written beside it; how files are read and merged is
-`source.py`'s business.
+The text below a field is its description in the JSON Schema and in the tables of docs/.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
 from app.settings.engine_parts import EngineBreaker, EngineTls
-from app.settings.field_types import EngineId, EngineUrl, HeaderName, HeaderValue, Host, Namespace, Network, address_of
+from app.settings.fields import (
+    CollectorUrl,
+    EngineId,
+    EngineUrl,
+    HeaderName,
+    HeaderValue,
+    Host,
+    MisplacedKey,
+    Namespace,
+    Network,
+    RegistrySection,
+    Section,
+    address_of,
+    words,
+)
 from app.settings.mcp import McpSettings
-from app.settings.screen import ScreenSettings
-from app.settings.section import MisplacedKey, words
-from app.settings.section import RegistrySection as _Registry
-from app.settings.section import Section as _Section
 from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.state import StateSettings
-from app.settings.traces import TracesSettings
 
 
-class EngineEntry(_Registry):
-    """One engine of the registry: RCP's own keys first, then this gateway's optional ones."""
+class EngineEntry(RegistrySection):
+    """One engine of the registry: the keys of RCP first, then the optional keys of this gateway."""
 
     id: EngineId
-    """Letters, digits and `. _ / -`, the first a letter or digit; unique. Names it in reports,
-    weights, metrics and logs."""
+    """Unique id of letters, digits and `. _ / -`, starting with a letter or digit. Used in reports, weights, metrics
+    and logs."""
     transport: Literal["http", "stdio"] | None = None
-    """Inferred from `url` or `command` when absent."""
+    """Transport to the engine. If absent, inferred from `url` or `command`."""
     url: EngineUrl | None = None
-    """Of an HTTP engine: `http://` or `https://`, with a host, without credentials and fragment."""
+    """URL of an HTTP engine: `http://` or `https://`, without credentials or fragment."""
     replicas: Annotated[list[EngineUrl], Field(max_length=32)] = Field(default_factory=list)
-    """Further URLs of the same engine, all with the same index; calls are spread over `url` and these."""
+    """Additional URLs of the same engine with the same index. Calls are balanced over `url` and these."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
-    """Of a stdio engine: the program and its arguments."""
+    """Program and arguments that start a stdio engine."""
     weight: float = Field(default=1.0, ge=0, le=1e6)
-    """Share in fusion; 0 means the engine adds nothing to scores."""
+    """Weight in fusion. With 0 the engine adds nothing to scores."""
     priority: int = 0
-    """Higher wins where one engine must be chosen (types, bodies, embedding space)."""
+    """Where one engine must be chosen (types, bodies, embedding space), the highest priority wins."""
     required: bool = False
-    """Its failure fails the whole request with its code."""
+    """If this engine fails, the whole request fails with its error code."""
     writer: bool = False
-    """Where several engines can be written to, or keep memories: `index/add` and `memory/build` go to this one if the
-    call names none. Without such an engine the one of the highest `priority` is taken."""
+    """Default target of `index/add` and `memory/build` if several engines support them and the call names none. Without
+    a writer, the engine with the highest `priority` is used."""
 
     enabled: bool = True
-    """False: known, reported as `disabled`, never asked."""
+    """If false, the engine is reported as `disabled` and never called."""
     timeout_ms: int = Field(default=2000, ge=1, le=600_000)
-    """Longest one call may take, from DNS to the last byte."""
+    """Timeout of one call, from DNS resolution to the last byte."""
     max_concurrency: int = Field(default=32, ge=1, le=10_000)
-    """Calls under way at once, in each worker."""
+    """Maximum concurrent calls, per worker."""
     max_waiting: int | None = Field(default=None, ge=0, le=100_000)
-    """Calls that may wait for one of these places; by default eight for each. More fail at once as `overloaded`."""
+    """Maximum calls that wait for a free slot; default: 8 × `maxConcurrency`. Further calls fail at once as
+    `overloaded`."""
     retries: int = Field(default=1, ge=0, le=5)
-    """How often an idempotent call that failed in a way worth it is made again, in time and within the retry budget."""
+    """Maximum retries of an idempotent call after a retryable failure, within its deadline and the retry budget."""
     attempt_timeout_ms: int | None = Field(default=None, ge=1, le=600_000)
-    """Longest one attempt of a call may take; by default as long as the call."""
+    """Timeout of one attempt; default: the timeout of the call."""
     hedge: bool = False
-    """Ask a second replica when the first has not answered within the time that 95 % of calls take."""
+    """Send a second attempt to another replica if the first has not answered within the 95th percentile of latency."""
     health_check: bool = True
-    """Whether it is pinged; without, only calls tell whether it is there."""
+    """Whether the engine is pinged. If false, only calls show whether it is up."""
     breaker: EngineBreaker | None = None
-    """Its own rules, where they differ from those in the section `engines`."""
+    """Circuit breaker of this engine, where it differs from the section `engines`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
-    """Sent with every request to this engine; not for stdio. Values may hold `${ENV_NAME}`."""
+    """HTTP headers of every request to this engine. Values may contain `${ENV_NAME}`."""
     client: Literal["http", "httpx"] = "http"
     """`http`: HTTP/1.1. `httpx`: HTTP/2 if the engine offers it over TLS and the extra `http2` is installed, otherwise
-    HTTP/1.1. Neither goes through a proxy, whatever the environment names."""
+    HTTP/1.1. Neither uses a proxy from the environment."""
     tls: EngineTls | None = None
-    """Towards an `https://` engine."""
+    """TLS settings for an `https://` engine."""
     id_namespace: Namespace | None = None
-    """Prefix of this engine's hit ids (`docs` makes 7 `docs:7`), so that unrelated corpora never merge."""
+    """Prefix for the ids of this engine's hits (`docs` turns 7 into `docs:7`), so that unrelated corpora never
+    merge."""
     confidence: Literal["ranked", "independent", "ignore"] = "ranked"
-    """How its confidences are read: they follow its ranking (default), they are a judge of their own, or not at all:
-    docs/fusion.md."""
+    """How confidences of this engine are used: as consistent with its ranking, as an independent signal, or not at all
+    (docs/explanation/fusion.md)."""
     discover: bool = False
-    """It is a gateway: those of its engines that it lists with an endpoint on an allowed host are asked directly:
-    docs/doors.md."""
+    """The engine is a gateway: call its engines directly if it lists them with an endpoint on an allowed host
+    (docs/reference/http-and-stdio.md)."""
     discover_hosts: list[Host] = Field(default_factory=list)
-    """Hosts beside its own on which its engines may be, as `host` (any port) or `host:port`."""
+    """Additional hosts for discovered engines, as `host` (any port) or `host:port`."""
     max_trust: Literal["trusted", "community", "untrusted"] | None = None
-    """The highest `trust.level` its hits may have; a higher one is lowered."""
+    """Highest `trust.level` of this engine's hits. A higher level is lowered to it."""
 
     @field_validator("command")
     @classmethod
@@ -116,29 +126,29 @@ class EngineEntry(_Registry):
         if kind == "stdio" and self.headers:
             raise MisplacedKey("a stdio engine has no headers", "headers")
         if kind == "stdio" and self.replicas:
-            raise MisplacedKey("a stdio engine has none", "replicas")
+            raise MisplacedKey("a stdio engine has no replicas", "replicas")
         return self
 
     @model_validator(mode="after")
     def _its_urls_fit(self) -> "EngineEntry":
         for place, url in enumerate(self.replicas):
             if url in self.urls[: place + 1]:
-                raise MisplacedKey("is an address of this engine already", "replicas", place)
+                raise MisplacedKey("is already a URL of this engine", "replicas", place)
         if self.tls and not all(url.startswith("https://") for url in self.urls):
             raise MisplacedKey("needs an https:// URL" if not self.replicas else "needs https:// URLs only", "tls")
         if self.hedge and not self.replicas:
-            raise MisplacedKey("needs 'replicas' beside it: a second attempt goes to another one", "hedge")
+            raise MisplacedKey("needs 'replicas': the second attempt goes to another replica", "hedge")
         return self
 
     @model_validator(mode="after")
     def _hosts_are_for_discovery(self) -> "EngineEntry":
         if self.discover_hosts and not self.discover:
-            raise MisplacedKey("is of no use without 'discover'", "discoverHosts")
+            raise MisplacedKey("has no effect without 'discover'", "discoverHosts")
         return self
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Every address of an http engine."""
+        """Every URL of an HTTP engine."""
         return (self.url, *self.replicas) if self.url else ()
 
     @property
@@ -147,7 +157,7 @@ class EngineEntry(_Registry):
         return "stdio" if self.command else "http"
 
 
-class Registry(_Registry):
+class Registry(RegistrySection):
     """`config/rcp.json`: the engines behind this gateway."""
 
     engines: list[EngineEntry]
@@ -165,10 +175,7 @@ class Registry(_Registry):
 
 
 def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
-    """Pairs of enabled engines that are one and the same: they share an address or a command.
-
-    Fusion counts twice what such an engine returns.
-    """
+    """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
     seen: dict[object, str] = {}
     pairs: dict[tuple[str, str], None] = {}
     for entry in entries:
@@ -181,77 +188,75 @@ def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
 
 
 def _same_address(url: str) -> tuple[object, ...]:
-    """Equal for URLs that lead to the same place, however they are written."""
+    """A key that is equal for URLs of the same address, however they are written."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
     return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
 
 
-class ServerSettings(_Section):
-    """The door."""
+class ServerSettings(Section):
+    """The HTTP server."""
 
     name: str = Field(default="rcp-gateway", min_length=1, max_length=128)
-    """`server.name` in the advertisement."""
+    """`server.name` in the RCP advertisement."""
     id: str | None = Field(default=None, min_length=1, max_length=128)
-    """Our identity in `_meta.federation.path`; by default the name plus a short hash of the registry."""
+    """Id of this gateway in `_meta.federation.path`. Default: the name and a short hash of the registry."""
     host: str = "127.0.0.1"
-    """Address to listen on; `--host` overrides it."""
+    """Address to listen on. Overridden by `--host`."""
     port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes any free one; `--port` overrides it."""
+    """Port to listen on; 0 picks a free one. Overridden by `--port`."""
     workers: int = Field(default=1, ge=1, le=256)
-    """Processes behind one address. They share `/metrics` and what `state.url` names: each has its own connections,
-    bounds and view of the engines, and else knows only its own cursors, sessions and requests that can be cancelled."""
+    """Number of processes. They share the listening address, `/metrics` and the store of `state.url`. Connections,
+    limits and engine health are per process; without a shared store, so are cursors, sessions and cancellation."""
     worker_timeout_seconds: float = Field(default=30.0, ge=0, le=3600)
-    """A worker whose loop has not turned for so long is killed, and another takes its place. 0: never. One process
-    alone is left to whoever asks `/livez`."""
+    """Kill and replace a worker whose event loop has been blocked for this long; 0: never. With one process, use a
+    liveness probe on `/livez` instead."""
     public_url: str | None = Field(default=None, max_length=2048)
-    """Where callers reach this gateway, such as `https://rcp.example`: engines are then listed with their endpoints
-    (docs/doors.md)."""
+    """URL under which clients reach this gateway, such as `https://rcp.example`. If set, engines are listed with their
+    endpoints (docs/reference/http-and-stdio.md)."""
     handshake: Literal["optional", "required"] = "optional"
-    """`optional`: every HTTP request counts as initialized. `required`: -32001 until the caller has initialized."""
+    """`optional`: HTTP requests need no `initialize`. `required`: -32001 until the client has sent it."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
-    """A larger request is answered 413 with -32013."""
+    """Maximum size of a request body. A larger one is answered with 413 and -32013."""
     max_line_bytes: int = Field(default=16_777_216, ge=1024)
-    """Over stdio: a longer line is answered with -32013."""
+    """Maximum length of a line over stdio. A longer one is answered with -32013."""
     max_batch: int = Field(default=50, ge=1, le=10_000)
-    """Members of one JSON-RPC batch; more are refused with -32602."""
+    """Maximum size of a JSON-RPC batch. A larger one is rejected with -32602."""
     keep_alive_seconds: int = Field(default=75, ge=1)
-    """Longer than the idle time of the load balancer in front."""
+    """Idle timeout of client connections. Set it longer than the idle timeout of the load balancer in front."""
     sse_comment_seconds: float = Field(default=15.0, gt=0, le=3600)
-    """Without a frame for so long, an event stream carries a comment, so that nobody in between ends it."""
+    """Send a comment on an event stream that was silent for this long, so that proxies keep it open."""
     send_timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """A caller that makes no room for the next frame of its event stream, or does not read its answer, for so long is
-    cut off."""
+    """Close the connection of a client that has not read its response or the next event for this long."""
     trusted_proxies: Annotated[list[Network], BeforeValidator(words)] = Field(default_factory=list)
-    """Addresses or networks whose X-Forwarded-For is believed; from anybody else it is ignored."""
+    """Addresses or networks of proxies whose X-Forwarded-For is trusted. From others the header is ignored."""
     message_timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """A connection on which a request has begun and not come to its end for so long is cut off, answered 408."""
+    """Time a client has to send a whole request. After that it gets 408 and the connection is closed."""
     max_in_flight: int = Field(default=256, ge=1, le=100_000)
-    """Requests under way at once, members of batches counted one by one; more wait, and then are refused with 503."""
+    """Maximum concurrent requests, counting each member of a batch. Further requests wait, then get 503."""
     max_waiting: int = Field(default=64, ge=0, le=100_000)
-    """Requests that may wait to be taken on …"""
+    """Maximum requests that wait for admission."""
     max_wait_ms: int = Field(default=100, ge=0, le=60_000)
-    """… and milliseconds each of them does; its deadline counts from its arrival."""
+    """Maximum time a request waits for admission. Its deadline counts from its arrival."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
-    """Connections of callers at once; on more only the probes are answered. Never more than leaves some of the
-    process's file descriptors for engines."""
+    """Maximum client connections. Beyond it only probes are answered. Limited further so that file descriptors remain
+    for engines."""
     max_connections_per_address: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Connections of one client address at once; on more only the probes are answered. By default three quarters of
-    `max_connections`, if that is at least 64; 0: no bound. Addresses in `trusted_proxies` have none."""
+    """Maximum connections of one client address; beyond it only probes are answered. Default: three quarters of
+    `max_connections`, if that is at least 64; 0: no limit. Not applied to addresses in `trusted_proxies`."""
     drain_seconds: float = Field(default=10.0, ge=0, le=3600)
-    """After SIGTERM requests are still served for so long, while `/readyz` says 503: the balancer has time to look."""
+    """After SIGTERM, keep serving for this long while `/readyz` returns 503, so that load balancers notice."""
     grace_seconds: float = Field(default=20.0, ge=0, le=3600)
-    """Then requests under way have so long to end before they are cut off. Orchestrators must wait for longer than
-    both together before they kill."""
+    """After the drain, time for requests in flight to finish before they are cancelled. The orchestrator's kill timeout
+    must be longer than both together."""
     reload_seconds: float = Field(default=2.0, ge=0, le=3600)
-    """Between two looks at the registry and the settings file; what changed is taken over. 0: only on SIGHUP."""
+    """Interval of checks for changed configuration files, which are then reloaded. 0: reload only on SIGHUP."""
     allowed_hosts: Annotated[list[Host], BeforeValidator(words)] = Field(default_factory=list)
-    """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
+    """Accepted `Host` headers, as `host` (any port) or `host:port`. Others are answered with 421. Empty: all."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
-    """Origins of web pages whose scripts may speak RCP and MCP here (CORS), written out; empty: none."""
+    """Origins of web pages that may call RCP and MCP (CORS). Empty: none."""
     tls: ServerTls | None = None
-    """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards
-    engines, will do as well."""
+    """Serve HTTPS. If absent, the gateway serves HTTP. The registry's spelling (`certFile`, …) is accepted as well."""
 
     @field_validator("public_url")
     @classmethod
@@ -259,132 +264,158 @@ class ServerSettings(_Section):
         if url is None:
             return url
         if "?" in url or "@" in url:
-            raise ValueError("must have neither a query nor credentials, for it is shown to every caller")
+            raise ValueError("must have no query and no credentials, because every caller sees it")
         return address_of(url, "https://rcp.example").rstrip("/")
 
 
-class RetrieveSettings(_Section):
-    """How one question becomes many, and many answers one."""
+class RetrieveSettings(Section):
+    """Fan-out and merging of `retrieve`."""
 
     deadline_ms: int = Field(default=10_000, ge=1, le=600_000)
-    """Longest a request may take; `_meta.deadlineMs` may only shorten it."""
+    """Maximum time of a request. `_meta.deadlineMs` can only shorten it."""
     reserve_ms: int = Field(default=100, ge=0, le=10_000)
-    """Kept from every engine's budget for fusing and writing (at most a fifth of what remains)."""
+    """Time reserved for fusion and the response, taken from the time of the engines (at most a fifth of it)."""
     max_k: int = Field(default=200, ge=1, le=10_000)
-    """Largest `k` advertised and served."""
+    """Largest `k` that is advertised and served."""
     overfetch: float = Field(default=2.0, ge=1, le=100)
-    """Each engine is asked for `k` times this …"""
+    """Each engine is asked for `k` times this factor."""
     window_min: int = Field(default=20, ge=1, le=10_000)
-    """… and never for fewer than this, clamped to its `maxK`."""
+    """Minimum number of hits asked of each engine, limited to its `maxK`."""
     identity: Literal["id", "uri", "content"] = "id"
-    """Which hits are one document: by id, by normalised `citation.uri`, or by a hash of the normalised text:
-    docs/fusion.md."""
+    """Which hits count as the same document: same id, same normalised `citation.uri`, or same normalised text
+    (docs/explanation/fusion.md)."""
     quorum: float = Field(default=0.0, ge=0, le=1)
-    """Tail cut: once engines with this share of the weight have answered, and every required one, …"""
+    """Tail cut: share of the total weight that must have answered, with all required engines, before `grace_ms`
+    starts."""
     grace_ms: int = Field(default=100, ge=0, le=600_000)
-    """… the others are waited for so long and no longer, and noted as `late`. At `quorum` 0 all are waited for."""
+    """How long to wait for the other engines once `quorum` is reached; then they are noted as `late`. Quorum 0: no
+    cut."""
     rerank_union: bool = True
-    """Whether a `rerank` that no retrieving engine can do is done to the fused list, by an engine that offers it."""
+    """If no retrieving engine can rerank as requested, rerank the fused list with an engine that offers `rerank`."""
 
 
-class FusionSettings(_Section):
-    """The default blend; a request may choose another."""
+class FusionSettings(Section):
+    """Default fusion. A request may choose other values."""
 
     method: Literal["rrf", "weighted", "convex"] = "rrf"
-    """The blend of requests that name none: docs/fusion.md."""
+    """Fusion method of requests that name none (docs/explanation/fusion.md)."""
     rrf_k: int = Field(default=60, ge=1, le=100_000)
-    """The larger, the less the first ranks stand out."""
+    """Rank constant of RRF. Larger values reduce the advantage of the first ranks."""
     confidence_weight: float = Field(default=0.8, ge=0, le=1)
-    """How much the engines' confidences temper RRF; 0 is plain RRF."""
+    """Influence of the engines' confidences on RRF; 0 is plain RRF."""
 
 
-class IndexSettings(_Section):
+class IndexSettings(Section):
     """Writing into engines' indexes (RCP §7.10, §7.11)."""
 
     enabled: bool = False
-    """Whether `index/add` and `index/delete` are advertised and sent to engines; else they are -32003:
-    docs/methods.md."""
+    """Whether `index/add` and `index/delete` are advertised and forwarded; otherwise they fail with -32003
+    (docs/reference/methods.md)."""
 
 
-class FederationSettings(_Section):
+class FederationSettings(Section):
     """Stacked gateways (RCP §16)."""
 
     depth: int = Field(default=3, ge=0, le=32)
-    """Depth of a request that states none, and the most it may state. Each gateway takes one, and one that receives
-    1 or less asks nobody."""
+    """Default and maximum `depth` of a request. Each gateway subtracts one; a gateway that receives 1 or less calls no
+    engine."""
 
 
-class EnginesSettings(_Section):
-    """Bounds that hold for every engine."""
+class EnginesSettings(Section):
+    """Limits for all engines."""
 
     max_response_bytes: int = Field(default=16_777_216, ge=1024)
-    """A longer answer (decoded) is cut off and fails as `too_large`."""
+    """Maximum size of a decoded response. A larger one fails as `too_large`."""
     max_held_bytes: int = Field(default=100_663_296, ge=1_048_576)
-    """Bytes of engines' answers that all requests of a process hold at once. At this limit requests wait to begin, and
-    engines' answers wait to be read, the oldest request's excepted."""
+    """Maximum bytes of engine responses held by all requests of a process. At the limit, new requests wait and
+    responses are not read, except for the oldest request."""
     idle_seconds: float = Field(default=30.0, gt=0)
-    """A pooled connection unused for longer is closed."""
+    """Close pooled connections that were unused for this long."""
     max_connection_age_seconds: float = Field(default=300.0, gt=0)
-    """A connection older than this is not used again, so that DNS changes are followed."""
+    """Do not reuse connections older than this, so that DNS changes take effect."""
     health_interval_seconds: float = Field(default=15.0, gt=0)
-    """Between two health checks of an engine that is up (jittered)."""
+    """Interval of health checks of an engine that is up (with jitter)."""
     reconnect_max_seconds: float = Field(default=5.0, gt=0)
-    """Longest pause between two handshake attempts with an engine that is down."""
+    """Longest pause between handshake attempts with an engine that is down."""
     warm_seconds: float = Field(default=30.0, ge=0, le=3600)
-    """After a reload: how long the engines in force keep serving while a changed or added engine has not completed its
-    handshake. 0: changes apply at once (docs/resilience.md)."""
+    """After a reload, how long the previous engines keep serving until changed or added engines have completed their
+    handshake. 0: changes apply at once (docs/explanation/resilience.md)."""
     stdio_unanswered: int = Field(default=3, ge=0, le=1000)
-    """Calls and pings in a row that a stdio engine may leave unanswered before its process is restarted; 0: never."""
+    """Restart the process of a stdio engine after this many unanswered calls and pings in a row; 0: never."""
     stdio_restart_max_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    """Longest pause before a stdio command is started again that keeps ending without answering a call."""
+    """Longest pause before restarting a stdio command that keeps ending without having answered a call."""
     breaker_failures: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row that open an engine's breaker (docs/resilience.md); 0: breakers never open."""
+    """Consecutive failures that open the circuit breaker of an engine (docs/explanation/resilience.md); 0: never."""
     breaker_window: int = Field(default=20, ge=1, le=1000)
-    """How many of its last calls a breaker looks back at …"""
+    """Number of recent calls that the circuit breaker considers."""
     breaker_share: float = Field(default=0.5, gt=0, le=1)
-    """… and which share of failures among so many opens it."""
+    """Share of failures among these calls that opens the circuit breaker."""
     breaker_open_ms: int = Field(default=1000, ge=1, le=3_600_000)
-    """The first cool-down of a breaker; each failed probe doubles it …"""
+    """First open period of a circuit breaker. Each failed probe doubles it."""
     breaker_longest_open_ms: int = Field(default=60_000, ge=1, le=3_600_000)
-    """… up to this."""
+    """Longest open period of a circuit breaker."""
     retry_backoff_ms: int = Field(default=50, ge=0, le=10_000)
-    """Pause before the first retry of a call (jittered), doubled before each further one."""
+    """Pause before the first retry (with jitter), doubled before each further retry."""
     retry_budget: float = Field(default=0.2, ge=0, le=1)
-    """Retries of one engine as a share of its recent calls, so that an outage never doubles the load; 0: none."""
+    """Maximum retries of an engine as a share of its recent calls, so that an outage does not double the load; 0:
+    none."""
     hedge_budget: float = Field(default=0.05, ge=0, le=1)
-    """Hedges of one engine as a share of its recent calls."""
+    """Maximum hedged attempts of an engine as a share of its recent calls."""
     eject_failures: int = Field(default=3, ge=0, le=1000)
-    """Failures in a row after which a replica is left out for a while; 0: none is."""
+    """Consecutive failures after which a replica is ejected; 0: never."""
     eject_ms: int = Field(default=5000, ge=1, le=3_600_000)
-    """The first such while; doubled each time it is left out again before it was well, up to a minute."""
+    """First ejection period of a replica, doubled at each repeated ejection up to one minute."""
     slow_start_seconds: float = Field(default=10.0, ge=0, le=3600)
-    """How long a replica that is back takes to get its full share of calls again."""
+    """Time over which a recovered replica returns to its full share of calls."""
 
 
-class LogSettings(_Section):
-    """The log on stderr."""
+class LogSettings(Section):
+    """Logging on stderr."""
 
     format: Literal["json", "console"] = "json"
-    """Lines of JSON, or for a person."""
+    """JSON lines, or text for a terminal."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged."""
+    """Lowest level that is logged."""
     bodies: bool = False
-    """Whether a request's line holds what was asked for; hits are never logged."""
+    """Whether the log line of a request contains its query. Hits are never logged."""
     max_per_kind: int = Field(default=100, ge=0, le=1_000_000)
-    """Most lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest (docs/signals.md). 0: all."""
+    """Maximum lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest
+    (docs/reference/signals.md). 0: no limit."""
     per_kind_seconds: float = Field(default=10.0, ge=0.1, le=3600)
-    """In how many seconds a kind of event may have so many lines, and how often `suppressed` is said of it."""
+    """Period of `max_per_kind`, and interval at which `suppressed` is logged."""
 
 
-class AdminSettings(_Section):
-    """What operators may do."""
+class ScreenSettings(Section):
+    """Marking of suspicious hits. A hint for callers, not a protection."""
+
+    injection: Literal["off", "mark", "drop"] = "off"
+    """Hits whose text looks like instructions to a model: `off` leaves them, `mark` marks them, `drop` removes them."""
+    feedback: bool = False
+    """Whether hits that a tenant has reported as poisoned are marked for that tenant."""
+    feedback_ttl_seconds: int = Field(default=86_400, ge=1, le=31_536_000)
+    """How long reports are kept after the tenant's last report."""
+    max_reported: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Maximum reported ids kept per tenant. Beyond this limit, the oldest are evicted."""
+
+
+class TracesSettings(Section):
+    """OpenTelemetry tracing. Needs the extra `otel`."""
+
+    endpoint: CollectorUrl | None = None
+    """OTLP/HTTP collector, such as `http://collector:4318/v1/traces`. Without it no spans are created."""
+    ratio: float = Field(default=1.0, ge=0, le=1)
+    """Sampling ratio of traces that start here. For other traces the caller's decision is kept."""
+
+
+class AdminSettings(Section):
+    """Operator functions."""
 
     drills: bool = False
-    """Whether they may give engines a fault on purpose."""
+    """Whether operators may inject faults into engines (docs/guides/console.md)."""
 
 
-class GatewaySettings(_Section):
-    """`config/gateway.yaml`: everything but the engines."""
+class GatewaySettings(Section):
+    """`config/gateway.yaml`: all settings except the engines."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)
     retrieve: RetrieveSettings = Field(default_factory=RetrieveSettings)
@@ -406,23 +437,17 @@ class GatewaySettings(_Section):
     def _callers_can_be_known(self) -> "GatewaySettings":
         check_together(self.auth, self.jwt)
         if self.metrics.access == "admin" and "none" in self.auth.mode:
-            raise MisplacedKey("admin needs callers that are told apart: set auth.mode", "metrics", "access")
+            raise MisplacedKey("'admin' needs authentication; set auth.mode", "metrics", "access")
         if self.metrics.port and self.metrics.port == self.server.port:
-            raise MisplacedKey("is server.port already; choose another one, or 0 for none", "metrics", "port")
+            raise MisplacedKey("is the same as server.port; choose another port, or 0 for none", "metrics", "port")
         return self
 
     @model_validator(mode="after")
     def _sessions_are_known_to_all_workers(self) -> "GatewaySettings":
         if self.server.handshake == "required" and self.server.workers > 1 and not self.state.shared:
             raise MisplacedKey(
-                "'required' needs 'workers: 1', or a 'state.url' of a Redis, since workers share no sessions else",
+                "'required' needs 'workers: 1', or Redis as 'state.url': workers share no sessions otherwise",
                 "server",
                 "handshake",
             )
         return self
-
-
-def file_name(model: type[BaseModel], field: str) -> str:
-    """The key of `field` as it is written in the file."""
-    info: Any = model.model_fields[field]
-    return info.alias or field

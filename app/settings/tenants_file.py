@@ -1,7 +1,6 @@
-"""The tenants file: who calls, with which keys, which engines it sees, what it may and how much.
+"""The tenants file: each tenant's keys, visible engines, roles, weights and limits.
 
-Keys stand here as SHA-256 digests alone; nothing in this file lets anybody in. It decides what is well-formed; it
-refuses to know requests.
+Keys are stored as SHA-256 digests, so that the file reveals no credentials.
 """
 
 import re
@@ -15,18 +14,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from app.settings.auth import Role
-from app.settings.field_errors import SettingsError, shown
-from app.settings.file_syntax import read_text, read_yaml
-from app.settings.messages import faults_of
-from app.settings.section import MisplacedKey, Section
+from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
+from app.settings.fields import MisplacedKey, Section
+from app.settings.file_syntax import locate, read_text, read_yaml
 
 ANONYMOUS = "anonymous"
-"""The tenant of callers without credentials, if it is declared."""
+"""Id of the tenant for callers without credentials, if it is declared."""
 
 
 def _tenant_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
-        raise ValueError("a tenant's id must begin with a letter or digit and hold only letters, digits and . _ -")
+        raise ValueError("must start with a letter or digit and contain only letters, digits and . _ -")
     return text
 
 
@@ -34,8 +32,8 @@ def _digest(text: str) -> str:
     digest = text.strip().lower()
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError(
-            "must be the SHA-256 of the key alone, 64 hexadecimal digits: rcp-gateway key new TENANT makes one, and "
-            "rcp-gateway key digest tells that of a key you have"
+            "must be the SHA-256 of the key, 64 hexadecimal digits: rcp-gateway key new TENANT creates a key, "
+            "rcp-gateway key digest prints the digest of an existing one"
         )
     return digest
 
@@ -46,17 +44,17 @@ def _moment(text: str) -> str:
 
 
 def moment_of(text: str) -> float:
-    """Seconds since the epoch of `2027-01-31` (the beginning of that day, UTC) or `2027-01-31T12:00:00Z`.
+    """Seconds since the epoch of `2027-01-31` (start of that day, UTC) or `2027-01-31T12:00:00Z`.
 
-    Raises ValueError for anything else, also for a time without its offset.
+    Raises ValueError for anything else, including a time without an offset.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("must be a date (2027-01-31) or a time with its offset (2027-01-31T12:00:00Z)") from None
+        raise ValueError("must be a date (2027-01-31) or a time with an offset (2027-01-31T12:00:00Z)") from None
     if moment.tzinfo is None:
         if len(text) > 10:
-            raise ValueError("a time needs its offset: 2027-01-31T12:00:00Z")
+            raise ValueError("a time needs an offset: 2027-01-31T12:00:00Z")
         moment = moment.replace(tzinfo=UTC)
     return moment.timestamp()
 
@@ -70,59 +68,59 @@ class KeyEntry(Section):
     """One key of a tenant."""
 
     id: TenantId
-    """Names the key in the log."""
+    """Name of the key in logs."""
     sha256: Annotated[str, AfterValidator(_digest)] = Field(repr=False)
-    """The SHA-256 of the key, 64 hexadecimal digits; `rcp-gateway key` tells it."""
+    """SHA-256 of the key, 64 hexadecimal digits. `rcp-gateway key` prints it."""
     expires: Annotated[str, AfterValidator(_moment)] | None = None
-    """From this moment on it opens nothing."""
+    """Time from which the key is refused."""
 
 
 class LimitsEntry(Section):
-    """How much a tenant may; what is absent is not limited."""
+    """Limits of a tenant. Absent keys are not limited."""
 
     rps: float | None = Field(default=None, gt=0, le=1e6)
-    """Requests a second; members of a batch count each."""
+    """Requests per second. Each member of a batch counts."""
     burst: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Most requests in any `burst / rps` seconds; by default a second's worth."""
+    """Maximum requests in any `burst / rps` seconds. Default: `rps`, rounded up."""
     concurrent: int | None = Field(default=None, ge=1, le=100_000)
-    """Requests under way in one process."""
+    """Maximum concurrent requests per process."""
     hits_per_day: int | None = Field(default=None, ge=1)
-    """Most hits answered within 24 hours; they are reserved before a request is answered."""
+    """Maximum hits returned within 24 hours. They are reserved before a request is answered."""
 
     @model_validator(mode="after")
     def _burst_needs_rps(self) -> "LimitsEntry":
         if self.burst is not None and self.rps is None:
-            raise MisplacedKey("needs 'rps' beside it", "burst")
+            raise MisplacedKey("needs 'rps'", "burst")
         return self
 
     @property
     def none(self) -> bool:
-        """Whether nothing is limited."""
+        """Whether there is no limit at all."""
         return self.rps is None and self.concurrent is None and self.hits_per_day is None
 
 
 class BlendEntry(Section):
-    """A tenant's own default blend; what is absent is as in the section `fusion` of gateway.yaml."""
+    """Default fusion of a tenant. Absent keys are taken from the section `fusion` of gateway.yaml."""
 
     method: Literal["rrf", "weighted", "convex"] | None = None
-    """Instead of `fusion.method`."""
+    """Overrides `fusion.method`."""
     rrf_k: int | None = Field(default=None, ge=1, le=100_000)
-    """Instead of `fusion.rrf_k`."""
+    """Overrides `fusion.rrf_k`."""
     confidence_weight: float | None = Field(default=None, ge=0, le=1)
-    """Instead of `fusion.confidence_weight`."""
+    """Overrides `fusion.confidence_weight`."""
 
 
 class TenantEntry(Section):
     """One tenant."""
 
     keys: list[KeyEntry] = Field(default_factory=list)
-    """Its keys; several, so that one can be changed without a gap."""
+    """Keys of the tenant. With several, a key can be rotated without interruption."""
     engines: list[Pattern] = Field(default_factory=list)
-    """Ids of the engines it sees, or patterns with `*`, `?` and `[...]`; by default none."""
+    """Visible engines: ids, or patterns with `*`, `?` and `[...]`. Default: none."""
     roles: list[Role] = Field(default=["read"])
-    """What it may: `read`, `write` into indexes, give `feedback`, and `admin`."""
+    """Permissions: `read`, `write` (indexes), `feedback`, `admin`."""
     weights: dict[Pattern, Weight] = Field(default_factory=dict)
-    """Engine id -> its weight for this tenant."""
+    """Weights of engines for this tenant, by engine id."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)
     limits: LimitsEntry = Field(default_factory=LimitsEntry)
 
@@ -146,7 +144,7 @@ class TenantsFile(Section):
         owners: dict[str, str] = {}
         for tenant, index, key in _keys(self.tenants):
             if tenant == ANONYMOUS:
-                raise MisplacedKey("anonymous callers have no key", "tenants", tenant, "keys")
+                raise MisplacedKey("the tenant 'anonymous' cannot have keys", "tenants", tenant, "keys")
             if key.sha256 in owners:
                 raise MisplacedKey(
                     f"is also a key of '{owners[key.sha256]}'", "tenants", tenant, "keys", index, "sha256"
@@ -157,21 +155,22 @@ class TenantsFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """Every declared tenant by its id."""
+    """All tenants by id."""
 
     by_id: Mapping[str, TenantEntry]
 
-    def strays(self, engines: Iterable[str]) -> list[str]:
-        """What the tenants name and the registry, with these engines, does not have: a slip more often than a wish."""
+    def unknown_engines(self, engines: Iterable[str]) -> list[FieldError]:
+        """A warning for each engine that a tenant names and that is not among `engines`, the ids of the registry."""
         ids = list(engines)
-        found: list[str] = []
+        found: list[FieldError] = []
         for tenant, entry in self.by_id.items():
             for index, pattern in enumerate(entry.engines):
                 if not any(fnmatchcase(engine, pattern) for engine in ids):
-                    found.append(f"tenants.{tenant}.engines[{index}]: no engine is called '{shown(pattern)}'")
+                    message = f"no engine is called '{shown(pattern)}'"
+                    found.append(FieldError(f"tenants.{tenant}.engines[{index}]", message))
             for name in entry.weights:
                 if name not in ids:
-                    found.append(f"tenants.{tenant}.weights: no engine is called '{shown(name)}'")
+                    found.append(FieldError(f"tenants.{tenant}.weights", f"no engine is called '{shown(name)}'"))
         return found
 
     def __repr__(self) -> str:
@@ -179,16 +178,17 @@ class Tenants:
 
 
 def read_tenants(path: Path) -> Tenants:
-    """The tenants of a YAML (or JSON) file. Raises SettingsError."""
-    return tenants_in(str(path), read_yaml(str(path), read_text(path)))
+    """Read a tenants file in YAML or JSON. Raises SettingsError."""
+    text = read_text(path)
+    return tenants_in(str(path), read_yaml(str(path), text), text)
 
 
-def tenants_in(file: str, document: Any) -> Tenants:
-    """The tenants of a document that was read; `file` names it in messages. Raises SettingsError."""
+def tenants_in(file: str, document: Any, text: str = "") -> Tenants:
+    """The tenants of a parsed document. `file` and the lines of `text` are for messages. Raises SettingsError."""
     try:
         return Tenants(TenantsFile.model_validate({} if document is None else document).tenants)
     except ValidationError as error:
-        raise SettingsError(file, faults_of(error, TenantsFile)) from None
+        raise SettingsError(file, locate(faults_of(error, TenantsFile), text)) from None
 
 
 def _keys(tenants: Mapping[str, TenantEntry]) -> Iterator[tuple[str, int, KeyEntry]]:

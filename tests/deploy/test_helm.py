@@ -155,8 +155,8 @@ def test_a_slip_in_the_values_is_named(values: Json, key: str) -> None:
 
 
 def test_the_values_in_the_documents_are_values() -> None:
-    """What docs/operating.md shows for Helm is rendered, with its engine and what the operator reads."""
-    page = (PROJECT / "docs" / "operating.md").read_text(encoding="utf-8")
+    """What docs/guides/kubernetes.md shows for Helm is rendered, with its engine and what the operator reads."""
+    page = (PROJECT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     chart = manifests(yaml.safe_load(block))
     assert json.loads(chart["ConfigMap"]["data"]["rcp.json"])["engines"][0]["id"] == "docs"

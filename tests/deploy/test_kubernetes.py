@@ -125,7 +125,8 @@ def test_its_files_can_be_served(found: dict[str, Json], tmp_path: Path) -> None
     assert {volume["name"] for volume in pod["volumes"]} == set(mounts)
     if "Secret" in found:
         text = base64.b64decode(found["Secret"]["data"]["tenants.yaml"]).decode()
-        assert tenants_in("tenants.yaml", yaml.safe_load(text)).strays(engine.id for engine in registry.engines) == []
+        tenants = tenants_in("tenants.yaml", yaml.safe_load(text))
+        assert tenants.unknown_engines(engine.id for engine in registry.engines) == []
 
 
 def test_everything_means_the_same_pods(found: dict[str, Json]) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.reference import made
+from docs._generate import made
 from tests.support.deployment import DEPLOY, PROJECT, alerts, failed_auth, program, read, rules, said_by
 
 CASES = sorted((DEPLOY / "prometheus" / "tests").glob("*_test.yml"))
-RUNBOOK = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
+RUNBOOK = (PROJECT / "docs" / "guides" / "runbook.md").read_text(encoding="utf-8")
 
 
 def test_prometheus_accepts_its_files() -> None:
@@ -71,7 +71,7 @@ def test_each_alert_leads_to_its_section(alert: str) -> None:
     rule = alerts()[alert]
     assert rule["labels"]["severity"] in {"page", "ticket"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
-    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    assert rule["annotations"]["runbook"] == f"docs/guides/runbook.md#{alert.lower()}"
     section = RUNBOOK.split(f"\n## {alert}\n", 1)[1].split("\n## ", 1)[0]
     for part in ("**Means**", "**Look**", "**Do**"):
         assert part in section

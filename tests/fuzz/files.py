@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
-from app.settings.masking import masked
 from app.settings.schema import GatewaySettings, Registry
 from app.settings.sources import load_registry, load_settings
 from app.settings.tenants_file import read_tenants

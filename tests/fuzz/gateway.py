@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from app.engines.http.connection import Connection
-from app.engines.http.pool import ConnectionPool
+from app.engines.http.dialer import Dialer
 from app.main import build_app
 from app.server.http_protocol import HttpProtocol
 from app.server.lifecycle import GatewayServer
@@ -54,6 +54,12 @@ class EngineLine:
     def write(self, data: bytes) -> None:
         """One whole request; its answer comes in the next turn of the loop."""
         asyncio.get_running_loop().call_soon(self._answer, data)
+
+    def pause_reading(self) -> None:
+        """What comes is handed over all the same: a connection may get more than it asked for."""
+
+    def resume_reading(self) -> None:
+        """Nothing was held back."""
 
     def abort(self) -> None:
         """The gateway hangs up."""
@@ -232,11 +238,10 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
     """A gateway over these engines; the tenant `red` sees all of them but `blue`. Needs a JumpingLoop."""
     engines = {name: Engine(name) for name in names}
 
-    async def connect(pool: Any, address: str) -> Connection:
-        connection = Connection(pool._limit, pool._lost, born=pool._clock(), epoch=pool._epoch)
-        line: Any = EngineLine(engines[PORTS[pool._endpoint.port]], connection)
+    async def connect(dialer: Any, addresses: Any, make: Callable[[], Connection], tls: Any) -> Connection:
+        connection = make()
+        line: Any = EngineLine(engines[PORTS[dialer._endpoint.port]], connection)
         connection.connection_made(line)
-        pool._live.add(connection)
         return connection
 
     entries = [
@@ -253,7 +258,7 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
         "index": {"enabled": True},
         "auth": {"mode": ["keys"], "tenants_file": "t", "max_failures": 10_000},
     }
-    usual, ConnectionPool._connect = ConnectionPool._connect, connect  # type: ignore[method-assign, assignment]
+    usual, Dialer.connect = Dialer.connect, connect  # type: ignore[method-assign, assignment]
     try:
         with own_log() as log:
             state = made_state(entries, settings, tenants=tenants)
@@ -262,4 +267,4 @@ async def fuzzed(*names: str) -> AsyncIterator[FuzzedGateway]:
                 await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
                 yield FuzzedGateway(app, engines, state, log)
     finally:
-        ConnectionPool._connect = usual  # type: ignore[method-assign]
+        Dialer.connect = usual  # type: ignore[method-assign]

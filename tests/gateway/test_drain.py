@@ -61,7 +61,7 @@ async def test_it_parts_from_its_callers_before_it_accepts_no_more(
         made.append(GatewayServer(*of))
         return made[0]
 
-    monkeypatch.setattr("tests.support.listening_gateway.Doorkeeper", kept)
+    monkeypatch.setattr("tests.support.listening_gateway.GatewayServer", kept)
     settings = {"server": {"drain_seconds": PATIENCE}}
     async with (
         listening([entry("e", await engines())], settings) as (state, port),

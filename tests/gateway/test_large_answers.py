@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.engines import transport
-from app.resilience import admission_queue
+from app.resilience import yield_limiter
 from tests.support.running_gateway import entry, running
 from tests.support.scripted_engine import hit
 
@@ -68,7 +68,7 @@ async def test_one_turn_of_the_loop_reads_one_large_answer(engines: Any, monkeyp
     read = transport.envelope.loads_answer
     entries = [entry(f"e{number}", await engines(results=large(f"e{number}", 100_000))) for number in range(6)]
     async with running(entries) as gateway:
-        monkeypatch.setattr(admission_queue, "perf_counter", later)
+        monkeypatch.setattr(yield_limiter, "perf_counter", later)
         monkeypatch.setattr(transport.envelope, "loads_answer", loads)
         ticking = [asyncio.get_running_loop().call_soon(tick)]
         try:

@@ -212,7 +212,7 @@ async def test_repeated_wrong_credentials_become_cheap() -> None:
 
 
 @pytest.mark.parametrize("kind", ["address", "key"])
-async def test_a_output_limit_makes_no_table_larger(kind: str) -> None:
+async def test_a_flood_makes_no_table_larger(kind: str) -> None:
     """Of many addresses and many wrong keys no more are remembered than `state.max_addresses`."""
     settings = {**PROXY, "state": {"max_addresses": 50}}
     async with limited([], settings, reach=False, tenants=ANONYMOUS, client=("10.0.0.1", 1)) as gateway:

@@ -298,7 +298,7 @@ async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
     """In an incident the porch says whether the door is open, and the door what it serves."""
     state = made_state([entry("docs", engine)], SERVED)
     app: Any = build_app(state)
-    assert repr(app._app) == "<Porch /mcp not opened yet>"
+    assert repr(app._app) == "<LazyMount /mcp not opened yet>"
     async with (
         lifespan(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as http,
@@ -307,7 +307,7 @@ async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
         answers = await asyncio.gather(*(posted(RunningGateway(state, http), modern("tools/list")) for _ in range(3)))
         shown = repr(app._app)
     assert [answer.status_code for answer in answers] == [200] * 3
-    assert shown.startswith("<Porch /mcp <McpDoor /mcp, <McpServer rcp-gateway ")
+    assert shown.startswith("<LazyMount /mcp <McpEndpoint /mcp, <McpServer rcp-gateway ")
     assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
     assert "<Hosts gateway, origins" in shown
 
@@ -317,7 +317,7 @@ async def test_the_door_is_open_from_the_start_if_wished() -> None:
     state = made_state([], {"mcp": {"enabled": True}})
     app: Any = build_app(state)
     async with lifespan(app):
-        assert repr(app._app).startswith("<Porch /mcp <McpDoor")
+        assert repr(app._app).startswith("<LazyMount /mcp <McpEndpoint")
 
 
 async def test_without_the_library_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/mcp.md are played: what is asked there is answered as it says there."""
+"""The examples of docs/guides/mcp.md are played: what is asked there is answered as it says there."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tests.support.mcp_peer import SERVED, modern, modern_headers, text_of
 from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import hit
 
-PAGE = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "mcp.md").read_text(encoding="utf-8")
 
 MANUAL = (
     "list.sort() sorts the list in place and returns None. The sort is stable: elements that compare equal keep their "

@@ -1,4 +1,4 @@
-"""docs/methods.md is held to the code: its examples are played, its reasons and numbers are those of the code."""
+"""docs/reference/methods.md agrees with the code: the examples are run as printed, reasons and numbers are checked."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ from tests.support.running_gateway import Json, entry, running
 from tests.support.scripted_engine import ScriptedEngine
 
 PROJECT = Path(__file__).parents[2]
-TEXT = (PROJECT / "docs" / "methods.md").read_text(encoding="utf-8")
+TEXT = (PROJECT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
 QUIET = {"tookMs", "id", "detail"}
 """What differs from run to run, or between systems."""
 
@@ -100,11 +100,12 @@ async def test_the_examples_are_asked_and_answered(engines: Any) -> None:
 
 def test_every_reason_is_there() -> None:
     """Each reason for which a candidate is skipped is in the list, and no other."""
-    line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
+    line = TEXT.split("Skip reasons:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    for name in ("candidates", "forward", "indexing", "graph", "memory", "feedback"):
-        for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
+    federation = PROJECT / "app" / "federation"
+    for path in (*federation.glob("methods/*.py"), *(federation / f"{name}.py" for name in ("candidates", "forward"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}
     assert named == {str(reason) for reason in given}
@@ -112,7 +113,7 @@ def test_every_reason_is_there() -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     """Codes that let the next engine be asked, parts at a time, variants."""
-    line = TEXT.split("speaks of itself:", 1)[1].split(". ", 1)[0]
+    line = TEXT.split("an engine speaks of itself:", 1)[1].split(". ", 1)[0]
     assert {int(code) for code in re.findall(r"-\d+", line)} == forward.NEXT
     assert embed.AT_ONCE == 8
     assert "up to eight at a time" in TEXT

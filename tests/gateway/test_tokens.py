@@ -266,7 +266,7 @@ async def test_before_the_issuer_was_ever_reached() -> None:
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
 
 
-async def test_a_output_limit_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
     monkeypatch.setattr(jwt, "MAX_VERIFIED", 10)
     async with issuing(KEY) as issuer, believing(issuer) as gateway:

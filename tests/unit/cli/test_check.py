@@ -61,10 +61,11 @@ def test_every_fault_of_both_files_is_told(files: Path, run: Run) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
         "error: rcp.json: 2 faults",
-        "  engines[0].headers.X: the environment variable UNSET_HERE is not set; set UNSET_HERE before the start",
-        "  engines[0].timeoutms: unknown key; did you mean 'timeoutMs'?",
+        "  line 1, engine 'a': engines[0].headers.X: the environment variable UNSET_HERE is not set; "
+        "set UNSET_HERE before the start",
+        "  line 1, engine 'a': engines[0].timeoutms: unknown key; did you mean 'timeoutMs'?",
         "error: g.yaml: 1 fault",
-        "  retrieve.windw_min: unknown key; did you mean 'window_min'?",
+        "  line 1: retrieve.windw_min: unknown key; did you mean 'window_min'?",
     ]
 
 
@@ -73,7 +74,7 @@ def test_one_port_for_two_purposes_is_a_fault(files: Path, run: Run) -> None:
     (files / "g.yaml").write_text("{server: {port: 9000}, metrics: {port: 9000}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
-    assert "metrics.port: is server.port already; choose another one" in result.stderr
+    assert "metrics.port: is the same as server.port; choose another port" in result.stderr
 
 
 def test_a_missing_file_is_a_fault(files: Path, run: Run) -> None:
@@ -137,7 +138,7 @@ def test_a_reference_that_nobody_fills_in_is_told(files: Path, run: Run) -> None
     _write(files, {"id": "a", "url": "http://h/${NAME}"})
     result = run("check", "--registry", "rcp.json")
     assert result.exit_code == 1
-    assert "engines[0].url: ${NAME} is not filled in here, only in header values" in result.stderr
+    assert "engines[0].url: ${NAME} is not replaced here, only in header values" in result.stderr
 
 
 def test_nothing_is_said_of_starting_again(files: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +156,16 @@ TENANTS = "tenants: {a: {engines: [a, zzz]}, b: {}}"
 
 
 def test_the_tenants_file_is_checked_as_well(files: Path, run: Run) -> None:
-    """How many tenants there are, and what they name that the registry does not have."""
+    """How many tenants there are; engines they name that the registry does not have; tenants that can do nothing."""
     (files / "t.yaml").write_text(TENANTS)
     (files / "g.yaml").write_text("{server: {port: 0}, auth: {mode: [keys], tenants_file: t.yaml}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[2] == "ok: t.yaml: 2 tenants, 0 keys"
-    assert result.stderr == "warning: tenants.a.engines[1]: no engine is called 'zzz'\n"
+    warnings = result.stderr.splitlines()
+    assert warnings[0] == "warning: line 1: tenants.a.engines[1]: no engine is called 'zzz'"
+    assert any("tenants.b: has no engines" in line for line in warnings)
+    assert all(line.startswith("warning: line 1: tenants.") for line in warnings)
 
 
 def test_a_fault_of_the_tenants_file_fails_the_check(files: Path, run: Run) -> None:
@@ -178,7 +182,7 @@ def test_a_gateway_that_would_not_start_is_told(files: Path, run: Run) -> None:
     (files / "g.yaml").write_text("server: {host: 0.0.0.0}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1
-    assert "auth.mode: is none, and '0.0.0.0' can be reached from other machines" in result.stderr
+    assert "auth.mode: is none, and '0.0.0.0' is reachable from other machines" in result.stderr
 
 
 def test_one_engine_under_two_ids_is_a_warning(files: Path, run: Run) -> None:
@@ -214,6 +218,6 @@ def test_a_redis_that_is_well(files: Path, run: Run, redis_url: str) -> None:
     """With --connect it is said that Redis can be written to; without, it is not asked."""
     _write(files, {"id": "b", "command": ["x"], "enabled": False})
     (files / "g.yaml").write_text(f"state: {{url: '{redis_url}'}}")
-    well = "ok: state.url: Redis can be reached and written to"
+    well = "ok: state.url: Redis is reachable and writable"
     assert well in run("check", "--registry", "rcp.json", "--config", "g.yaml", "--connect").stdout
     assert well not in run("check", "--registry", "rcp.json", "--config", "g.yaml").stdout

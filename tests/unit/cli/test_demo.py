@@ -135,7 +135,7 @@ def test_it_serves_until_it_is_interrupted(run: Run, stage: dict[str, Any], monk
     assert result.exit_code == 0, result.stderr
     assert f'make demo ARGS="--port {stage["port"]} ' in result.stderr
     assert f"--url http://127.0.0.1:{stage['port']}" in result.stderr
-    assert "stdlib has ended; the gateway answers without it" in result.stderr
+    assert "stdlib has ended; the gateway continues without it" in result.stderr
     assert result.stderr.rstrip().endswith("stopping")
 
 
@@ -145,7 +145,7 @@ def test_a_process_that_dies_early_is_told(run: Run, stage: dict[str, Any], name
     stage["ended"][name] = 7
     result = run("demo", "--port", stage["port"])
     assert result.exit_code == 1
-    assert f"{name} ended with 7; its last words:" in result.stderr
+    assert f"{name} ended with 7; last output:" in result.stderr
     assert "alas" in result.stderr
 
 
@@ -195,7 +195,7 @@ def test_a_demo_that_still_starts_is_waited_for(gateway: Any, run: Run, monkeypa
     monkeypatch.setattr(demo.time, "sleep", nap)
     result = run("demo", "--port", port, "q")
     assert result.exit_code == 0, result.stderr
-    assert "waiting for concepts, which it is still starting" in result.stderr
+    assert "waiting for concepts, still starting" in result.stderr
     assert "concepts is up after" in result.stderr
     assert [path for _, path, _ in gateway.asked][-1] == "/rcp/retrieve"
 

@@ -1,6 +1,7 @@
 """The table of engines."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_another_service_is_told(gateway: Any, run: Run) -> None:
     gateway.body = b'{"engines": 7}'
     result = run("engines", "--url", gateway.url)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "address?" in result.stderr
+    assert "check the address" in result.stderr
 
 
 def test_a_key_in_the_environment_is_sent(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_a_key_that_is_none_is_told_and_not_repeated(gateway: Any, run: Run, mon
     monkeypatch.setenv("RCP_GATEWAY_KEY", "Bearer sécret")
     result = run("engines", "--url", gateway.url)
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: RCP_GATEWAY_KEY holds no key")
+    assert result.stderr.startswith("error: RCP_GATEWAY_KEY holds no valid key")
     assert "cret" not in result.stderr
     assert gateway.asked == []
 
@@ -95,3 +96,41 @@ def test_a_gateway_that_wants_a_key_is_told_with_the_remedy(
     assert run("query", "x", "--url", gateway.url).stderr == f"{told}  set RCP_GATEWAY_KEY to a key of a tenant\n"
     monkeypatch.setenv("RCP_GATEWAY_KEY", "wrong")
     assert run("engines", "--url", gateway.url).stderr == told
+
+
+def test_watch_prints_again_until_interrupted(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refresh shows the current list; a failure after the first is shown, and the gateway asked again."""
+    _serve(gateway, UP)
+    bodies = iter([b"nonsense", gateway.body])
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.5
+        gateway.body = next(bodies, None)
+        if gateway.body is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    result = run("engines", "--url", gateway.url, "--watch", "--interval", "0.5")
+    assert result.exit_code == 130
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in (lines[1], lines[-1])] == ["docs", "docs"]
+    assert sum("HTTP 200" in line for line in lines) == 1
+
+
+def test_watch_as_json_is_a_line_for_each_refresh(gateway: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For programs."""
+    _serve(gateway, UP)
+    left = iter([True, False])
+
+    def sleep(_: float) -> None:
+        if not next(left):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    result = run("engines", "--url", gateway.url, "--watch", "--json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [{"engines": [UP]}] * 2
+
+
+def test_watch_ends_if_nobody_answers_at_first(run: Run) -> None:
+    """A wrong address is an error, not a display that waits."""
+    assert run("engines", "--url", "http://127.0.0.1:1", "--watch").exit_code == 1

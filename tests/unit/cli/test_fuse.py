@@ -109,7 +109,7 @@ def test_malformed_hits_are_dropped_with_a_note() -> None:
     answer = ask(engines={"a": engine})
     (hit,) = answer["hits"]
     assert (hit["id"], hit["meta"]["engineRank"], hit["score"]) == ("x", 1, 1.0)
-    assert answer["notes"] == ["engines.a: 4 malformed hit(s) dropped; hits[0] is no object"]
+    assert answer["notes"] == ["engines.a: 4 malformed hit(s) dropped; hits[0] is not an object"]
 
 
 def test_unknown_keys_are_noted_with_a_suggestion() -> None:
@@ -117,7 +117,7 @@ def test_unknown_keys_are_noted_with_a_suggestion() -> None:
     answer = ask(engines={"a": hits(1, wieght=2)}, options={"rrf_k": 1, "zzz": 1})
     assert answer["notes"] == [
         "options.rrf_k: unknown, ignored; did you mean 'rrfK'?",
-        "options.zzz: unknown, ignored; known are rrfK, method, confidenceWeight, identity",
+        "options.zzz: unknown, ignored; allowed: rrfK, method, confidenceWeight, identity",
         "engines.a.wieght: unknown, ignored; did you mean 'weight'?",
     ]
 

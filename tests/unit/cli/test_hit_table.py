@@ -106,16 +106,16 @@ def test_notes_and_failed_engines_are_told() -> None:
     ]
     render_notes(
         {
-            "usage": {"notes": ["code: timeout", "self: not asked: it asked us"]},
+            "usage": {"notes": ["code: timeout", "self: skipped: it asked us"]},
             "_meta": {"x-gateway": {"engines": engines}},
         },
         console,
     )
     assert _shown(console).splitlines() == [
         "note: code: timeout",
-        "note: self: not asked: it asked us",
-        "note: new: not asked: unreached: cannot connect",
-        "note: plain: not asked: filter: filter field 'a' is not advertised",
+        "note: self: skipped: it asked us",
+        "note: new: skipped: unreached: cannot connect",
+        "note: plain: skipped: filter: filter field 'a' is not advertised",
         "failed engines: code (timeout), vec (failed), new (unreached)",
     ]
 
@@ -135,4 +135,4 @@ def test_a_bound_on_k_is_told(k: int, more: dict[str, str], told: bool) -> None:
     """Fewer hits than were asked for, though there are more, is the gateway's bound and not the corpus' end."""
     console = _screen()
     render_notes({"hits": [{"id": 1}], **more}, console, k)
-    assert ("500 hits were asked for, and 1 are the most" in _shown(console)) == told
+    assert ("500 hits were requested, but this gateway returns at most 1" in _shown(console)) == told

@@ -1,6 +1,7 @@
 """The command line as a whole."""
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,12 +51,11 @@ def test_start_up_loads_nothing_heavy() -> None:
     assert done.stdout.split() == []
 
 
-def test_rooms_are_chosen_before_any_is_imported() -> None:
-    """Importing the entry imports nothing that may be compiled: `main` can still choose."""
-    script = "import sys, app.__main__, app.cli.serve; from app import compiled; print(compiled.MODULES)\n"
-    script += "print([name for name in sys.modules if name.removeprefix('app.') in compiled.MODULES])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1] == "[]"
+def test_compile_says_what_replaces_it(run: Run) -> None:
+    """The deprecated command succeeds, so scripts that call it go on, and names `make wheel`."""
+    result = run("compile")
+    assert result.exit_code == 0
+    assert "make wheel" in result.stderr
 
 
 def test_a_command_whose_library_is_missing_explains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +89,23 @@ def test_h_is_help(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words)
     assert result.exit_code == 0
     assert "Usage: rcp-gateway" in result.stdout
+
+
+@pytest.mark.parametrize("command", [*entry.COMMANDS, "key new", ""])
+def test_help_shows_flags_without_a_type(command: str) -> None:
+    """A flag takes no value; and no text is cut off at the width of a terminal."""
+    result = CliRunner().invoke(
+        entry.load(), [*command.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    )
+    assert result.exit_code == 0
+    assert "bool" not in result.output
+    assert "…" not in result.output
+
+
+def test_shells_can_complete_commands_and_options() -> None:
+    """Completion as the installed script asks for it."""
+    asked = {"_RCP_GATEWAY_COMPLETE": "complete_bash", "COMP_WORDS": "rcp-gateway engines --wa", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app"], env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["--watch"]

@@ -129,7 +129,7 @@ def test_something_else_at_that_address_is_told(gateway: Any, run: Run, status: 
     gateway.status, gateway.body = status, body
     result = run("query", "what", "--url", gateway.url)
     assert result.exit_code == 1
-    assert "address?" in result.stderr
+    assert "check the address" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_bad_address_is_told(run: Run, url: str) -> None:
     """What is no address is said to be none."""
     result = run("query", "what", "--url", url)
     assert result.exit_code == 1
-    assert "is not an address" in result.stderr
+    assert "is not a URL" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -189,3 +189,46 @@ def test_several_words_are_one_question(gateway: Any, run: Run) -> None:
     gateway.result(hits=[])
     assert run("query", "two", "words", "--url", gateway.url).exit_code == 0
     assert gateway.asked[-1][2]["params"]["query"] == "two words"
+
+
+EXPLANATION = {
+    "method": "rrf",
+    "plan": {"fusion": {"method": "rrf", "rrfK": 60, "confidenceWeight": 0.8, "identity": "id"}},
+    "ceiling": 0.05,
+    "hits": [
+        {
+            "id": 7,
+            "key": "7",
+            "sum": 0.03,
+            "parts": [
+                {"engine": "docs", "rank": 1, "confidence": 0.9, "points": 0.02, "share": 0.667},
+                {"engine": "co\x1b[2Jde", "rank": 3, "confidence": None, "points": 0.01, "share": 0.333},
+            ],
+        }
+    ],
+}
+
+
+def test_explain_shows_what_each_engine_contributed(gateway: Any, run: Run) -> None:
+    """Rank, points, share and confidence below each hit, and the fusion at the end; a hit without parts has none."""
+    hits = [{"id": 7, "score": 0.6}, {"id": "other", "score": 0.1}]
+    gateway.result(hits=hits, _meta={"x-gateway": {"explain": EXPLANATION}})
+    result = run("query", "--url", gateway.url, "--explain", "--engines", "docs,code", "sort")
+    assert gateway.asked[0][2]["params"]["x-gateway"] == {"engines": ["docs", "code"], "explain": True}
+    assert result.stdout.splitlines() == [
+        "1. 0.6000  ?  7",
+        "   docs: rank 1, 0.0200 points, 67% of the score, confidence 0.90",
+        "   co�[2Jde: rank 3, 0.0100 points, 33% of the score",
+        "2. 0.1000  ?  other",
+        "fusion: rrf, rrfK 60, confidenceWeight 0.8, score = sum of points / 0.0500",
+    ]
+
+
+@pytest.mark.parametrize(
+    "explain", [None, 7, {"hits": 1}, {"hits": [7, {"id": 7, "parts": 1}]}, {"plan": {"fusion": 1}}]
+)
+def test_a_strange_explanation_is_no_error(gateway: Any, run: Run, explain: Any) -> None:
+    """Whatever answers, the hits are shown."""
+    gateway.result(hits=[{"id": 7, "score": 1}], _meta={"x-gateway": {"explain": explain}})
+    result = run("query", "--url", gateway.url, "--explain", "sort")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "1. 1.0000  ?  7")

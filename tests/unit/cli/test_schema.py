@@ -31,7 +31,7 @@ def test_settings_are_meant_if_nothing_is_named(run: Run) -> None:
 
 
 def test_a_table_is_printed(run: Run) -> None:
-    """The rows of docs/registry.md, for a page of one's own."""
+    """The rows of docs/reference/registry.md, for a page of one's own."""
     assert run("schema", "registry", "--markdown").stdout == table("registry")
 
 

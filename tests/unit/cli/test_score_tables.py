@@ -10,7 +10,7 @@ from app.cli.score_tables import (
     change_table,
     differences_table,
     number,
-    p_told,
+    p_text,
     progress_bar,
     systems_table,
 )
@@ -49,7 +49,7 @@ def test_a_change_is_shown_before_and_after() -> None:
         *("A", "0.5000", "0.7500", "+0.2500", "0.010"),
     ]
     assert shown(change_table([("A", None, None, Difference(None, 1.0, 0))]))[1] == ["A", "-", "-", "-", "1.000"]
-    assert (number(0.12345), p_told(0.001)) == ("0.1235", "0.001")
+    assert (number(0.12345), p_text(0.001)) == ("0.1235", "0.001")
 
 
 def test_a_bar_is_for_terminals_only() -> None:

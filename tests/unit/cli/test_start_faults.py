@@ -74,7 +74,7 @@ def test_a_library_that_is_not_installed(
     if command == "stdio" and extra in ("jwt", "mcp"):  # over stdio there are neither tokens nor MCP clients
         assert "it has started" in told
         return
-    assert f"  {path}: needs the library '{library.partition('.')[0]}', which is not installed; " in told
+    assert f"{path}: needs the library '{library.partition('.')[0]}', which is not installed; " in told
     assert f"pip install '.[{extra}]'" in told
 
 
@@ -120,7 +120,7 @@ def test_a_file_of_an_engine_that_cannot_be_used(command: str, tls: Json, key: s
     assert "r.json: 1 fault" in told
     assert "engines[1]." in told
     assert key in told
-    assert "it belongs to 'e'" in told
+    assert "engine 'e': engines[1]." in told
     assert run("check", *write(files, {}, {**SECURE, "tls": tls, "enabled": False})).exit_code == 0
 
 
@@ -148,7 +148,7 @@ def test_a_port_in_use_is_a_warning(files: Path, run: Run) -> None:
         words = write(files, {"server": {"port": port}})
         result = run("check", *words)
         assert result.exit_code == 0
-        assert f"warning: server.port: 127.0.0.1:{port} cannot be listened on: Address already in use" in result.stderr
+        assert f"warning: server.port: 127.0.0.1:{port} cannot be opened: Address already in use" in result.stderr
         assert "cannot serve: Address already in use" in refusal(run("serve", *words))
 
 
@@ -189,8 +189,8 @@ KEY = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwI
     ("status", "body", "wanted"),
     [
         (404, b"{}", "it answers with HTTP 404 instead of 200"),
-        (200, b"<html>", "holds no usable key"),
-        (200, b'{"keys": []}', "holds no usable key"),
+        (200, b"<html>", "contains no usable key"),
+        (200, b'{"keys": []}', "contains no usable key"),
         (200, json.dumps({"keys": [KEY]}).encode(), None),
     ],
 )

@@ -2,9 +2,9 @@
 
 from rich.console import Console
 
-from app.cli.score_tables import Difference
 from app.cli.tuning_report import report_of, show_tuning
 from app.evaluation.fusion_search import FusionParameters
+from app.evaluation.measures import Difference
 from app.evaluation.tuning import SettingChange, Tuning
 
 PRESENT = FusionParameters({"code": 1.0, "docs": 1.0}, 60, 0.8)

@@ -129,8 +129,8 @@ def test_the_environment_names_an_authority(
 @pytest.mark.parametrize(
     ("act", "wanted"),
     [
-        (reset, "reset the connection; look into its log; if it serves HTTPS, write https://"),
-        (leave, "closed the connection without an answer"),
+        (reset, "reset the connection; check its log; if it serves HTTPS, write https://"),
+        (leave, "closed the connection without a response"),
         (talk_ssh, "does not speak HTTP; check the port"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_peer_that_is_no_gateway(
 def test_nobody_listens(command: str, commands: Commands, run: Run) -> None:
     """A refused connection is the one case in which nothing is running there."""
     found = told(run(*commands[command](f"http://127.0.0.1:{free_port()}")))
-    assert ("no server listens at" if command == "conformance" else "no gateway is running at") in found
+    assert ("no server is listening at" if command == "conformance" else "no gateway is running at") in found
 
 
 @pytest.mark.parametrize("command", ALL)
@@ -160,7 +160,7 @@ def test_a_name_that_is_not_known(command: str, commands: Commands, run: Run, mo
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     found = told(run(*commands[command]("http://gateway.invalid")))
-    assert "the name 'gateway.invalid' is not known; check its spelling" in found
+    assert "the name 'gateway.invalid' does not exist; check the spelling" in found
 
 
 def test_a_certificate_for_another_name(run: Run, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_a_command_that_there_is_not() -> None:
 
 
 async def test_a_server_that_dies_midway_is_reported_and_started_again() -> None:
-    """The check it dies in fails with its last words; a new process shakes hands and is asked the rest."""
+    """The check it dies in fails with last output; a new process shakes hands and is asked the rest."""
     peer = StdioPeer(
         [
             sys.executable,
@@ -75,7 +75,7 @@ async def test_a_server_that_dies_midway_is_reported_and_started_again() -> None
     )
     report = await examined(peer, strict=False)
     found = failed(report)
-    assert found.pop("transform.queries") == "the server ended with status 7; its last words: out of memory"
+    assert found.pop("transform.queries") == "the server ended with status 7; last output: out of memory"
     assert found.keys() == {"transform.methods", "claim.level"}
     assert {"graph.results", "stdio.shutdown"} <= passed(report)
 

@@ -247,3 +247,21 @@ def test_excluded_field_is_not_asked_for() -> None:
     assert asked(planned(members, filter={"field": "year", "op": "gte", "value": 2020})) == ["a"]
     assert asked(planned(members, filter={"field": "lang", "op": "eq", "value": "de"})) == ["b"]
     assert isinstance(refused(members, filter={"field": "year", "op": "eq", "value": "2020"}), InvalidParams)
+
+
+def test_engines_with_the_same_bounds_share_their_params() -> None:
+    """Params that are equal are one object, so they are encoded once."""
+    bounds = [{}, {"timeout_ms": 500}, {"weight": 2.5, "timeout_ms": 500}]
+    members = members_of(*(FakeEngine(f"e{n}", capabilities=RETRIEVES, **bounds[n % 3]) for n in range(9)))
+    plan = planned(members)
+    assert len(plan.engine_calls) == 9
+    assert len({id(engine_call.params) for engine_call in plan.engine_calls}) == 2
+
+
+def test_an_engine_that_is_not_reached_is_looked_at_for_each_plan() -> None:
+    """The reason is the current one, and one that becomes required makes the next plan fail."""
+    newcomer = FakeEngine("n", reached=False, down_reason="connect: refused")
+    members = members_of(FakeEngine("a"), newcomer)
+    assert planned(members).skipped[0].detail == "connect: refused"
+    newcomer.down_reason = "timeout"
+    assert planned(members).skipped[0].detail == "timeout"

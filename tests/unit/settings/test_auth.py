@@ -37,11 +37,11 @@ def test_modes_from_the_environment(written: str, modes: list[str]) -> None:
     ("environ", "fault"),
     [
         ({"MODE": "kyes"}, "auth.mode[0]: expected 'none', 'keys' or 'jwt', found text 'kyes' (did"),
-        ({"MODE": "none,keys"}, "auth.mode: 'none' lets everybody in and cannot stand beside another mode"),
+        ({"MODE": "none,keys"}, "auth.mode: 'none' cannot be combined with another mode"),
         ({"MODE": "[]"}, "auth.mode: must not be empty"),
-        ({"MODE": "keys"}, "auth.tenants_file: is missing: mode keys needs the tenants"),
-        ({"TENANTS_FILE": "t"}, "auth.tenants_file: is never read while auth.mode is none; set auth.mode to [keys]"),
-        ({"MODE": "jwt", "TENANTS_FILE": "t"}, "jwt.issuer: is missing: auth.mode has jwt"),
+        ({"MODE": "keys"}, "auth.tenants_file: is missing: mode keys needs a tenants file"),
+        ({"TENANTS_FILE": "t"}, "auth.tenants_file: is not used while auth.mode is none; set auth.mode to [keys]"),
+        ({"MODE": "jwt", "TENANTS_FILE": "t"}, "jwt.issuer: is missing: auth.mode contains jwt"),
     ],
 )
 def test_what_makes_no_sense_is_told(environ: dict[str, str], fault: str) -> None:
@@ -104,7 +104,7 @@ def test_admin_metrics_need_callers() -> None:
     """Nobody could ever read them otherwise."""
     with pytest.raises(SettingsError) as error:
         load_settings(None, {"RCP_GATEWAY__METRICS__ACCESS": "admin"})
-    assert "metrics.access: admin needs callers that are told apart: set auth.mode" in str(error.value)
+    assert "metrics.access: 'admin' needs authentication; set auth.mode" in str(error.value)
 
 
 def test_proxies_are_addresses_or_networks() -> None:
@@ -115,11 +115,11 @@ def test_proxies_are_addresses_or_networks() -> None:
     ]
     with pytest.raises(SettingsError) as error:
         load_settings(None, {"RCP_GATEWAY__SERVER__TRUSTED_PROXIES": "[proxy.example]"})
-    assert "server.trusted_proxies[0]: must be an address or a network" in str(error.value)
+    assert "server.trusted_proxies[0]: must be an IP address or network" in str(error.value)
 
 
 def test_who_reads_the_numbers_may_be_written_as_auth() -> None:
     """`metrics.auth` is `metrics.access`."""
     assert GatewaySettings.model_validate({"metrics": {"auth": "open"}}).metrics.access == "open"
-    with pytest.raises(ValidationError, match="stands there twice, as 'auth' as well"):
+    with pytest.raises(ValidationError, match="is given twice, also as 'auth'"):
         GatewaySettings.model_validate({"metrics": {"auth": "open", "access": "open"}})

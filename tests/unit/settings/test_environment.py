@@ -114,7 +114,7 @@ def test_white_space_around_a_value_is_left_out(value: str) -> None:
 def test_a_control_character_within_a_value_is_named_with_its_remedy(value: str) -> None:
     """Never with the value."""
     (fault,) = fill_headers(_headers("${TOKEN}"), {"TOKEN": value})[1]
-    assert "TOKEN holds a control character" in str(fault)
+    assert "TOKEN contains a control character" in str(fault)
     assert "set TOKEN to one line" in str(fault)
     assert "s3" not in str(fault)
 
@@ -152,7 +152,7 @@ def test_a_reference_outside_header_values_is_a_fault(entry: dict[str, Any], pat
     """Where `${NAME}` would stay as it is, the fault says so and what to write instead."""
     (fault,) = stray_references({"engines": [entry]})
     assert fault.path == path
-    assert "is not filled in here, only in header values; write the value itself" in str(fault)
+    assert "is not replaced here, only in header values; write the value itself" in str(fault)
     assert ("leave it to a shell" in str(fault)) == ("command" in entry)
 
 

@@ -69,7 +69,7 @@ def test_broken_json_is_located(text: str, where: str, advice: str) -> None:
 
 
 def test_every_doubled_json_key_has_its_path() -> None:
-    """A key that stands twice in an object is a fault, however deep, and all of them are told."""
+    """A key that duplicate key in an object is a fault, however deep, and all of them are told."""
     with pytest.raises(SettingsError) as error:
         read_json("rcp.json", '{"engines": [{"id": "a", "id": "b"}, {"tls": {"caFile": "x", "caFile": "x"}}]}')
     assert [fault.path for fault in error.value.faults] == ["engines[0].id", "engines[1].tls.caFile"]
@@ -162,12 +162,12 @@ def test_strange_yaml_is_a_fault(text: str) -> None:
 
 
 def test_every_doubled_yaml_key_has_path_and_lines() -> None:
-    """A key that stands twice is a fault with both lines, and all of them are told."""
+    """A key that duplicate key is a fault with both lines, and all of them are told."""
     with pytest.raises(SettingsError) as error:
         read_yaml("gateway.yaml", "server:\n  port: 1\n  port: 2\nlog: {level: info, level: info}\nserver: {}\n")
     told = [(fault.path, fault.message) for fault in error.value.faults]
     assert told == [
-        ("server.port", "stands twice (lines 2 and 3)"),
-        ("log.level", "stands twice (lines 4 and 4)"),
-        ("server", "stands twice (lines 1 and 5)"),
+        ("server.port", "duplicate key (lines 2 and 3)"),
+        ("log.level", "duplicate key (lines 4 and 4)"),
+        ("server", "duplicate key (lines 1 and 5)"),
     ]

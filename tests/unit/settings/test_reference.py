@@ -84,5 +84,5 @@ def test_a_key_is_told_in_words(document: str, row: str) -> None:
 def test_a_page_is_linked() -> None:
     """A page that a meaning names is a link in the table and a plain path in the schema."""
     row = next(line for line in table("settings").splitlines() if line.startswith("| `fusion.method`"))
-    assert "[fusion](fusion.md)" in row
+    assert "[fusion](../explanation/fusion.md)" in row
     assert json_schema("settings")["$defs"]["FusionSettings"]["properties"]["method"]["description"].count("docs/") == 1

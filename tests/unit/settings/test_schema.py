@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings.field_errors import FieldError
-from app.settings.messages import faults_of
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, file_name, twins
+from app.settings.field_errors import FieldError, faults_of
+from app.settings.fields import file_name
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, twins
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:
@@ -74,30 +74,33 @@ def test_transport_is_inferred_as_the_sdk_infers_it() -> None:
         ({"id": "a", "command": [""]}, "engines[0].command[0]: must name a program"),
         ({"id": "a", "command": ["x"], "headers": {"A": "b"}}, "engines[0].headers: a stdio engine has no headers"),
         (_http(tls={}), "engines[0].tls: needs an https:// URL"),
-        (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile' beside it"),
+        (_http(url="https://h", tls={"keyFile": "k"}), "engines[0].tls.keyFile: needs 'certFile'"),
         (_http(replicas=["h:1"]), "engines[0].replicas[0]: must be an http:// or https:// URL"),
-        (_http(replicas=["http://h:1/rcp"]), "engines[0].replicas[0]: is an address of this engine already"),
-        (_http(replicas=["http://i", "http://i"]), "engines[0].replicas[1]: is an address of this engine already"),
+        (_http(replicas=["http://h:1/rcp"]), "engines[0].replicas[0]: is already a URL of this engine"),
+        (_http(replicas=["http://i", "http://i"]), "engines[0].replicas[1]: is already a URL of this engine"),
         ({"id": "a", "replicas": ["http://h"]}, "engines[0]: needs 'url' or 'command'"),
         (
             {"id": "a", "command": ["x"], "replicas": ["http://h"]},
-            "engines[0].replicas: a stdio engine has none",
+            "engines[0].replicas: a stdio engine has no replicas",
         ),
         (_http(url="https://h", replicas=["http://i"], tls={}), "engines[0].tls: needs https:// URLs only"),
-        (_http(hedge=True), "engines[0].hedge: needs 'replicas' beside it"),
+        (_http(hedge=True), "engines[0].hedge: needs 'replicas'"),
         (_http(retries=6), "engines[0].retries: must be at most 5"),
         (_http(breaker={"failure": 3}), "engines[0].breaker.failure: "),
         (_http(breaker={"share": 0}), "engines[0].breaker.share: must be "),
         (_http(attemptTimeoutMs=0), "engines[0].attemptTimeoutMs: must be at least 1"),
         (_http(weight=-0.5), "engines[0].weight: must be at least 0, found -0.5"),
         (_http(weight=True), "engines[0].weight: expected a number, found true"),
-        (_http(id="a b"), "engines[0].id: must begin with a letter or digit and hold only letters, digits and . _ / -"),
+        (
+            _http(id="a b"),
+            "engines[0].id: must start with a letter or digit and contain only letters, digits and . _ / -",
+        ),
         (_http(id=""), "engines[0].id: must not be empty"),
-        (_http(idNamespace="a:b"), "engines[0].idNamespace: must hold neither ':' nor spaces"),
+        (_http(idNamespace="a:b"), "engines[0].idNamespace: must not contain ':' or spaces"),
         (_http(headers={"A b": "x"}), "engines[0].headers.A…: is not a header name"),
-        (_http(headers={"Host": "x"}), "engines[0].headers.Host: is a header that the gateway itself sets"),
+        (_http(headers={"Host": "x"}), "engines[0].headers.Host: is a header that the gateway sets itself"),
         (_http(headers={"a": "x", "A": "y"}), "engines[0].headers.A: is the same header as 'a'"),
-        (_http(headers={"A": "x\r\nB: y"}), "engines[0].headers.A: the value holds a line break or another control"),
+        (_http(headers={"A": "x\r\nB: y"}), "engines[0].headers.A: the value contains a line break or another control"),
     ],
 )
 def test_faults_name_the_key(engine: dict[str, Any], told: str) -> None:
@@ -155,7 +158,7 @@ def test_what_is_no_host(host: str) -> None:
 def test_hosts_without_discovery_are_a_mistake() -> None:
     """`discoverHosts` alone would do nothing."""
     assert _faults(_http(discoverHosts=["e.example"])) == [
-        "engines[0].discoverHosts: is of no use without 'discover'",
+        "engines[0].discoverHosts: has no effect without 'discover'",
     ]
 
 

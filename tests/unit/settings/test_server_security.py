@@ -47,5 +47,5 @@ def test_tls_may_be_written_as_towards_engines() -> None:
     """The registry says `certFile`, and so may this file; a key under both names is a fault that says so."""
     written = {"certFile": "c", "keyFile": "k", "clientCaFile": "a"}
     assert ServerTls.model_validate(written) == ServerTls(cert_file="c", key_file="k", client_ca_file="a")
-    with pytest.raises(ValidationError, match="stands there twice, as 'keyFile' as well"):
+    with pytest.raises(ValidationError, match="is given twice, also as 'keyFile'"):
         ServerTls.model_validate({**written, "key_file": "k"})

@@ -10,6 +10,7 @@ import pytest
 from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings
 from app.settings.sources import LoadedRegistry, load_registry, load_settings
+from app.settings.tenants_file import read_tenants
 
 
 def _settings(tmp_path: Path, text: str, environ: Mapping[str, str] | None = None) -> GatewaySettings:
@@ -129,3 +130,45 @@ def test_the_fingerprint_does_not_follow_secrets(tmp_path: Path) -> None:
     """Replicas with a rotated secret are still the same gateway."""
     document = {"engines": [{"id": "a", "url": "http://h", "headers": {"X": "${T}"}}]}
     assert _fingerprint(tmp_path, document, T="one") == _fingerprint(tmp_path, document, T="two")
+
+
+def test_a_registry_fault_has_its_line_and_engine(tmp_path: Path) -> None:
+    """A bad value has the line of its key, a missing key that of the object; both the id of the engine."""
+    path = tmp_path / "rcp.json"
+    path.write_text(
+        '{\n  "engines": [\n    {"id": "docs", "url": "http://h",\n\t"timeoutMs": "5s"},\n    {\n'
+        '      "id": "code"}\n  ]\n}'
+    )
+    with pytest.raises(SettingsError) as error:
+        load_registry(path, {})
+    assert str(error.value).splitlines()[1:] == [
+        "  line 4, engine 'docs': engines[0].timeoutMs: expected a whole number, found text '5s'; "
+        "write 5000 (milliseconds)",
+        "  line 5, engine 'code': engines[1]: needs 'url' or 'command'",
+    ]
+
+
+def test_a_settings_fault_has_its_line_unless_the_environment_set_the_value(tmp_path: Path) -> None:
+    """Block and flow YAML, lists and unknown keys; a value of a variable is in no line of the file."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "server:\n  # why\n  trusted_proxies:\n    - 10.0.0.0/8\n    - nonsense\nlog: {levl: info,\n  format: x}\n"
+    )
+    with pytest.raises(SettingsError) as error:
+        load_settings(path, {"RCP_GATEWAY__SERVER__PORT": "70000", "RCP_GATEWAY__NO": "1"})
+    lines = {fault.path: fault.line for fault in error.value.faults}
+    assert lines == {
+        "RCP_GATEWAY__NO": None,
+        "server.trusted_proxies[1]": 5,
+        "log.levl": 6,
+        "log.format": 7,
+        "server.port": None,
+    }
+
+
+def test_a_tenants_fault_has_its_line(tmp_path: Path) -> None:
+    """A fault between several keys points to one of them."""
+    path = tmp_path / "tenants.yaml"
+    path.write_text("tenants:\n  a:\n    limits:\n      burst: 3\n")
+    with pytest.raises(SettingsError, match=r"line 4: tenants\.a\.limits\.burst: needs 'rps'"):
+        read_tenants(path)

@@ -58,7 +58,7 @@ async def cause(url: str) -> str | None:
 
 
 async def test_a_redis_that_is_well(tmp_path: Path) -> None:
-    """There is no cause; nor for a user with the rights that docs/state.md asks for."""
+    """There is no cause; nor for a user with the rights that docs/explanation/state.md asks for."""
     with server(tmp_path, *_user("~test:* +@read +@write +@scripting +@connection")) as port:
         assert await cause(f"redis://127.0.0.1:{port}/0") is None
         assert await cause(f"redis://app:SECRET@127.0.0.1:{port}/0") is None

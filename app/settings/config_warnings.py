@@ -1,0 +1,83 @@
+"""Warnings about a valid configuration that most likely does something else than intended.
+
+Shown by `rcp-gateway check`, and logged at the start and after a reload. A warning never stops the gateway.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from app.settings.environment import PREFIX, unexpanded_variables
+from app.settings.field_errors import FieldError, SettingsError
+from app.settings.file_syntax import locate, read_text
+from app.settings.schema import EngineEntry, GatewaySettings
+from app.settings.sources import LoadedRegistry
+from app.settings.tenants_file import ANONYMOUS, TenantEntry, Tenants, moment_of
+
+_RAISE = "give one a weight above 0"
+
+
+def config_warnings(
+    loaded: LoadedRegistry,
+    settings: GatewaySettings,
+    tenants: Tenants | None,
+    now: float,
+    environ: Mapping[str, str] = os.environ,
+) -> list[FieldError]:
+    """Every warning about registry, settings and tenants; `now` in seconds since the epoch. Reads files for lines."""
+    found = [*loaded.warnings, *_weight_warnings(loaded), *_literal_variables(settings, environ)]
+    if tenants is not None:
+        of_tenants = list(_tenant_warnings(tenants, loaded.registry.engines, now, keys="keys" in settings.auth.mode))
+        with suppress(SettingsError):  # the file is gone meanwhile: warn without lines
+            of_tenants = list(locate(of_tenants, read_text(Path(settings.auth.tenants_file or ""))))
+        found += of_tenants
+    return found
+
+
+def _weight_warnings(loaded: LoadedRegistry) -> Iterator[FieldError]:
+    weights = [entry.weight for entry in loaded.registry.engines if entry.enabled]
+    if weights and not any(weights):
+        yield FieldError(
+            "engines", "every enabled engine has weight 0, so all hits score 0", "give one a weight above 0"
+        )
+
+
+def _literal_variables(settings: GatewaySettings, environ: Mapping[str, str]) -> Iterator[FieldError]:
+    """Settings of the file that look like variables; values set by the environment were replaced by whoever set it."""
+    overridden = {name.upper() for name in environ}
+    for section in settings.model_fields_set:
+        for key, value in getattr(settings, section).model_dump(exclude_unset=True).items():
+            name = f"{PREFIX}{section}__{key}".upper()
+            if name not in overridden:
+                yield from unexpanded_variables(value, (section, key), f"set it with the environment variable {name}")
+
+
+def _tenant_warnings(tenants: Tenants, engines: list[EngineEntry], now: float, *, keys: bool) -> Iterator[FieldError]:
+    yield from tenants.unknown_engines(entry.id for entry in engines)
+    for name, tenant in tenants.by_id.items():
+        at = f"tenants.{name}"
+        yield from _expired_keys(at, tenant, now)
+        seen = [entry for entry in engines if entry.enabled and _matches(tenant, entry.id)]
+        if not tenant.engines:
+            yield FieldError(at, "has no engines, so every query of this tenant fails", "list them under 'engines'")
+        elif not seen and any(_matches(tenant, entry.id) for entry in engines):
+            yield FieldError(f"{at}.engines", "names only disabled engines, so every query of this tenant fails")
+        if seen and not any(tenant.weights.get(entry.id, entry.weight) for entry in seen):
+            yield FieldError(at, "all its engines have weight 0, so all hits score 0", _RAISE)
+        if keys and not tenant.keys and name != ANONYMOUS:
+            yield FieldError(at, "has no keys, so nobody can call as this tenant", f"run rcp-gateway key new {name}")
+
+
+def _expired_keys(at: str, tenant: TenantEntry, now: float) -> Iterator[FieldError]:
+    for index, key in enumerate(tenant.keys):
+        if key.expires is not None and (moment := moment_of(key.expires)) <= now:
+            when = f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"
+            message = f"key '{key.id}' expired on {when} and is refused"
+            yield FieldError(f"{at}.keys[{index}].expires", message, "remove it, or issue a new key")
+
+
+def _matches(tenant: TenantEntry, engine: str) -> bool:
+    return any(fnmatchcase(engine, pattern) for pattern in tenant.engines)
