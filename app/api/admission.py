@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from time import perf_counter
 
 from app.protocol.errors import RateLimited
+from app.resilience.cancel_scope import Timeout
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
-from app.resilience.timeout import Timeout
 from app.settings.schema import ServerSettings
 from app.telemetry.metric_groups import ServerMetrics
 

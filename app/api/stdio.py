@@ -16,7 +16,7 @@ from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
 from app.api.send_queue import LineReader, SendQueue, Write
-from app.engines.line_splitter import LineSplitter, OversizedLine
+from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, PayloadTooLarge, RcpError
 

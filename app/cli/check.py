@@ -222,11 +222,11 @@ async def _probe_all(entries: "Sequence[EngineEntry]", settings: "EnginesSetting
 
 
 async def _probe(entry: "EngineEntry", settings: "EnginesSettings") -> ConnectionProbe:
-    from app.engines import registry
+    from app.engines import transport_factory
     from app.protocol.errors import LegError
 
     try:
-        advertisement = await registry.probe(entry, settings)
+        advertisement = await transport_factory.probe(entry, settings)
     except LegError as fault:
         # The registry announces a restart of a stdio engine; a check probes once and restarts nothing.
         message = re.sub(r"^started again in [\d.]+ s: ", "", fault.message)

@@ -1,15 +1,14 @@
-"""What happens between calls and one engine, told to those who watch: numbers and log lines, never texts of queries.
+"""Metrics and log lines about engine calls: attempts, breaker, replicas, and changes of what an engine advertises.
 
-The only place where this room and telemetry meet. It refuses to know why something happened.
+Nothing here contains text of queries or documents. Values that an engine sends are cut before they are logged.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from app.engines.advertisement_diff import difference
 from app.protocol.advertisement import Advertisement
-from app.protocol.errors import LegError
+from app.protocol.errors import LegError, clip
 from app.telemetry.logs import logger
 from app.telemetry.metrics import Metrics
 
@@ -29,12 +28,12 @@ class CallInstrumentation(Protocol):
         """Further attempts: `again` (fresh connection, after a handshake), `retry` or `hedge`."""
         ...
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         """A retry was not made: `budget` or `time`."""
         ...
 
     def waited(self, seconds: float) -> None:
-        """A call waited so long at the gate."""
+        """A call waited so long at the semaphore."""
         ...
 
     def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
@@ -65,7 +64,7 @@ class NoInstrumentation:
 
     def attempted(self, kind: str, count: int = 1) -> None: ...
 
-    def forgone(self, reason: str) -> None: ...
+    def retry_skipped(self, reason: str) -> None: ...
 
     def waited(self, seconds: float) -> None: ...
 
@@ -95,7 +94,7 @@ class EngineInstrumentation:
     def attempted(self, kind: str, count: int = 1) -> None:
         self._metrics.attempted(self._engine, kind, count)
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         self._metrics.forgone(self._engine, reason)
 
     def waited(self, seconds: float) -> None:
@@ -120,6 +119,7 @@ class EngineInstrumentation:
 
     def held(self, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
+        # A limited engine answers -32011 to every call: one line a minute is enough.
         if self._held_at is None or now >= self._held_at + HOLD_QUIET_SECONDS:
             self._held_at = now
             self._log.warning("engine_rate_limited", engine=self._engine, seconds=round(seconds, 1))
@@ -133,3 +133,47 @@ class EngineInstrumentation:
 
     def __repr__(self) -> str:
         return f"<EngineWitness {self._engine}>"
+
+
+MAX_CHANGES = 20
+MAX_VALUE = 80
+MAX_DEPTH = 2
+"""Capabilities and their fields; what lies deeper is compared as a whole."""
+
+
+def difference(before: Advertisement, after: Advertisement) -> dict[str, Any]:
+    """`server` if its name or version changed, and the capabilities that were `added`, `removed` and `changed`."""
+    told: dict[str, Any] = {}
+    if dict(before.server) != dict(after.server):
+        told["server"] = f"{_server(before)} -> {_server(after)}"
+    old, new = _flat(before.capabilities), _flat(after.capabilities)
+    added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    changed = [f"{key}: {old[key]} -> {new[key]}" for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
+    for name, lines in (("added", added), ("removed", removed), ("changed", changed)):
+        if lines:
+            told[name] = [clip(line) for line in lines[:MAX_CHANGES]]
+    return told
+
+
+def _server(said: Advertisement) -> str:
+    return clip(f"{said.server['name']} {said.server['version']}")
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 1) -> dict[str, str]:
+    """Dotted key -> value as text."""
+    flat: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and depth < MAX_DEPTH:
+            flat[f"{prefix}{key}"] = "{}"
+            flat |= _flat(inner, f"{prefix}{key}.", depth + 1)
+        else:
+            flat[f"{prefix}{key}"] = _shown(inner)
+    return flat
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:  # JSON is read up to 1024 levels deep; repr gives up earlier
+        return "(too deep)"
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

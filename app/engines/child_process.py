@@ -1,8 +1,7 @@
-"""One engine process: its pipes, its process group and its end (room engines, RCP §5 stdio).
+"""A stdio engine's process: its pipes, its process group, and how it ends (RCP §5 stdio).
 
-Decides when the process counts as gone, what its end is called, and how it is brought down: stdin is closed, then
-SIGTERM and at last SIGKILL to its whole group. If the gateway itself is killed, reaper.py ends the group. Refuses to
-know JSON-RPC, calls and restarts.
+To end it, stdin is closed, then SIGTERM and at last SIGKILL are sent to the whole group. If the gateway itself is
+killed, reaper.py ends the group.
 """
 
 import asyncio
@@ -14,19 +13,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from app.engines.line_splitter import LineSplitter, OversizedLine, StderrTail
-from app.engines.output_limit import OutputLimit
+from app.engines.child_output import LineSplitter, OutputLimit, OversizedLine, StderrTail
 from app.engines.reaper import REAPER
 from app.protocol.errors import Overloaded, clip
 
-LAST_WORDS_SECONDS: Final = 0.25
-"""Time for what is still in the pipes after the first sign of the end."""
+DRAIN_SECONDS: Final = 0.25
+"""Time to read what is still in the pipes after the first sign of the end."""
 
 MAX_QUEUED_BYTES: Final = 4_194_304
-"""Requests waiting for a child that does not read its stdin; with more, new ones are refused."""
+"""Requests that may wait for a process which does not read its stdin; beyond that, new ones are refused."""
 
 KILL_SECONDS: Final = 1.0
-"""After SIGKILL, before a process that does not go (uninterruptible) is left to the system."""
+"""Time after SIGKILL until a process that does not end (uninterruptible) is left to the system."""
 
 GROUP_POLL_SECONDS: Final = 0.01
 
@@ -34,7 +32,7 @@ Line = bytes | bytearray | OversizedLine
 
 
 class ChildProcess:
-    """A started engine process. One writer: a line is written whole or not at all, whoever is cancelled meanwhile.
+    """A started engine process. A line is written whole or not at all, even if its call is cancelled meanwhile.
 
     `hear` is called with the lines of stdout, `depart` once when the process is gone by itself.
     """
@@ -48,24 +46,24 @@ class ChildProcess:
     ) -> None:
         self.stderr = stderr
         self.ending = False
-        """A first sign of the end was seen, or it is being ended: nothing is written any more."""
+        """A first sign of the end was seen, or it is being ended: nothing more is written."""
         self.gone = False
-        """Nothing is heard any more."""
+        """Nothing more is read."""
         self.answered = False
-        """It has given a readable answer; set by whoever reads the answers."""
+        """It has given a readable answer; set by the reader of the answers."""
         self.served = False
-        """It has answered more than handshakes and pings; set by whoever reads the answers."""
+        """It has answered more than handshakes and pings; set by the reader of the answers."""
         self.status: int | None = None
         """Exit status, negative for a signal; None while it runs."""
         self.pid = 0
         self.noise = OutputLimit()
-        """What it wrote to stdout that answers nothing; told by whoever reads the answers."""
+        """What it wrote to stdout that answers nothing; counted by the reader of the answers."""
         self._spill = OutputLimit()
-        self._dammed: set[asyncio.ReadTransport] = set()
-        self._condemned: str | None = None
+        self._throttled: set[asyncio.ReadTransport] = set()
+        self._killed_because: str | None = None
         self._splitter = LineSplitter(limit)
-        self._hear = hear
-        self._depart = depart
+        self._on_lines = hear
+        self._on_exit = depart
         self._open = {0, 1, 2}
         self._paused = False
         self._waiting: dict[int, bytes] = {}
@@ -74,8 +72,8 @@ class ChildProcess:
         self._released = asyncio.Event()
         self._started = False
         self._group_left = False
-        self._last_words: asyncio.TimerHandle | None = None
-        self._drop_note: asyncio.TimerHandle | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._dropped_timer: asyncio.TimerHandle | None = None
 
     async def start(self, command: Sequence[str]) -> None:
         """Start the process in a session and group of its own. Raises OSError, ValueError.
@@ -88,6 +86,7 @@ class ChildProcess:
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self.pid = process.pid
+        # From here on, the group is ended even if the gateway is killed.
         REAPER.watch(self.pid)
         try:
             _watch_exit(process, self._note_exit)
@@ -100,7 +99,7 @@ class ChildProcess:
             REAPER.forget(self.pid)
             raise
         self._started = True
-        self._notice_the_end()  # it may have begun meanwhile
+        self._check_end()  # it may have begun meanwhile
 
     # -- writing
 
@@ -108,6 +107,7 @@ class ChildProcess:
         """Write `line` now, or as soon as the child reads again. Raises Overloaded if too much waits already."""
         if not (self._paused or self.ending):
             self._stdin.write(line)
+        # Kept outside the pipe's own buffer, so that a cancelled call can take its line back.
         elif self._waiting_bytes < MAX_QUEUED_BYTES:
             self._waiting[number] = line
             self._waiting_bytes += len(line)
@@ -115,26 +115,26 @@ class ChildProcess:
             raise Overloaded(f"the engine does not read its stdin; {self._waiting_bytes} bytes wait for it")
 
     def offer(self, line: bytes) -> None:
-        """Write `line` if the pipe can take it now; else forget it."""
+        """Write `line` if the pipe can take it now; otherwise drop it."""
         if not (self._paused or self.ending):
             self._stdin.write(line)
 
     def withdraw(self, number: int) -> bool:
-        """Take back what `send` was given, if not a byte of it has been written. Says whether that was so."""
+        """Take back a line of `send`, unless it has been written in part. Returns whether that was possible."""
         line = self._waiting.pop(number, None)
         if line is None:
             return False
         self._waiting_bytes -= len(line)
         return True
 
-    # -- what the pipes and the system tell
+    # -- events of the pipes and of the process
 
     def pause(self) -> None:
-        """The child does not read as fast as we write."""
+        """Called when the process reads more slowly than requests arrive."""
         self._paused = True
 
     def resume(self) -> None:
-        """The pipe can take more: write what waits, in order, until it is full again."""
+        """Called when the pipe can take more: write what waits, in order, until it is full again."""
         self._paused = False
         while self._waiting and not (self._paused or self.ending):
             number = next(iter(self._waiting))
@@ -143,69 +143,70 @@ class ChildProcess:
             self._stdin.write(line)
 
     def take(self, fd: int, data: bytes) -> None:
-        """What the child wrote to `fd`."""
+        """Called with what the process wrote to `fd`."""
         if fd == 2:
             self.stderr.feed(data)
-            self._spill.swell(len(data))
+            self._spill.add(len(data))
             if self._started:  # else its pipes are not all there yet
-                self._dam(self._spill, self._stderr)
-            if self.stderr.dropped and self._drop_note is None:
-                self._drop_note = asyncio.get_running_loop().call_later(1.0, self._say_dropped)
+                self._throttle(self._spill, self._stderr)
+            if self.stderr.dropped and self._dropped_timer is None:
+                self._dropped_timer = asyncio.get_running_loop().call_later(1.0, self._report_dropped)
         elif not self.gone:
-            self._hear(self._splitter.feed(data))
+            self._on_lines(self._splitter.feed(data))
             if self._splitter.discarding:
-                self.noise.swell(len(data))
+                self.noise.add(len(data))
             if self._started:
-                self._dam(self.noise, self._stdout)
-            if self.noise.drowning:
-                self.condemn(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
+                self._throttle(self.noise, self._stdout)
+            # A process that only writes noise would occupy the event loop for ever.
+            if self.noise.exceeded:
+                self.kill(f"wrote {self.noise.total >> 20} MiB to stdout that answer nothing, and was killed")
 
     def lose(self, fd: int) -> None:
-        """The pipe at `fd` is closed, by whichever side."""
+        """Called when the pipe `fd` is closed by either side."""
         self._open.discard(fd)
         if fd != 2:
             self.ending = True
         if fd == 1 and not self.gone:
-            self._hear(self._splitter.rest())
+            self._on_lines(self._splitter.rest())
         if not self._open:
             self._released.set()
-        self._notice_the_end()
+        self._check_end()
 
     def _note_exit(self, status: int) -> None:
         self.ending = True
         self.status = status
         self._exited.set()
-        self._notice_the_end()
+        self._check_end()
 
-    def _say_dropped(self) -> None:
-        self._drop_note = None
-        self.stderr.say_dropped()
+    def _report_dropped(self) -> None:
+        self._dropped_timer = None
+        self.stderr.report_dropped()
 
-    def _dam(self, output_limit: OutputLimit, pipe: asyncio.ReadTransport) -> None:
-        """Read no more than it is worth: a child that writes without end must not keep the event loop from others."""
+    def _throttle(self, output_limit: OutputLimit, pipe: asyncio.ReadTransport) -> None:
+        """Pause reading from a process that writes too much: it must not occupy the event loop."""
         pause = output_limit.pause(asyncio.get_running_loop().time())
-        if pause and not self.gone and pipe not in self._dammed:
-            self._dammed.add(pipe)
+        if pause and not self.gone and pipe not in self._throttled:
+            self._throttled.add(pipe)
             pipe.pause_reading()
-            asyncio.get_running_loop().call_later(pause, self._undam, pipe)
+            asyncio.get_running_loop().call_later(pause, self._unthrottle, pipe)
 
-    def _undam(self, pipe: asyncio.ReadTransport) -> None:
-        self._dammed.discard(pipe)
+    def _unthrottle(self, pipe: asyncio.ReadTransport) -> None:
+        self._throttled.discard(pipe)
         if not pipe.is_closing():
             pipe.resume_reading()
 
-    def condemn(self, why: str) -> None:
-        """Kill it; `why` is how its end is told."""
-        self._condemned = why
+    def kill(self, why: str) -> None:
+        """Kill it; `why` becomes its exit reason."""
+        self._killed_because = why
         self._signal_group(signal.SIGKILL)
 
     # -- the end
 
     @property
-    def epitaph(self) -> str:
-        """How it ended, fit for a note. What it wrote to stderr is for the log alone."""
-        if self._condemned is not None:
-            end = self._condemned
+    def exit_reason(self) -> str:
+        """How it ended, for notes to callers. What it wrote to stderr goes to the log only."""
+        if self._killed_because is not None:
+            end = self._killed_because
         elif self.status is None:
             end = "closed its pipes and was killed"
         elif self.status < 0:
@@ -215,13 +216,13 @@ class ChildProcess:
         return f"the engine's process {end}"
 
     @property
-    def last_words(self) -> str:
+    def exit_summary(self) -> str:
         """How it ended and its last line on stderr, for the log."""
         last_line = self.stderr.last_line
-        return clip(self.epitaph + (f"; last line on stderr: {last_line}" if last_line else ""))
+        return clip(self.exit_reason + (f"; last line on stderr: {last_line}" if last_line else ""))
 
     async def end(self, grace: float) -> None:
-        """Bring it down and reap it: EOF on stdin, `grace` seconds, SIGTERM, `grace` seconds, SIGKILL.
+        """End the process and reap it: EOF on stdin, `grace` seconds, SIGTERM, `grace` seconds, SIGKILL.
 
         The signals go to the whole group. If this is cancelled, the group is killed at once.
         """
@@ -230,43 +231,45 @@ class ChildProcess:
         try:
             self._stdin.close()
             await self._wait_for(self._exited, grace)
+            # Children of the process share its group and get the signal as well.
             self._signal_group(signal.SIGTERM)
-            await self._group_vanished(grace)
+            await self._wait_for_group(grace)
             self._signal_group(signal.SIGKILL)
             await self._wait_for(self._exited, KILL_SECONDS)
-            await self._adopted_reaped(KILL_SECONDS)
+            await self._wait_for_orphans(KILL_SECONDS)
         finally:
             self._signal_group(signal.SIGKILL)
             REAPER.forget(self.pid)
             self._release()
         await self._wait_for(self._released, KILL_SECONDS)
 
-    def _notice_the_end(self) -> None:
-        """After the first sign, wait for the others, but not for long: a grandchild may keep the pipes open."""
+    def _check_end(self) -> None:
+        """After the first sign of the end, wait for the others, but not long: a grandchild may keep the pipes open."""
         if self.gone or not (self.ending and self._started):
             return
         if self._exited.is_set() and not self._open & {1, 2}:
-            self._count_as_gone()
-        elif self._last_words is None:
+            self._mark_gone()
+        elif self._drain_timer is None:
             loop = asyncio.get_running_loop()
-            self._last_words = loop.call_later(LAST_WORDS_SECONDS, self._count_as_gone)
+            self._drain_timer = loop.call_later(DRAIN_SECONDS, self._mark_gone)
 
-    def _count_as_gone(self) -> None:
+    def _mark_gone(self) -> None:
         if self.gone:
             return
         self.gone = True
         self._signal_group(signal.SIGKILL)
         self.stderr.flush()
-        self._depart(self)
+        self._on_exit(self)
 
     def _release(self) -> None:
-        """Close our ends of the pipes, whoever still holds the others."""
-        for timer in (self._last_words, self._drop_note):
+        """Close the gateway's ends of the pipes, even if another process holds the other ends."""
+        for timer in (self._drain_timer, self._dropped_timer):
             if timer is not None:
                 timer.cancel()
         self.stderr.flush()
+        # Lines that were not written yet have nobody to answer them.
         if 0 in self._open:
-            self._stdin.abort()  # close() would first write what nobody reads any more
+            self._stdin.abort()  # close() would first write what is never read
         self._stdout.close()
         self._stderr.close()
 
@@ -275,22 +278,22 @@ class ChildProcess:
             async with asyncio.timeout(seconds):
                 await event.wait()
 
-    async def _group_vanished(self, seconds: float) -> None:
+    async def _wait_for_group(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while self._signal_group(0) and loop.time() < until:
-            self._reap_adopted()
+            self._reap_orphans()
             await asyncio.sleep(GROUP_POLL_SECONDS)
 
-    async def _adopted_reaped(self, seconds: float) -> None:
-        """After SIGKILL: what is not ours to reap may stay a zombie for as long as its new parent likes."""
+    async def _wait_for_orphans(self, seconds: float) -> None:
+        """Reap orphans after SIGKILL. Those of another parent may stay zombies for as long as it likes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while self._reap_adopted() and loop.time() < until:  # noqa: ASYNC110 - no event tells
+        while self._reap_orphans() and loop.time() < until:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(GROUP_POLL_SECONDS)
 
     def _signal_group(self, number: int) -> bool:
-        """Signal the whole group; False once it is empty, and ever after: its number may be another's by then."""
+        """Signal the whole group. False once it is empty, and always after that: its number may have been reused."""
         if not self._group_left and self.pid:
             try:
                 os.killpg(self.pid, number)
@@ -298,10 +301,10 @@ class ChildProcess:
                 self._group_left = True
         return not self._group_left
 
-    def _reap_adopted(self) -> bool:
-        """As PID 1 of a container we inherit the group's orphans, and nobody else takes them off the process table.
+    def _reap_orphans(self) -> bool:
+        """Reap the group's orphans. As PID 1 of a container, the gateway inherits them.
 
-        Says whether some are still to come. The process itself is left to the event loop, which wants its status.
+        Returns whether some are left. The process itself is reaped by the event loop, which needs its status.
         """
         if not self._exited.is_set() or self._group_left:
             return False
@@ -314,7 +317,7 @@ class ChildProcess:
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.status is None else f"status {self.status}"
         waiting = f", {len(self._waiting)} lines wait for its stdin" if self._waiting else ""
-        return f"<Child {state}{', ending' if self.ending else ''}{waiting}, {self.stderr!r}>"
+        return f"<ChildProcess {state}{', ending' if self.ending else ''}{waiting}, {self.stderr!r}>"
 
 
 class _Pipe(asyncio.Protocol):
@@ -340,7 +343,7 @@ class _Pipe(asyncio.Protocol):
 
 
 def _watch_exit(process: subprocess.Popen[bytes], note: Callable[[int], None]) -> None:
-    """Have `note` called in the event loop with the exit status, once. By a pidfd, or a thread where there is none."""
+    """Call `note` once in the event loop with the exit status. Uses a pidfd, or a thread where there is none."""
     loop = asyncio.get_running_loop()
     try:
         watch = os.pidfd_open(process.pid)

@@ -1,7 +1,7 @@
-"""One downstream engine: breaker -> gate -> attempts -> replica -> transport, and its last known advertisement.
+"""One downstream engine: starts calls, reads their answers, and keeps its last known advertisement.
 
-Engines room. It decides which of two ways a call takes: begun at once, without a task, while all is well (`begin`), or
-the long way (`call`, inquiry.py). It refuses to know what is asked, and which kind of wire carries it.
+A call passes the circuit breaker, the semaphore and the choice of a replica. While all of that needs no waiting, the
+first attempt is made here, without a task; call.py makes all other attempts.
 """
 
 import asyncio
@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.engines.availability import Told
-from app.engines.call import CallAttempts, is_due, is_hasty
+from app.engines.call import CallAttempts, has_short_deadline, is_handshake_due
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
-from app.engines.control_calls import CONTROL_CALLS
-from app.engines.error_classification import Secrets, is_suspect, worth_repeating
-from app.engines.health_check import HealthCheck, Places
+from app.engines.error_classification import CONTROL_CALLS, is_suspect, worth_repeating
+from app.engines.health import HandshakeSlots, HealthCheck
 from app.engines.in_flight_call import InFlightCall
-from app.engines.policies import CallPolicies, policies_of
+from app.engines.policies import AvailabilityListener, CallPolicies, policies_of
+from app.engines.redaction import Secrets
 from app.engines.replicas import Replica
-from app.engines.transport import ConnectionLost, Reply, Transport, check_shape
+from app.engines.transport import ConnectionLost, Exchange, Reply, Transport, check_shape
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import LegError, LegTimeout, Overloaded
+from app.resilience.cancel_scope import Timeout
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
-from app.resilience.timeout import Timeout
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState, ReplicaState
 
@@ -30,30 +29,30 @@ from app.telemetry.metrics import EngineState, ReplicaState
 class RemoteEngine:
     """An engine of the registry as this process knows it. Satisfies `federation.engine.Engine`.
 
-    `on_change` is called after each handshake that brought another advertisement than the last known one, `told` when
-    it comes up (None) or goes down (why). `further` are the transports of its other replicas; a Replica in place of a
-    transport is one that is known already. `before` is the same engine under its earlier entry: it hands over what it
-    knows. `places` bounds how many handshakes are under way at once, over all engines.
+    `on_change` is called after each handshake with an advertisement that differs from the last known one,
+    `on_availability` when the engine comes up (None) or goes down (why). `further` are the transports of its other
+    replicas; a Replica in place of a transport is kept from the earlier entry. `before` is the same engine under its
+    earlier entry, whose state is taken over. `slots` limits concurrent handshakes of all engines.
     """
 
     __slots__ = (
         "_availability",
         "_breaker",
         "_budget",
-        "_checkup",
         "_count_first",
+        "_health_check",
         "_heard_at",
-        "_lone",
+        "_needs_task",
         "_on_change",
-        "_roundabout",
         "_secrets",
+        "_single",
         "_suspicion",
         "_tracker",
         "advertisement",
         "entry",
-        "gate",
         "id",
         "policies",
+        "semaphore",
     )
 
     def __init__(
@@ -65,9 +64,9 @@ class RemoteEngine:
         further: Sequence[Transport | Replica] = (),
         settings: EnginesSettings | None = None,
         instrumentation: CallInstrumentation | None = None,
-        told: Told = lambda fault: None,
+        on_availability: AvailabilityListener = lambda fault: None,
         before: "RemoteEngine | None" = None,
-        places: Places | None = None,
+        slots: HandshakeSlots | None = None,
     ) -> None:
         self.id = entry.id
         self.entry = entry
@@ -78,11 +77,11 @@ class RemoteEngine:
             settings or EnginesSettings(),
             transports,
             instrumentation or NoInstrumentation(),
-            told,
+            on_availability,
             self._remember,
             before=before.policies if before is not None else None,
         )
-        self.gate: BoundedSemaphore = self.policies.gate
+        self.semaphore: BoundedSemaphore = self.policies.semaphore
         self._budget = self.policies.budget
         self._count_first = self.policies.instrumentation.first
         self._tracker = self.policies.tracker
@@ -90,34 +89,34 @@ class RemoteEngine:
         self._availability = self._tracker.availability
         self._suspicion = self._tracker.suspicion
         self._tracker.verify = self._verify
-        self._lone: Replica | None = self._tracker.replicas.lone
-        self._checkup = HealthCheck(self.policies, lambda: self.advertisement, places or Places())
+        self._single: Replica | None = self._tracker.replicas.single
+        self._health_check = HealthCheck(self.policies, lambda: self.advertisement, slots or HandshakeSlots())
         self._secrets = Secrets(entry)
-        self._tracker.mask = self._secrets.masked
+        self._tracker.mask = self._secrets.mask_error
         for replica in self._tracker.replicas.all:
-            replica.handshake.purge = self._secrets.purged
+            replica.handshake.clean = self._secrets.clean_advertisement
         self._on_change = on_change
         self._heard_at = 0.0
         if before is not None:
             self.advertisement = before.advertisement
             self._heard_at = before._heard_at
-            self._checkup.latency_ms = before._checkup.latency_ms
-        self._roundabout = entry.hedge or entry.attempt_timeout_ms is not None
+            self._health_check.latency_ms = before._health_check.latency_ms
+        self._needs_task = entry.hedge or entry.attempt_timeout_ms is not None
 
     @property
     def up(self) -> bool:
-        """Whether the last thing it did, in traffic or when checked, was right."""
+        """Whether its last call or check was a success."""
         return self._availability.fault is None
 
     @property
     def replicas(self) -> Sequence[Replica]:
-        """All its replicas, in the order of the registry entry."""
+        """All replicas, in the order of the registry entry."""
         return self._tracker.replicas.all
 
     @property
-    def greeted(self) -> bool:
+    def handshake_done(self) -> bool:
         """Whether a handshake with each of its replicas has succeeded."""
-        return all(replica.greeted for replica in self._tracker.replicas.all)
+        return all(replica.handshake_done for replica in self._tracker.replicas.all)
 
     @property
     def down_reason(self) -> str | None:
@@ -127,25 +126,85 @@ class RemoteEngine:
 
     @property
     def last_latency_ms(self) -> float | None:
-        """How long the last check took that went well."""
-        return self._checkup.latency_ms
+        """Duration of the last successful check."""
+        return self._health_check.latency_ms
 
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> Reply:
-        """Ask the engine and have its answer before `deadline` (event-loop seconds), all waits included.
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """Start a call that ends before `deadline` (event-loop seconds), all waiting included.
 
-        An engine that restarted and answers -32001 is shaken hands with and asked once more; what else is asked again
-        is the guards' decision. `after` is the `fault` of an Asked that wants to be asked again. Raises LegError.
+        While the engine is well and a connection is idle, the request is written before this returns. An engine that
+        restarted and answers -32001 gets a handshake and the request once more; `CallAttempts` decides on all other
+        repetitions.
         """
-        call_attempts = CallAttempts(self.policies, method, params, deadline, idempotent=idempotent)
-        expiry = Timeout(deadline)
+        call = InFlightCall(self, method, params, deadline, idempotent=idempotent)
+        if not idempotent or self._needs_task or not self._breaker.closed or not self._send(call):
+            call.continue_in_task(None)
+        return call
+
+    def _send(self, call: InFlightCall) -> bool:
+        """Write the first request of a call, if nothing has to be waited for. Returns whether that was so."""
+        now = asyncio.get_running_loop().time()
+        # An engine with one replica, the usual case, needs no choice.
+        replica = self._single or self._tracker.replicas.choose(now)
+        if replica is None or not replica.ready or not self.semaphore.try_enter():
+            return False
+        # No idle connection: connecting has to wait, so it is done in a task.
+        exchange = replica.transport.send(call.method, call.params)
+        if exchange is None:
+            self.semaphore.leave()
+            return False
+        replica.in_flight += 1
+        self._count_first()
+        # Earning is skipped while the budget is full: a function call per call saved.
+        budget = self._budget
+        if budget.level < budget.reserve:
+            budget.earn()
+        call.begin(exchange, replica, self._breaker.generation, now)
+        return True
+
+    def finish(self, call: InFlightCall, exchange: Exchange) -> Reply | None:
+        """Read the answer to the first request of a call; None if the call is repeated. Raises LegError."""
+        replica = call.replica
+        assert replica is not None
+        self.semaphore.leave()
+        replica.in_flight -= 1
+        try:
+            reply = exchange.take()
+            check_shape(call.method, reply.result)
+        except LegError as fault:
+            if self._single is None:
+                fault.replica = replica.label
+            if self._may_repeat(fault, call, replica):
+                call.continue_in_task(fault)
+                return None
+            raise self._secrets.mask_error(fault) from None
+        # Traffic outranks a check that fails at the same time (health.py).
+        availability = self._availability
+        availability.answered = True
+        # A success changes nothing unless something had failed before: skip the tracker on the fast path.
+        if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
+            self._tracker.succeeded(replica, call.generation)
+        reply = self._clean(reply)
+        return reply if self._single is not None else reply._replace(replica=replica.label)
+
+    def abandon(self, call: InFlightCall, exchange: Exchange, *, expired: bool) -> LegTimeout:
+        """Give up the first request of a call: its deadline has come (`expired`), or the caller has left."""
+        replica = call.replica
+        assert replica is not None
+        self.semaphore.leave()
+        replica.in_flight -= 1
+        exchange.drop()
+        fault = LegTimeout("no answer within the time it was given")
+        if self._single is None:
+            fault.replica = replica.label
+        if expired and not has_short_deadline(self.policies, call.deadline - call.started):
+            self._tracker.failed(fault, replica, call.generation, call.method, call.params)
+        return fault
+
+    async def attempts(self, call: InFlightCall, after: LegError | None) -> Reply:
+        """Make the attempts that need a task; `after` is the error of a first one. Raises LegError."""
+        call_attempts = CallAttempts(self.policies, call.method, call.params, call.deadline, idempotent=call.idempotent)
+        expiry = Timeout(call.deadline)
         try:
             reply = await call_attempts.answer(after)
             return self._clean(reply)
@@ -154,166 +213,111 @@ class RemoteEngine:
                 raise
             fault: LegError = call_attempts.late()
         except SemaphoreQueueFull:
-            fault = Overloaded(f"{self.gate.in_flight} calls under way, {self.gate.waiting} waiting")
+            fault = Overloaded(f"{self.semaphore.in_flight} calls under way, {self.semaphore.waiting} waiting")
         except LegError as failed:
             fault = failed
         finally:
             expiry.end()
             call_attempts.end()
+        # Whatever ended the call, its outcome reports how many requests were sent.
         fault.attempts, fault.hedged = call_attempts.sent, call_attempts.hedged
-        raise self._secrets.masked(fault) from None
-
-    def begin(self, method: str, params: Mapping[str, Any]) -> InFlightCall | None:
-        """Ask an idempotent question at once if nothing has to be waited for; None if `call` must be used.
-
-        Unlike `call` it sets no deadline: whoever holds the Asked must end it in time.
-        """
-        if self._roundabout or not self._breaker.closed:
-            return None
-        replica = self._lone or self._tracker.replicas.choose(asyncio.get_running_loop().time())
-        if replica is None or not replica.at_hand or not self.gate.try_enter():
-            return None
-        exchange = replica.transport.begin(method, params)
-        if exchange is None:
-            self.gate.leave()
-            return None
-        replica.in_flight += 1
-        self._count_first()
-        budget = self._budget
-        if budget.level < budget.reserve:
-            budget.earn()
-        return InFlightCall(self, method, params, replica, exchange, self._breaker.generation)
-
-    def finish(self, asked: InFlightCall) -> Reply | None:
-        """The answer of a begun exchange; None if it may be asked once more, by `call`. Raises LegError."""
-        replica = asked.replica
-        self.gate.leave()
-        replica.in_flight -= 1
-        try:
-            reply = asked.exchange.take()
-            check_shape(asked.method, reply.result)
-        except LegError as fault:
-            if self._lone is None:
-                fault.replica = replica.label
-            if self._may_ask_again(fault, asked):
-                asked.fault = fault
-                return None
-            raise self._secrets.masked(fault) from None
-        availability = self._availability
-        availability.answered = True
-        if self._breaker.marked or replica.failures or availability.fault is not None or self._suspicion.withheld:
-            self._tracker.succeeded(replica, asked.generation)
-        reply = self._clean(reply)
-        return reply if self._lone is not None else reply._replace(replica=replica.label)
-
-    def abandon(self, asked: InFlightCall, given: float | None) -> LegTimeout | None:
-        """End a begun exchange that has no answer: out of its `given` seconds, or (None) because the caller left."""
-        self.gate.leave()
-        asked.replica.in_flight -= 1
-        asked.exchange.drop()
-        if given is None:
-            return None
-        fault = LegTimeout("no answer within the time it was given")
-        if self._lone is None:
-            fault.replica = asked.replica.label
-        if not is_hasty(self.policies, given):
-            self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
-        return fault
+        raise self._secrets.mask_error(fault) from None
 
     async def check(self, deadline: float) -> None:
-        """See whether it is there: `ping`, or a handshake while it counts as down. Raises LegError."""
+        """Check whether it answers: `ping`, or a handshake while it is down. Raises LegError."""
         try:
-            await self._checkup.check(deadline)
+            await self._health_check.check(deadline)
         except LegError as fault:
-            raise self._secrets.masked(fault) from None
+            raise self._secrets.mask_error(fault) from None
 
     def settle(self) -> None:
-        """A round of checks is over: tell whether it is up, if that has changed since it was last told."""
+        """Report whether it is up, if that has changed since the last report. Called after each check."""
         self._availability.settle()
 
     async def handshake(self, deadline: float) -> Advertisement:
-        """Shake hands with all its replicas, whatever is known; one that succeeds will do. Raises LegError."""
+        """Perform a handshake with all replicas; one success is enough. Raises LegError."""
         try:
-            await self._checkup.handshake(deadline)
+            await self._health_check.handshake(deadline)
         except LegError as fault:
-            self._availability.bad(self._secrets.masked(fault))
+            self._availability.mark_down(self._secrets.mask_error(fault))
             raise
         assert self.advertisement is not None
         return self.advertisement
 
     def state(self) -> EngineState:
-        """How it stands at this moment."""
-        replicas = () if self._lone is not None else self._tracker.replicas.all
+        """The current state, for metrics and the admin API."""
+        replicas = () if self._single is not None else self._tracker.replicas.all
         return EngineState(
             id=self.id,
             up=self.up,
-            in_flight=self.gate.in_flight,
-            waiting=self.gate.waiting,
-            limit=self.gate.limit,
+            in_flight=self.semaphore.in_flight,
+            waiting=self.semaphore.waiting,
+            limit=self.semaphore.limit,
             breaker=self._breaker.state,
             handshake=self._heard_at,
             replicas=[ReplicaState(one.label, one.ejected_until is None, one.in_flight) for one in replicas],
         )
 
     def retry_in(self) -> float | None:
-        """Seconds until it may be asked again; None if it may be now."""
+        """Seconds until it may be called again; None if it may be called now."""
         refusal = self._tracker.refusal()
         return None if refusal is None or refusal.retry_after_ms is None else refusal.retry_after_ms / 1000
 
     @property
     def stderr_tail(self) -> str | None:
-        """The last that a stdio engine wrote to stderr; None for all others."""
+        """The end of what a stdio engine wrote to stderr; None for all others."""
         tail = self._tracker.replicas.all[0].transport.stderr_tail
-        return None if tail is None else self._secrets.without(tail)
+        return None if tail is None else self._secrets.mask(tail)
 
     def reset(self) -> None:
-        """Close its breaker, let its replicas back in and forget that it asked to be left alone: an operator's wish."""
+        """Close the breaker, use all replicas again and forget rate limits, on request of an operator."""
         self._tracker.reset()
 
     async def close(self) -> None:
         """Release its connections or its process."""
         await asyncio.gather(*(replica.close() for replica in self._tracker.replicas.all))
 
-    def _may_ask_again(self, fault: LegError, asked: InFlightCall) -> bool:
-        """Write the fault of a begun attempt down, and say whether the long way may still bring an answer."""
+    def _may_repeat(self, fault: LegError, call: InFlightCall, replica: Replica) -> bool:
+        """Record the error of a first request, and say whether further attempts may bring an answer."""
         if isinstance(fault, ConnectionLost):
-            return True  # the connection had been idle, which says nothing
-        if is_due(fault):
-            asked.replica.handshake.forgotten = True
-            asked.replica.look()
+            return True  # the connection had been idle: that it was closed says nothing about the engine
+        if is_handshake_due(fault):
+            # All calls that meet the restarted engine wait for one handshake.
+            replica.handshake.due = True
+            replica.update_ready()
             return True
         suspicion = self._tracker.suspicion
-        known = is_suspect(fault) and suspicion.knows(asked.params, asyncio.get_running_loop().time())
-        self._tracker.failed(fault, asked.replica, asked.generation, asked.method, asked.params)
+        known = is_suspect(fault) and suspicion.knows(call.params, asyncio.get_running_loop().time())
+        self._tracker.failed(fault, replica, call.generation, call.method, call.params)
         if known:
-            return False  # RCP §12 allows one repeat, and this question has had it
-        return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._tracker.replicas.lone is None)
+            return False  # RCP §12 allows one repetition, and an earlier call with these params had it
+        return self.entry.retries > 0 and worth_repeating(fault, True, 0, self._tracker.replicas.single is None)
 
     def succeed(self, before: "RemoteEngine") -> None:
-        """Take the place of the engine that was reached under the earlier entry. A handshake may still be to come:
-        until then the advertisement of that one stands."""
+        """Replace the engine of the earlier entry. Its advertisement stays valid until this one has a handshake."""
         if self.advertisement is None:
             self.advertisement = before.advertisement
         elif before.advertisement is not None and _differ(before.advertisement, self.advertisement):
             self.policies.instrumentation.advertised(before.advertisement, self.advertisement)
 
     def _clean(self, reply: Reply) -> Reply:
-        """The reply, with no secret of ours quoted in its notes."""
+        """The reply, with the entry's secrets removed from its notes."""
         usage = reply.result.get("usage")
         if type(usage) is not dict or "notes" not in usage:
-            return reply  # nearly always
-        return reply._replace(result=self._secrets.cleaned(reply.result))
+            return reply  # nearly always: no copy
+        return reply._replace(result=self._secrets.clean_result(reply.result))
 
     def _verify(self, method: str, replica: Replica, generation: int) -> bool:
-        """Begin the control call that tells whether the engine is at fault or what it was asked."""
+        """Start the control call that shows whether the engine or the params are at fault."""
         said = self.advertisement
+        # `retrieve` without a filter is the cheapest call that exercises the index.
         asked = "retrieve" if said is not None and said.retrieve is not None else method
         if asked not in CONTROL_CALLS:
             return False
-        replica.control = asyncio.get_running_loop().create_task(
-            self._checkup.control(asked, replica, generation), name=f"control:{self.id}/{replica.label}"
+        replica.control_task = asyncio.get_running_loop().create_task(
+            self._health_check.control(asked, replica, generation), name=f"control:{self.id}/{replica.label}"
         )
-        replica.control.add_done_callback(
+        replica.control_task.add_done_callback(
             lambda control: self._tracker.unverified(generation) if control.cancelled() else None
         )
         return True
@@ -331,11 +335,11 @@ class RemoteEngine:
 
     def __repr__(self) -> str:
         state = "up" if self.up else f"down ({self.down_reason})"
-        return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self._breaker!r}, {self.gate!r}>"
+        return f"<RemoteEngine {self.id} {self.entry.kind} {state}, {self._breaker!r}, {self.semaphore!r}>"
 
 
 def _differ(before: Advertisement, after: Advertisement) -> bool:
     try:
         return before != after
-    except RecursionError:  # it is read 1024 levels deep, which is more than can be compared
+    except RecursionError:  # JSON is read up to 1024 levels deep, more than Python can compare
         return True

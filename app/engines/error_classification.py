@@ -1,14 +1,17 @@
-"""What a fault says: whether it is held against the engine, whether another attempt is worth it, and what may be told.
+"""What an error of an engine means: does it count against the engine, does it take it down, is a retry worthwhile?
 
-Engines room. One table for breaker, replicas, standing and retries; it refuses to know what is done about it.
+Breaker, replicas, availability and retries all use these functions. `Suspicion` withholds errors that may follow from
+the params: one caller's bad query must not take an engine from all others. After enough of them in a row the gateway
+makes a plain call of its own (the control call), and they count only if that fails as well.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
-from urllib.parse import unquote_plus
+from collections.abc import Mapping
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, Final
 
 from app.engines.transport import ConnectionLost
+from app.protocol.envelope import canonical
 from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
@@ -32,7 +35,6 @@ from app.protocol.errors import (
     TlsFailed,
     UnknownMethod,
 )
-from app.settings.schema import EngineEntry
 
 _SUSPECT_CODES = frozenset({InternalError.code, ParseError.code})
 _SUSPECT_STATUS = 500
@@ -62,13 +64,15 @@ def is_suspect(fault: LegError) -> bool:
     )
 
 
-def counts(fault: LegError) -> bool:
+def counts_as_failure(fault: LegError) -> bool:
     """Whether it counts as a failure of the engine; what refuses one request, or is our own doing, does not."""
     if isinstance(fault, LegTimeout):
+        # Without an attempt nothing was sent: the time passed in a queue of this gateway.
         return fault.attempts > 0
     if isinstance(fault, ConnectFailed | TlsFailed | ProtocolViolation):
         return True
     if isinstance(fault, BadStatus):
+        # 4xx is about one request; 5xx is about the server.
         return fault.status is None or fault.status >= 500
     if not isinstance(fault, Refused) or fault.code in _PARAMS_CODES:
         return False
@@ -78,11 +82,12 @@ def counts(fault: LegError) -> bool:
 def marks_down(fault: LegError) -> bool:
     """Whether the engine counts as down until it does something right."""
     if isinstance(fault, BadStatus) and fault.status is not None and 300 <= fault.status < 500:
+        # A redirect, 401, 403 or 404 shows a wrong URL or credential: every call will fail.
         return fault.status < 400 or fault.status in _PERMANENT_STATUSES
-    return counts(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
+    return counts_as_failure(fault) and not isinstance(fault, Refused) and fault.code not in _SUSPECT_CODES
 
 
-def strays(fault: LegError) -> bool:
+def concerns_replica(fault: LegError) -> bool:
     """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
     if isinstance(fault, Refused):
         return fault.code in _STRAYED_CODES
@@ -97,15 +102,18 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: 
     `repeats`: how often it was asked again. What was sent and is not idempotent is never asked twice. -32603 is asked
     again once. An answer that began and broke off, or makes no sense, would likely do so again; so would TLS.
     """
+    # Nothing was sent, so even a call that is not idempotent can be repeated.
     if isinstance(fault, ConnectFailed):
         return True
     if not idempotent:
         return False
-    if elsewhere and strays(fault):
+    if elsewhere and concerns_replica(fault):
         return True
     if isinstance(fault, BadStatus):
+        # 501 is permanent: the method is not implemented.
         return fault.status is not None and fault.status >= 500 and fault.status != 501
     if isinstance(fault, LegRateLimited):
+        # Without a time, a repetition would only add to the overload.
         return fault.retry_after_ms is not None
     if isinstance(fault, Refused):
         return fault.code in _FAILING_CODES
@@ -114,108 +122,80 @@ def worth_repeating(fault: LegError, idempotent: bool, repeats: int, elsewhere: 
     return isinstance(fault, LegTimeout)
 
 
-_SECRET_FLAG = re.compile(r"-{1,2}[\w-]*(?:token|secret|key(?![a-z])|pass|pwd|auth|cred)[\w-]*", re.IGNORECASE)
-_TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[\w+=~-]{8,}")
-"""What looks like a key among a program's arguments: long, of letters and digits, and no path."""
+MAX_KNOWN: Final = 256
+KNOWN_SECONDS: Final = 60.0
+"""How many params that failed are remembered, and for how long: they are not sent a second time per question."""
 
-_SECRET_NAME = re.compile(r"token|secret|key(?![a-z])|pass|pwd|auth|cred|cookie|sig", re.IGNORECASE)
-_SCHEMES = frozenset({"Basic", "Bearer", "basic", "bearer", "Digest", "Token", "token"})
+CONTROL_PAUSE: Final = 1.0
+"""Seconds between two control calls of an engine that answers them."""
 
-_USER = re.compile(r"://([^/?#\s]+)@")
+CONTROL_CALLS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "retrieve": {"query": "test", "k": 1},
+        "embed": {"inputs": ["test"], "texts": ["test"]},
+        "embed/sparse": {"inputs": ["test"], "texts": ["test"]},
+        "embed/multi": {"inputs": ["test"], "texts": ["test"]},
+        "rerank": {"query": "test", "passages": ["test"], "documents": ["test"]},
+        "memory/recall": {"query": "test"},
+    }
+)
+"""Method -> params that every engine with the method must be able to answer. Methods without them never count."""
 
 
-MAX_LEVELS = 100
-"""Levels of nesting in what an engine advertises that are searched for secrets; what is deeper is left out."""
+class Suspicion:
+    """The errors of one engine that may follow from the params. Times are event-loop seconds."""
 
+    __slots__ = ("_known", "_next_control", "enough", "pending", "withheld")
 
-class Secrets:
-    """What must not come back in a note or in the log: the values of an entry's headers and of its URLs' queries, and
-    of its program's arguments those that look like secrets (all of them would make a riddle of what it says)."""
+    def __init__(self, enough: int) -> None:
+        """`enough`: errors in a row after which a control call is due."""
+        self.withheld = 0
+        """Errors since the last success that have not been counted yet."""
+        self.pending = False
+        """Whether a control call is under way."""
+        self.enough = enough
+        self._known: dict[bytes, float] = {}
+        self._next_control = 0.0
 
-    __slots__ = ("_keen", "_words")
+    def failed(self, params: Mapping[str, Any], now: float, *, probing: bool) -> bool:
+        """Note an error; says whether a control call is due. `probing`: the breaker waits for a verdict."""
+        # Reinserted at the end: the oldest params are evicted first.
+        digest = _digest(params)
+        self._known.pop(digest, None)
+        self._known[digest] = now + KNOWN_SECONDS
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self.withheld += 1
+        if self.pending:
+            return False
+        return probing or (self.withheld >= self.enough and now >= self._next_control)
 
-    def __init__(self, entry: EngineEntry) -> None:
-        values = {word for value in entry.headers.values() for word in (value, *value.split())}
-        for url in entry.urls:
-            values.update(_queried(url))
-        values.update(_argued(entry.command or ()))
-        self._words = _longest_first(values)
-        keen = {word for name, value in entry.headers.items() if _is_secret(name, value) for word in value.split()}
-        for url in entry.urls:
-            keen.update(_queried(url, secrets_only=True))
-        self._keen = _longest_first((keen | set(_argued(entry.command or ()))) - _SCHEMES)
+    def knows(self, params: Mapping[str, Any], now: float) -> bool:
+        """Whether these very params failed a short while ago."""
+        if not self._known:
+            return False
+        return now < self._known.get(_digest(params), 0.0)
 
-    def masked(self, fault: LegError) -> LegError:
-        """The same fault without them: an engine, or what stands before it, may quote the request."""
-        if any(word in fault.message for word in self._words):
-            fault.reword(self.without(fault.message))
-        if fault.culprit is not None:
-            fault.culprit = {key: self.without(name) for key, name in fault.culprit.items()}
-        return fault
+    def cleared(self) -> None:
+        """The engine answered something: what failed before followed from its params."""
+        self.withheld = 0
 
-    def cleaned(self, result: dict[str, Any]) -> dict[str, Any]:
-        """A result whose notes hold none of them. Hits and other data of an engine stay as they are."""
-        usage = result.get("usage")
-        if not self._words or type(usage) is not dict or type(usage.get("notes")) is not list:
-            return result
-        notes = [self.without(note) if type(note) is str else note for note in usage["notes"]]
-        return {**result, "usage": {**usage, "notes": notes}}
+    def acquitted(self, now: float) -> None:
+        """The control call was answered."""
+        self.cleared()
+        self._next_control = now + CONTROL_PAUSE
 
-    def purged(self, said: Any, levels: int = MAX_LEVELS) -> Any:
-        """What an engine advertises without what is certainly secret: a name that a plain header holds as well, such as
-        that of an index, must keep its meaning."""
-        if not self._keen:
-            return said
-        if type(said) is str:
-            return _replaced(said, self._keen)
-        if not levels:
-            return None
-        if type(said) is dict:
-            return {_replaced(name, self._keen): self.purged(value, levels - 1) for name, value in said.items()}
-        if type(said) is list:
-            return [self.purged(value, levels - 1) for value in said]
-        return said
-
-    def without(self, text: str) -> str:
-        """The same text without them."""
-        return _replaced(text, self._words)
+    def take_withheld(self) -> int:
+        """The control call failed as well: how many errors count now, itself included."""
+        count, self.withheld = self.withheld + 1, 0
+        return count
 
     def __repr__(self) -> str:
-        return f"<Secrets: {len(self._words)} words>"
+        return f"<Suspicion {self.withheld} errors withheld, {len(self._known)} known params>"
 
 
-def _replaced(text: str, words: Sequence[str]) -> str:
-    for word in words:
-        text = text.replace(word, "***")
-    return text
-
-
-def _longest_first(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted((word for word in words if len(word) >= 4), key=len, reverse=True))
-
-
-def _is_secret(name: str, value: str) -> bool:
-    """Whether a header or a part of a query is a secret, by its name or by its looks."""
-    return _SECRET_NAME.search(name) is not None or any(map(_TOKEN.fullmatch, value.split()))
-
-
-def _queried(url: str, *, secrets_only: bool = False) -> Iterator[str]:
-    """The values of a URL's query, as they are written and as they are read."""
-    for pair in url.partition("#")[0].partition("?")[2].split("&"):
-        name, named, value = pair.partition("=")
-        if secrets_only and not _is_secret(name if named else "", value if named else name):
-            continue
-        yield from (value if named else name, unquote_plus(value if named else name))
-
-
-def _argued(command: Sequence[str]) -> Iterator[str]:
-    """Of a program's arguments what follows a flag called like a secret, looks like one, or is a secret of a URL."""
-    before = ""
-    for argument in command[1:]:
-        flag, _, value = argument.partition("=") if argument.startswith("-") else (before, "", argument)
-        if _SECRET_FLAG.fullmatch(flag) or _TOKEN.fullmatch(value):
-            yield value
-        if "://" in value:
-            yield from (word for user in _USER.findall(value) for word in (user, user.partition(":")[2]))
-            yield from _queried(value)
-        before = argument
+def _digest(params: Mapping[str, Any]) -> bytes:
+    """Of all that a caller wrote: what differs from call to call is in `_meta`."""
+    # `_meta` holds deadlines and request ids, which differ from call to call.
+    sent = {name: value for name, value in params.items() if name != "_meta"}
+    return blake2b(canonical(sent), digest_size=16).digest()

@@ -1,7 +1,6 @@
-"""A fault made on purpose, so that an operator sees what happens when an engine is slow, broken or mute.
+"""Injects faults into the calls of one engine for a while: delays, errors, or no answer (`admin/fault`).
 
-Engines room. It stands between an engine and its transports for a while and is gone afterwards: without a drill no call
-meets it. Pings and handshakes pass untouched. It refuses to know who wished for it, and whether that is allowed.
+Pings and handshakes are not affected, so that only the engine's answers fail.
 """
 
 import asyncio
@@ -10,17 +9,17 @@ from typing import Any
 
 from app.engines.engine import RemoteEngine
 from app.engines.replicas import Replica
-from app.engines.transport import Reply, Transport, TransportExchange
+from app.engines.transport import Exchange, Reply, Transport
 from app.protocol.errors import ConnectFailed
 
 KINDS = ("delay", "error", "hang")
 
 UNTOUCHED = frozenset({"ping", "initialize", "info"})
-"""Methods that tell whether an engine is there; a drill is about its answers."""
+"""Methods that show whether an engine is running; only its answers get faults."""
 
 
 class FaultInjectingTransport:
-    """A transport whose calls have the fault of a drill."""
+    """A transport whose calls fail or wait as injected."""
 
     def __init__(self, inner: Transport, kind: str, delay: float) -> None:
         self.inner = inner
@@ -29,16 +28,17 @@ class FaultInjectingTransport:
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """The call with the fault before it. Raises LegError."""
+        # Checks must see the engine as it is, or it would count as down.
         if method not in UNTOUCHED:
             if self._kind == "error":
-                raise ConnectFailed("a drill: this failure is made on purpose")
+                raise ConnectFailed("injected fault: this failure is made on purpose")
             if self._kind == "hang":
                 await asyncio.Event().wait()
             await asyncio.sleep(self._delay)
         return await self.inner.call(method, params, idempotent=idempotent)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> TransportExchange | None:
-        """Nothing is begun at once: the long way meets the fault."""
+    def send(self, method: str, params: Mapping[str, Any]) -> Exchange | None:
+        """Never: only `call` can delay, and so injects the fault."""
         return None
 
     @property
@@ -55,13 +55,13 @@ class FaultInjectingTransport:
         await self.inner.close()
 
     def __repr__(self) -> str:
-        return f"<Drilled {self._kind} {self.inner!r}>"
+        return f"<FaultInjectingTransport {self._kind} {self.inner!r}>"
 
 
 class FaultInjection:
     """One engine under a fault of `kind`, for `seconds`; `delay` in seconds, for the kind `delay` alone."""
 
-    __slots__ = ("_drilled", "_timer", "delay", "ends", "engine", "kind")
+    __slots__ = ("_injected", "_timer", "delay", "ends", "engine", "kind")
 
     def __init__(self, engine: RemoteEngine, kind: str, delay: float, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -70,24 +70,24 @@ class FaultInjection:
         self.delay = delay
         self.ends = loop.time() + seconds
         """Event-loop seconds."""
-        self._drilled: list[tuple[Replica, FaultInjectingTransport]] = []
+        self._injected: list[tuple[Replica, FaultInjectingTransport]] = []
         for replica in engine.policies.tracker.replicas.all:
-            drilled = FaultInjectingTransport(replica.transport, kind, delay)
-            replica.reach(drilled)
-            self._drilled.append((replica, drilled))
+            injected = FaultInjectingTransport(replica.transport, kind, delay)
+            replica.reach(injected)
+            self._injected.append((replica, injected))
         self._timer = loop.call_later(seconds, self.end)
 
     @property
     def on(self) -> bool:
-        """Whether it still stands in the way."""
-        return bool(self._drilled)
+        """Whether the fault is still injected."""
+        return bool(self._injected)
 
     def end(self) -> None:
-        """Step aside: calls under way keep their fault, later ones have none."""
+        """Stop injecting: calls in flight keep their fault, later ones have none."""
         self._timer.cancel()
-        drilled, self._drilled = self._drilled, []
-        for replica, transport in drilled:
+        injected, self._injected = self._injected, []
+        for replica, transport in injected:
             replica.reach(transport.inner)
 
     def __repr__(self) -> str:
-        return f"<Drill {self.kind} of {self.engine.id}, {'on' if self.on else 'over'}>"
+        return f"<FaultInjection {self.kind} of {self.engine.id}, {'on' if self.on else 'over'}>"

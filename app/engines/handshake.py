@@ -1,7 +1,6 @@
-"""Shaking hands with one replica (RCP §7.1, §13): once for all who notice at the same time that it is due.
+"""The handshake with one replica (RCP §7.1, §13), performed once for all calls that find it due at the same time.
 
-Engines room. It decides when a handshake is due and how it is asked for; what an engine advertises is read here and
-kept by the engine. It refuses to know deadlines.
+Separate from replicas.py, which never waits.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.errors import InvalidRequest, LegError, NotInitialized, Refused
 from app.protocol.method_names import PROTOCOL_VERSION
 
-GREETING = {
+INITIALIZE_PARAMS = {
     "protocolVersion": PROTOCOL_VERSION,
     "client": {"name": "rcp-gateway", "version": "1"},
     "capabilities": {},
@@ -21,46 +20,51 @@ GREETING = {
 
 
 class EngineHandshake:
-    """The handshakes with one replica; `remember` is handed what it advertises each time."""
+    """The handshakes with one replica; `remember` is called with each advertisement."""
 
-    __slots__ = ("_shaking", "count", "forgotten", "purge", "remember", "transport")
+    __slots__ = ("_lock", "clean", "count", "due", "remember", "transport")
 
     def __init__(self, transport: Transport, remember: Callable[[Advertisement], None]) -> None:
         self.count = 0
-        self.forgotten = False
-        """It answered that it knows of no handshake, as after a restart."""
+        self.due = False
+        """Whether it has answered -32001 since the last handshake, as after a restart."""
         self.transport = transport
-        self.purge: Callable[[Any], Any] = lambda said: said
-        """Takes secrets out of what an engine says of itself."""
+        self.clean: Callable[[Any], Any] = lambda described: described
+        """Removes secrets from what an engine advertises."""
         self.remember = remember
-        self._shaking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def shake(self, seen: int) -> None:
-        """Shake hands unless somebody has since there were `seen`. Raises LegError."""
-        async with self._shaking:
+    async def perform(self, seen: int) -> None:
+        """Perform a handshake, unless the count has risen above `seen` meanwhile. Raises LegError."""
+        # Calls that find the handshake due at the same time wait for one of them.
+        async with self._lock:
             if self.count == seen:
-                said = read_advertisement(self.purge(await self._greet()))
+                described = read_advertisement(self.clean(await self._initialize()))
                 self.count += 1
-                self.forgotten = False
-                self.remember(said)
+                self.due = False
+                self.remember(described)
 
     async def refresh(self) -> None:
-        """Ask once more what it can do. Raises LegError."""
-        self.remember(read_advertisement(self.purge((await self.transport.call("info", {})).result)))
+        """Read the advertisement again. Raises LegError."""
+        self.remember(read_advertisement(self.clean((await self.transport.call("info", {})).result)))
 
-    async def ask(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
-        """The answer; the question is put once more, for free, if a handshake turns out to be due. Raises LegError."""
+    async def call(self, method: str, params: Mapping[str, Any], idempotent: bool) -> Reply:
+        """Send a request, once more after a handshake if one turns out to be due. Raises LegError.
+
+        The repetition does not count as a retry (`Reply.free`).
+        """
         seen = self.count
-        if self.forgotten:
-            await self.shake(seen)
+        if self.due:
+            await self.perform(seen)
             seen = self.count
         try:
             return await self.transport.call(method, params, idempotent=idempotent)
         except Refused as refusal:
+            # -32001: the engine has restarted and lost its session.
             if refusal.code != NotInitialized.code:
                 raise
             before = refusal.attempts
-        await self.shake(seen)
+        await self.perform(seen)
         try:
             reply = await self.transport.call(method, params, idempotent=idempotent)
         except LegError as fault:
@@ -69,14 +73,14 @@ class EngineHandshake:
             raise
         return reply._replace(attempts=reply.attempts + before, free=before)
 
-    async def _greet(self) -> dict[str, Any]:
-        """`initialize`, or `info` if it says that it is initialized already."""
+    async def _initialize(self) -> dict[str, Any]:
+        """Send `initialize`, or `info` if the engine answers that it is initialized already (RCP §13)."""
         try:
-            return (await self.transport.call("initialize", GREETING)).result
+            return (await self.transport.call("initialize", INITIALIZE_PARAMS)).result
         except Refused as refusal:
             if refusal.code != InvalidRequest.code:
                 raise
         return (await self.transport.call("info", {})).result
 
     def __repr__(self) -> str:
-        return f"<Handshake {self.count} so far{', one is due' if self.forgotten else ''}>"
+        return f"<EngineHandshake {self.count} so far{', one is due' if self.due else ''}>"

@@ -1,8 +1,8 @@
-"""Ends the processes of stdio engines when the gateway is killed by force and cannot do so itself.
+"""Ends the processes of stdio engines when the gateway is killed and cannot do so itself.
 
-The gateway starts this file as a small process of its own and writes to its stdin which process groups are running:
-`+123` for a started one, `-123` for one that has ended. When that pipe closes, the gateway is gone, and the groups that
-are left are ended: SIGTERM, and SIGKILL a second later. Standard library only: it runs without the gateway's modules.
+The gateway starts this file as a small process and writes to its stdin which process groups run: `+123` for a started
+one, `-123` for one that has ended. When the pipe closes, the gateway is gone, and the remaining groups get SIGTERM, and
+SIGKILL a second later. It uses the standard library only, because it runs without the gateway's modules.
 """
 
 import atexit

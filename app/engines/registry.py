@@ -1,10 +1,9 @@
-"""The living set of engines: opens them from their registry entries, keeps them in a stable order, lets go of them.
+"""The engines of the registry and those that were discovered: opens, replaces and closes them as the registry changes.
 
-The only place that knows which kind of transport an entry asks for. It refuses to know what engines are asked.
+A reload never costs an answer: an engine whose address changed serves from its old address until the new one is warm.
 """
 
 import asyncio
-import importlib.util
 from bisect import insort
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,33 +11,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
-from app.engines.discovery import Discovery, Move
+from app.engines.discovery import Discovery, Move, ResidualEngine
 from app.engines.engine import RemoteEngine
-from app.engines.error_classification import Secrets
-from app.engines.health import HealthLoop
-from app.engines.health_check import Places
-from app.engines.http.client import HttpTransport
+from app.engines.health import HandshakeSlots, HealthLoop
 from app.engines.replicas import Replica
-from app.engines.residual_engine import ResidualEngine
-from app.engines.ssrf_guard import GuardedResolver
-from app.engines.stdio import StdioTransport
-from app.engines.transport import Transport
-from app.protocol.advertisement import Advertisement
+from app.engines.transport_factory import LineLog, addresses_of, open_guarded_transport, open_transport
 from app.protocol.errors import LegError
 from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.metrics import EngineState
 
-HTTP2_INSTALLED = importlib.util.find_spec("h2") is not None  # the extra `http2`
-
 Report = Callable[[RemoteEngine, LegError | None], None]
-"""Told whenever an engine comes up (None) or goes down (why)."""
-
-LineLog = Callable[[str, str], None]
-"""Told (engine id, line) for each line an engine's child process writes to its stderr."""
+"""Called when an engine comes up (None) or goes down (why)."""
 
 
 class EngineSetChange(NamedTuple):
-    """What a diff of the registry came to: ids of the engines that joined, that left, and whose entry changed."""
+    """The difference between two registries: ids of the engines that joined, that left, and whose entry changed."""
 
     joined: list[str]
     left: list[str]
@@ -46,7 +33,7 @@ class EngineSetChange(NamedTuple):
 
 
 class Warmed(NamedTuple):
-    """The end of an engine's warming: `fault` is None if it has shaken hands, else why it had not when time was up."""
+    """The end of an engine's warm-up: `fault` is None after a handshake, otherwise why there was none in time."""
 
     engine: str
     seconds: float
@@ -55,11 +42,11 @@ class Warmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Warming:
-    """An engine that has yet to complete its first handshake under its present entry."""
+    """An engine without a handshake under its current entry."""
 
     engine: RemoteEngine
     withheld: bool
-    """Whether it is not in force yet: what was in force before it serves until it is warm."""
+    """Whether the engine of the earlier entry serves until this one is warm."""
     began: float
     """Event-loop seconds."""
     timer: asyncio.TimerHandle
@@ -67,7 +54,7 @@ class _Warming:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """An engine that the registry no longer holds, and that serves whom nothing else would serve."""
+    """An engine that has left the registry, but serves until its replacements are warm."""
 
     engine: RemoteEngine
     timer: asyncio.TimerHandle
@@ -76,9 +63,9 @@ class _StandIn:
 class EngineSet:
     """The engines of one registry and those that joined through its gateways, by priority (highest first) and id.
 
-    `version` grows whenever an advertisement changed, or who is asked, so that what is derived from them can be kept
-    until then. `moved` hears of engines that gateways let join and leave, `warmed` of engines that a reload changed or
-    added, once they serve.
+    `version` grows whenever an advertisement or the set of called engines changes, so that what is derived from them
+    can be cached. `moved` is called for engines that are discovered or disappear, `warmed` for engines that a reload
+    changed or added, once they serve.
     """
 
     def __init__(
@@ -95,11 +82,11 @@ class EngineSet:
         """`linger`: seconds until an engine that has left is closed."""
         self.version = 0
         self.engines: tuple[RemoteEngine, ...] = ()
-        """Those in force."""
+        """The engines that serve now."""
         self.reached = False
         """Whether any engine has ever completed a handshake."""
         self.switched_off: frozenset[str] = frozenset()
-        """Engines that an operator took out: known and looked after, and not asked."""
+        """Engines that an operator has switched off: known and checked, but not called."""
         self._disabled: tuple[str, ...] = ()
         self._settings = settings
         self._report = report
@@ -111,9 +98,9 @@ class EngineSet:
         self._linger = linger
         self._warming: dict[str, _Warming] = {}
         self._stand_ins: dict[str, _StandIn] = {}
-        self._places = Places()
+        self._slots = HandshakeSlots()
         self._retiring: set[asyncio.Task[None]] = set()
-        self._ends = asyncio.Event()
+        self._closing = asyncio.Event()
         self._discovery = Discovery(self, moved)
         self._health = HealthLoop(settings, follow=self._follow)
         self.apply(entries, settings, linger)
@@ -121,22 +108,22 @@ class EngineSet:
 
     @property
     def asked(self) -> tuple[RemoteEngine | ResidualEngine, ...]:
-        """Whom requests are asked of: everybody, but for gateways whose engines are asked directly."""
+        """The engines that requests are sent to. Gateways whose engines are called directly are left out."""
         asked = self._discovery.asked()
         return tuple(one for one in asked if one.id not in self.switched_off) if self.switched_off else asked
 
     @property
     def stand_ins(self) -> tuple[RemoteEngine, ...]:
-        """Engines that left the registry while those that came in their place are not warm yet."""
+        """Engines that have left the registry while their replacements are not warm yet."""
         return tuple(one.engine for one in self._stand_ins.values() if one.engine.id not in self.switched_off)
 
     @property
     def warming(self) -> frozenset[str]:
-        """Ids of the engines that a reload changed or added, and that have not shaken hands since."""
+        """Ids of the engines that a reload changed or added, and that have had no handshake since."""
         return frozenset(self._warming)
 
     def states(self) -> list[EngineState]:
-        """How each engine in force stands, and those that are to be in force once they are warm."""
+        """The state of each serving engine, and of those that will serve once they are warm."""
         states = [engine.state() for engine in self.engines]
         known = {state.id for state in states}
         states += [one.engine.state() for one in self._warming.values() if one.engine.id not in known]
@@ -144,29 +131,28 @@ class EngineSet:
 
     @property
     def disabled(self) -> tuple[str, ...]:
-        """Who is there and not asked: by the registry, or since an operator switched it off."""
+        """Ids of engines that are not called: disabled in the registry, or switched off by an operator."""
         return tuple(sorted({*self._disabled, *self.switched_off})) if self.switched_off else self._disabled
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
-        """Gateway -> its engines that are asked directly."""
+        """Gateway -> its engines that are called directly."""
         return self._discovery.groups()
 
     def start(self) -> None:
-        """Connect in the background; engines join whenever they come up."""
+        """Connect to all engines in the background."""
         self._started = True
         for engine in self.engines:
             self._health.watch(engine)
 
     def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> EngineSetChange:
-        """Become what the registry says, in one step.
+        """Apply a registry in one synchronous step.
 
-        An engine whose entry is as it was stays as it is. If its entry changed, what is known of its addresses stays
-        known: connections, handshake, breaker, calls under way. If none of its addresses has shaken hands yet, it takes
-        the place of the one before as soon as one has, at the latest after `warm_seconds`; so does a `required` engine
-        that is new. An engine that left is asked no more, unless nothing that came in the same step is warm yet and
-        nothing else would answer (`stand_ins`). What leaves, now or later, is closed `linger` seconds after: no request
-        that still knows it lives longer.
+        An engine with an unchanged entry stays as it is. A changed one keeps the state of the addresses that stay:
+        connections, handshake, breaker, calls in flight. If none of its addresses has had a handshake, it replaces the
+        earlier one at its first handshake, at the latest after `warm_seconds`; so does a new `required` engine. An
+        engine that has left is not called any more, unless its replacements are not warm yet and nothing else would
+        answer (`stand_ins`). Whatever leaves is closed `linger` seconds later: no request that uses it lasts longer.
         """
         wanted = {entry.id: entry for entry in entries if entry.enabled}
         other_settings = settings != self._settings
@@ -174,9 +160,11 @@ class EngineSet:
         self._linger = linger
         self._health.renew(settings)
         known = {engine.id: engine for engine in self.engines if engine.id in self._listed}
+        # An engine that is still warming up is known, too: another reload may change it before it has served.
         known |= {one.engine.id: one.engine for one in self._warming.values() if one.engine.id in self._listed}
         left = sorted(known.keys() - wanted.keys())
-        self._discovery.make_room(left, {entry.id for entry in entries}, self._no_gateways(wanted))
+        # A discovered engine gives way to an engine of the registry with the same id.
+        self._discovery.prepare(left, {entry.id for entry in entries}, self._former_gateways(wanted))
         joined = sorted(wanted.keys() - known.keys())
         changed = sorted(
             engine_id
@@ -184,32 +172,34 @@ class EngineSet:
             if other_settings or known[engine_id].entry != wanted[engine_id]
         )
         self._listed = frozenset(wanted)
-        leaving = [engine for engine in map(self._dropped, left) if engine is not None]
+        leaving = [engine for engine in map(self._remove, left) if engine is not None]
         for entry in wanted.values():
             if entry.id in joined or entry.id in changed:
-                self._put(entry)
+                self._apply_entry(entry)
+        # The settings of all engines have changed, and discovered engines are in no entry of the registry.
         if other_settings:
             for engine in self.engines:
                 if engine.id not in self._listed:
-                    self._put(engine.entry)
+                    self._apply_entry(engine.entry)
         self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
-        self._let_go(leaving)
+        self._release(leaving)
+        # An operator's switch ends with the engine; one that comes back later starts switched on.
         self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
         self.version += 1
         return EngineSetChange(joined, left, changed)
 
     def join(self, entry: EngineEntry) -> None:
-        """One more engine that another gateway named, or another entry for it; it is connected to in the background."""
-        self._put(entry)
+        """Add a discovered engine, or apply another entry for it. It is connected to in the background."""
+        self._apply_entry(entry)
 
     def leave(self, engine_id: str) -> None:
-        """It is not asked any more from here on, and closed once no request that knows it can be under way."""
-        engine = self._dropped(engine_id)
+        """Remove a discovered engine. It is closed once no request can be using it."""
+        engine = self._remove(engine_id)
         if engine is not None:
             self._retire(engine_id, engine.replicas)
 
     def switch(self, engine_id: str, on: bool) -> bool:
-        """Ask this engine from the next request on, or not; whether that is a change."""
+        """Switch an engine on or off from the next request on. Returns whether that is a change."""
         if (engine_id not in self.switched_off) == on:
             return False
         self.switched_off = self.switched_off - {engine_id} if on else self.switched_off | {engine_id}
@@ -217,29 +207,30 @@ class EngineSet:
         return True
 
     async def settled(self, seconds: float) -> None:
-        """Wait until every engine has been up or had its chance to be, at most for so long."""
+        """Wait until every engine has been checked once, at most for `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._health.seen()
+                await self._health.first_round()
 
     async def close(self) -> None:
-        """Stop watching, then close every engine, also those that have left and linger."""
+        """Stop the checks and close every engine, including those that have left."""
         await self._health.stop()
-        self._ends.set()
+        self._closing.set()
         left: list[_Warming | _StandIn] = [*self._warming.values(), *self._stand_ins.values()]
         self._warming, self._stand_ins = {}, {}
         for one in left:
             one.timer.cancel()
+        # An address that two versions of an engine share is closed once.
         replicas = {replica for engine in self.engines for replica in engine.replicas}
         replicas |= {replica for one in left for replica in one.engine.replicas}
         await asyncio.gather(*(replica.close() for replica in replicas), *self._retiring)
 
     # ── one engine ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _put(self, entry: EngineEntry) -> None:
-        """Let this entry hold: at once, or as soon as the engine it describes is warm."""
-        current = self._in_force(entry.id)
-        if current is None and entry.id in self._stand_ins:  # it left a moment ago, and is back
+    def _apply_entry(self, entry: EngineEntry) -> None:
+        """Apply an entry: at once, or as soon as its engine is warm."""
+        current = self._active(entry.id)
+        if current is None and entry.id in self._stand_ins:  # it left a moment ago and is back
             one = self._stand_ins.pop(entry.id)
             one.timer.cancel()
             current = one.engine
@@ -248,17 +239,25 @@ class EngineSet:
         warming = self._warming.pop(entry.id, None)
         if warming is not None:
             warming.timer.cancel()
+        # An earlier reload may have left an engine that has not served yet: its connections are worth keeping.
         pending = warming.engine if warming is not None and warming.withheld else None
-        addresses = [(each, self._way(each)) for each in addresses_of(entry)]
-        known = {replica.way: replica for one in (pending, current) if one is not None for replica in one.replicas}
+        addresses = [(each, self._connection_key(each)) for each in addresses_of(entry)]
+        known = {
+            replica.connection_key: replica for one in (pending, current) if one is not None for replica in one.replicas
+        }
         shared = {way: known[way] for _, way in addresses if way in known}
-        warm = any(replica.greeted for replica in shared.values())
+        warm = any(replica.handshake_done for replica in shared.values())
+        # A replica that has had a handshake under the earlier entry is warm: there is nothing to wait for.
         withheld = self._is_withheld(entry, current) and not warm
-        heir = None if withheld or current is None or not {*current.replicas} & {*shared.values()} else current
-        if heir is None and pending is not None and {*pending.replicas} & {*shared.values()}:
-            heir = pending
-        engine = self._made(entry, [shared.get(way) or self._opened(each, way) for each, way in addresses], heir)
+        predecessor = None if withheld or current is None or not {*current.replicas} & {*shared.values()} else current
+        # No address in common with the serving engine, but perhaps with one that was still warming up.
+        if predecessor is None and pending is not None and {*pending.replicas} & {*shared.values()}:
+            predecessor = pending
+        engine = self._build_engine(
+            entry, [shared.get(way) or self._open_replica(each, way) for each, way in addresses], predecessor
+        )
         if not warm and self._started and self._settings.warm_seconds and (withheld or current is None or warming):
+            # A warm-up that goes on at the same addresses keeps its start: reloads must not prolong it for ever.
             same = warming is not None and bool({*warming.engine.replicas} & {*shared.values()})
             self._warm(engine, withheld, warming.began if warming is not None and same else None)
         kept = {*engine.replicas} | ({*current.replicas} if withheld and current is not None else set())
@@ -268,33 +267,35 @@ class EngineSet:
             if pending is None:
                 self._watch(engine)
         else:
-            self._enforce(engine, current, watched=pending is not None)
+            self._activate(engine, current, watched=pending is not None)
 
     def _is_withheld(self, entry: EngineEntry, current: RemoteEngine | None) -> bool:
-        """Whether what serves now would be lost, or every request, if this entry held before its engine is warm."""
+        """Whether the entry must wait until its engine is warm, since a serving engine or every request would fail."""
         if not (self._started and self._settings.warm_seconds):
             return False
+        # An engine that has never answered serves nobody: there is nothing to lose by replacing it at once.
         if current is not None and current.advertisement is not None:
             return True
+        # Until its first handshake, a new required engine would fail every request.
         newly_required = entry.required and not (current is not None and current.entry.required)
         return newly_required and entry.id in self._listed and self.reached
 
     def _warm(self, engine: RemoteEngine, withheld: bool, began: float | None) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time() if began is None else began
-        timer = loop.call_at(began + self._settings.warm_seconds, self._out_of_time, engine)
+        timer = loop.call_at(began + self._settings.warm_seconds, self._warming_expired, engine)
         self._warming[engine.id] = _Warming(engine, withheld, began, timer)
 
-    def _changed(self, engine: RemoteEngine) -> None:
-        """It advertises something else than before, or for the first time."""
+    def _on_advertisement(self, engine: RemoteEngine) -> None:
+        """Called when an engine advertises something new, the first time included."""
         self.version += 1
         self.reached = True
         warming = self._warming.get(engine.id)
         if warming is not None and warming.engine is engine:
             self._end_warming(warming, None)
 
-    def _out_of_time(self, engine: RemoteEngine) -> None:
-        """The registry says so, and has said so for long enough: the engine serves, or fails, as what it is."""
+    def _warming_expired(self, engine: RemoteEngine) -> None:
+        """The warm-up took too long: the engine replaces the earlier one all the same, as the registry says."""
         warming = self._warming.get(engine.id)
         if warming is not None and warming.engine is engine:
             self._end_warming(warming, engine.down_reason or "no handshake yet")
@@ -304,16 +305,17 @@ class EngineSet:
         warming.timer.cancel()
         del self._warming[engine.id]
         if warming.withheld:
-            self._enforce(engine, self._in_force(engine.id), watched=True)
+            self._activate(engine, self._active(engine.id), watched=True)
         self._warmed(Warmed(engine.id, asyncio.get_running_loop().time() - warming.began, fault))
-        self._let_go([])
+        self._release([])
 
-    def _enforce(self, engine: RemoteEngine, current: RemoteEngine | None, *, watched: bool) -> None:
-        """From the next request on it is asked, in place of `current`."""
+    def _activate(self, engine: RemoteEngine, current: RemoteEngine | None, *, watched: bool) -> None:
+        """Call this engine from the next request on, in place of `current`."""
         if current is not None:
             engine.succeed(current)
         engines = [one for one in self.engines if one is not current]
         insort(engines, engine, key=_rank)  # sorting anew for each engine would make a reload quadratic
+        # One assignment: a request sees either the earlier set or the new one, never a mixture.
         self.engines = tuple(engines)
         self.version += 1
         if current is not None and not watched:
@@ -324,8 +326,9 @@ class EngineSet:
             self._watch(engine)
 
     def _hand_over(self, before: RemoteEngine, after: RemoteEngine | None, kept: Container[Replica]) -> None:
-        """Look after `after` in place of `before`, and let go of the replicas of `before` that are not kept."""
+        """Check `after` in place of `before`, and close the replicas of `before` that are not kept."""
         if after is not None and self._started:
+            # With a shared replica, a running handshake is useful to the new engine.
             if {*before.replicas} & {*after.replicas}:
                 self._health.hand_over(before, after)
             else:
@@ -335,10 +338,10 @@ class EngineSet:
             self._health.unwatch(before)
         self._retire(before.id, [replica for replica in before.replicas if replica not in kept])
 
-    def _dropped(self, engine_id: str) -> RemoteEngine | None:
-        """It is not asked any more; the engine that was in force, for the caller to retire."""
+    def _remove(self, engine_id: str) -> RemoteEngine | None:
+        """Stop calling an engine. Returns the one that was serving, for the caller to close."""
         warming = self._warming.pop(engine_id, None)
-        current = self._in_force(engine_id)
+        current = self._active(engine_id)
         if warming is not None:
             warming.timer.cancel()
             if warming.withheld:
@@ -350,13 +353,14 @@ class EngineSet:
         self.version += 1
         return current
 
-    def _let_go(self, leaving: Sequence[RemoteEngine]) -> None:
-        """Retire the engines that left, now or once nothing is warming any more that may come in their place."""
+    def _release(self, leaving: Sequence[RemoteEngine]) -> None:
+        """Close the engines that have left: now, or once no replacement is warming up any more."""
         if self._warming:
             loop = asyncio.get_running_loop()
             for engine in leaving:
+                # An engine that was disabled on purpose must not serve on, whatever is warming up.
                 if engine.advertisement is not None and engine.id not in self._disabled:
-                    timer = loop.call_later(self._settings.warm_seconds, self._relieve, engine.id)
+                    timer = loop.call_later(self._settings.warm_seconds, self._end_stand_in, engine.id)
                     self._stand_ins[engine.id] = _StandIn(engine, timer)
                 else:
                     self._retire(engine.id, engine.replicas)
@@ -364,30 +368,30 @@ class EngineSet:
         for engine in leaving:
             self._retire(engine.id, engine.replicas)
         for engine_id in tuple(self._stand_ins):
-            self._relieve(engine_id)
+            self._end_stand_in(engine_id)
 
-    def _relieve(self, engine_id: str) -> None:
+    def _end_stand_in(self, engine_id: str) -> None:
         one = self._stand_ins.pop(engine_id)
         one.timer.cancel()
         self.version += 1
         self._retire(engine_id, one.engine.replicas)
 
     def _retire(self, engine_id: str, replicas: Sequence[Replica]) -> None:
-        """Close these replicas once no request that knows them can be under way; at once if the gateway ends."""
+        """Close these replicas once no request can be using them; at once if the gateway stops."""
         if not replicas:
             return
 
         async def later() -> None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._linger):
-                    await self._ends.wait()
+                    await self._closing.wait()
             await asyncio.gather(*(replica.close() for replica in replicas))
 
         retiring = asyncio.get_running_loop().create_task(later(), name=f"retire:{engine_id}")
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 
-    def _in_force(self, engine_id: str) -> RemoteEngine | None:
+    def _active(self, engine_id: str) -> RemoteEngine | None:
         return next((engine for engine in self.engines if engine.id == engine_id), None)
 
     def _watch(self, engine: RemoteEngine) -> None:
@@ -398,14 +402,15 @@ class EngineSet:
         if engine.entry.discover and engine in self.engines and await self._discovery.follow(engine):
             self.version += 1
 
-    def _no_gateways(self, wanted: Mapping[str, EngineEntry]) -> set[str]:
-        """Engines whose listing is not followed any more."""
+    def _former_gateways(self, wanted: Mapping[str, EngineEntry]) -> set[str]:
+        """Engines whose listing is not read any more."""
         return {engine.id for engine in self.engines if engine.entry.discover and not _discovers(wanted.get(engine.id))}
 
-    def _way(self, entry: EngineEntry) -> tuple[object, ...]:
-        """What decides who answers at one address and how it is talked to; where it is equal, a replica is kept."""
+    def _connection_key(self, entry: EngineEntry) -> tuple[object, ...]:
+        """All that decides what answers at an address, and how. Replicas with equal keys survive a reload."""
         settings = self._settings
         if entry.kind == "stdio":
+            # Settings that a transport reads once, when it is made: with other values it has to be made anew.
             limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
             limits = (settings.stdio_unanswered, *limits)
         else:
@@ -416,38 +421,40 @@ class EngineSet:
             *(entry.id in self._listed, settings.max_response_bytes, limits),
         )
 
-    def _opened(self, entry: EngineEntry, way: object) -> Replica:
-        """A replica at one address; nothing is connected yet. What somebody else named is reached with caution."""
+    def _open_replica(self, entry: EngineEntry, way: object) -> Replica:
+        """A replica at one address, not connected yet. A discovered one must not reach internal addresses."""
         if entry.id in self._listed:
             transport = open_transport(entry, self._settings, self._line_log, self._instrumentation_of(entry.id))
         else:
-            transport = open_wary_transport(entry, self._settings)
+            transport = open_guarded_transport(entry, self._settings)
         made = Replica("0", transport, lambda advertisement: None)
-        made.way = way
+        made.connection_key = way
         return made
 
-    def _made(self, entry: EngineEntry, replicas: Sequence[Replica], before: RemoteEngine | None) -> RemoteEngine:
+    def _build_engine(
+        self, entry: EngineEntry, replicas: Sequence[Replica], before: RemoteEngine | None
+    ) -> RemoteEngine:
         """The engine of one entry with these replicas; `before` is the one whose addresses it shares."""
         engine: RemoteEngine
 
-        def told(fault: LegError | None) -> None:
+        def report(fault: LegError | None) -> None:
             warming = self._warming.get(entry.id)
             if fault is not None and warming is not None and warming.withheld:
                 availability = warming.engine.policies.tracker.availability
                 if availability is engine.policies.tracker.availability:
-                    return  # what serves in its place is not down; `warmed` tells how the warming ends
+                    return  # the engine that serves in its place is up; `warmed` reports how the warm-up ends
             self._report(engine, fault)
 
         engine = RemoteEngine(
             entry,
             replicas[0],
-            self._changed,
+            self._on_advertisement,
             further=replicas[1:],
             settings=self._settings,
             instrumentation=self._instrumentation_of(entry.id),
-            told=told,
+            on_availability=report,
             before=before,
-            places=self._places,
+            slots=self._slots,
         )
         return engine
 
@@ -469,41 +476,3 @@ def _rank(engine: RemoteEngine) -> tuple[int, str]:
 
 def _ordered(engines: Iterable[RemoteEngine]) -> tuple[RemoteEngine, ...]:
     return tuple(sorted(engines, key=_rank))
-
-
-def open_wary_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
-    """The transport to an engine that somebody else named."""
-    return HttpTransport(entry, settings, resolver=GuardedResolver())
-
-
-def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
-    """One entry per replica, each with the URL of that replica."""
-    return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
-
-
-def open_transport(
-    entry: EngineEntry, settings: EnginesSettings, line_log: LineLog, instrumentation: CallInstrumentation | None = None
-) -> Transport:
-    """The transport that `entry` asks for; nothing is connected yet."""
-    if entry.kind == "stdio":
-        secrets = Secrets(entry)
-        return StdioTransport(
-            entry,
-            settings,
-            log=lambda line: line_log(entry.id, secrets.without(line)),
-            ended=(instrumentation or NoInstrumentation()).process_ended,
-        )
-    if entry.client == "httpx" and HTTP2_INSTALLED:
-        from app.engines.http.http2_client import Http2Transport  # needs the extra
-
-        return Http2Transport(entry, settings)
-    return HttpTransport(entry, settings)
-
-
-async def probe(entry: EngineEntry, settings: EnginesSettings) -> Advertisement:
-    """Shake hands with one engine and let go again. Raises LegError."""
-    engine = RemoteEngine(entry, open_transport(entry, settings, lambda engine_id, line: None), lambda changed: None)
-    try:
-        return await engine.handshake(asyncio.get_running_loop().time() + entry.timeout_ms / 1000)
-    finally:
-        await engine.close()

@@ -1,7 +1,6 @@
-"""RCP over a child process (RCP §5 stdio): calls multiplexed by id over newline-delimited JSON (room engines).
+"""RCP over a child process (RCP §5 stdio): calls are multiplexed by id over newline-delimited JSON.
 
-Decides which line answers which call, when the process is started again, and how its death is told to those who wait.
-Refuses to know pipes and signals (child.py), handshakes and deadlines (the engine above).
+Matches lines to calls, starts the process again after it has ended, and fails the calls that were waiting.
 """
 
 import asyncio
@@ -11,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.engines.child_output import HEAD_BYTES, TAIL_BYTES, OversizedLine, StderrTail, number_in_head, number_in_tail
 from app.engines.child_process import ChildProcess, Line
-from app.engines.line_splitter import HEAD_BYTES, TAIL_BYTES, OversizedLine, StderrTail, number_in_head, number_in_tail
 from app.engines.transport import Reply, result_of
 from app.protocol.envelope import encode_call, encode_notification, loads_answer
 from app.protocol.errors import (
@@ -27,13 +26,13 @@ from app.resilience.byte_budget import hold
 from app.settings.schema import EngineEntry, EnginesSettings
 
 HEALTHY_SECONDS: Final = 30.0
-"""A process that has answered, and ran for so long, is healthy: after its end the first pause is the shortest again."""
+"""A process that has answered and ran for this long is healthy: the pause after its end is the shortest again."""
 
 START_SECONDS: Final = 120.0
-"""A process that has not answered anything yet may be loading its index: for so long it is not taken for hung."""
+"""A process that has not answered yet may be loading its index: it counts as hung only after this time."""
 
 PROBES: Final = frozenset({"initialize", "info", "ping"})
-"""Methods whose answers do not show that the engine can serve."""
+"""Methods whose answers do not prove that the engine can serve."""
 
 BOM: Final = b"\xef\xbb\xbf"
 OPENING_BRACE: Final = 0x7B
@@ -50,24 +49,24 @@ class Backoff:
     longest: float = 5.0
     longest_idle: float = 300.0
     pause: float = 0.0
-    deaths: int = 0
-    """In a row, without having been healthy in between."""
+    exits: int = 0
+    """In a row, without a healthy process in between."""
 
-    def lengthen(self, served: bool = False) -> float:
-        """The pause that is due after one more death."""
-        self.deaths += 1
+    def next_pause(self, served: bool = False) -> float:
+        """Count one more exit and return the pause that is due."""
+        self.exits += 1
         self.pause = min(self.pause * 2 or self.first, self.longest if served else self.longest_idle)
         return self.pause
 
     def reset(self) -> None:
         """The process is healthy: the next pause is the first again."""
         self.pause = 0.0
-        self.deaths = 0
+        self.exits = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LineReceived:
-    """What a waiting call is told: the message that answers it, and the bytes of its line."""
+    """The outcome of a call: the message that answers it, and the bytes of its line."""
 
     message: dict[str, Any]
     size: int
@@ -75,9 +74,9 @@ class LineReceived:
 
 @dataclass(frozen=True, slots=True)
 class ProcessExited:
-    """What a waiting call is told when the process is gone."""
+    """The outcome of a call whose process has ended."""
 
-    epitaph: str
+    exit_reason: str
     sent: bool
     answered: bool
     """Whether the process had ever answered anything."""
@@ -86,12 +85,13 @@ class ProcessExited:
 class StdioTransport:
     """One engine as a child process. Satisfies `Transport`.
 
-    Started by the first call (in the gateway the handshake) or by `start`, and after its death by the first call once
-    the pause is over. `generation` counts the processes started and is shown by `repr`; the engine above learns of a
-    new one when it refuses to answer before a handshake. `log` is told each line of the child's stderr (at most 20 a
-    second; remarks of ours in brackets), `ended` hears of each end that was not asked for (how, seconds until it may be
-    started again, how many in a row), `clock` gives monotonic seconds, `grace` is how many seconds `close` leaves the
-    process after EOF and again after SIGTERM.
+    The first call (in the gateway the handshake) or `start` starts it; after its end, the first call once the pause is
+    over. `generation` counts the started processes. A new process refuses calls until the engine above has performed a
+    handshake.
+
+    `log` gets each line of stderr (at most 20 a second; the gateway's own remarks in brackets). `ended` is called for
+    each unexpected end (how, seconds until the next start, how many in a row). `clock` gives monotonic seconds, and
+    `grace` is how many seconds `close` waits for the process after EOF, and again after SIGTERM.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class StdioTransport:
         self._child: ChildProcess | None = None
         self._stderr = StderrTail(log, clock)
         self._starting: asyncio.Task[None] | None = None
-        self._burying: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._fault = "the engine's process was never started"
         self._retry_at = float("-inf")
         self._closed = False
@@ -149,7 +149,7 @@ class StdioTransport:
         return self._stderr.text
 
     async def start(self) -> None:
-        """Have the process running before there is anything to ask; the gateway itself never needs that.
+        """Start the process before the first call; the gateway itself never needs that.
 
         Raises ConnectFailed, also while it is down and its pause is not over.
         """
@@ -167,6 +167,7 @@ class StdioTransport:
             child = await self._running()
         number = self._sent = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # Registered after sending: `send` raises Overloaded if too much waits already.
         child.send(number, encode_call(number, method, params) + b"\n")
         self._in_flight[number] = answer
         if method in PROBES:
@@ -182,44 +183,47 @@ class StdioTransport:
             hold(outcome.size)
             return Reply(result_of(outcome.message, number), size=outcome.size)
         if type(outcome) is ProcessExited:
+            # A process that has never answered was probably never able to: a connect error is retried safely.
             never_there = not outcome.sent or (idempotent and not outcome.answered)
-            raise (ConnectFailed if never_there else ProtocolViolation)(outcome.epitaph)
+            raise (ConnectFailed if never_there else ProtocolViolation)(outcome.exit_reason)
         raise outcome
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> None:
-        """Nothing is ever sent without waiting here; use `call`."""
+    def send(self, method: str, params: Mapping[str, Any]) -> None:
+        """Never: use `call`. A call that is given up has to notify the process, which needs its task."""
 
     def renew(self) -> None:
-        """A process is where it is."""
+        """Nothing to do: a process has no address."""
 
     def overdue(self) -> None:
-        """The call that was given up last was not answered in time. Too many such in a row, and the process is killed:
-        nobody else can restart it."""
+        """The call given up last was not answered in time. After too many in a row, the process is killed: nobody else
+        can restart it."""
         child = self._child
         if not self._most_unanswered or child is None or child.gone or self._abandoned <= self._silent_since:
             return
         self._silent_since = self._sent
         self._unanswered += 1
+        # Loading an index can take minutes; killing it then would never let it start.
         loading = not child.answered and self._clock() < self._started_at + START_SECONDS
         if self._unanswered >= self._most_unanswered and not loading:
-            child.condemn(f"left {self._unanswered} calls in a row unanswered and was killed")
+            child.kill(f"left {self._unanswered} calls in a row unanswered and was killed")
 
     async def close(self) -> None:
         """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
         self._closed = True
         for number in tuple(self._in_flight):
             self._settle(number, ConnectFailed("closed"))
+        # A process that is being started has to be ended as well.
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        if self._burying is not None:
-            await asyncio.wait([self._burying])
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
         elif self._child is not None:
             await self._child.end(self._grace)
 
     # -- the life of the process
 
     async def _running(self) -> ChildProcess:
-        """The process, once it is started; all who need it at the same time wait for one start."""
+        """The started process. Calls that need it at the same time wait for one start."""
         if self._starting is None:
             self._refuse_while_down()
             self._starting = asyncio.create_task(self._start_process(), name="stdio-start")
@@ -237,13 +241,13 @@ class StdioTransport:
             raise ConnectFailed(f"started again in {remaining:.1f} s: {self._fault}")
 
     async def _start_process(self) -> None:
-        """What goes wrong is kept in `_fault` for all who wait."""
+        """Start the process. An error is kept in `_fault` for all waiting calls."""
         try:
-            if self._burying is not None:
-                await self._burying
-            self._burying = self._child = None
+            if self._ending is not None:
+                await self._ending
+            self._ending = self._child = None
             self._stderr = StderrTail(self._log, self._clock)
-            child = ChildProcess(self._limit, self._stderr, self._hear, self._depart)
+            child = ChildProcess(self._limit, self._stderr, self._on_lines, self._on_exit)
             await child.start(self._command)
         except (OSError, ValueError) as fault:
             reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
@@ -257,55 +261,57 @@ class StdioTransport:
         finally:
             self._starting = None
 
-    def _depart(self, child: ChildProcess) -> None:
-        """`child` is gone by itself: tell all who wait, and see that nothing is left of it."""
+    def _on_exit(self, child: ChildProcess) -> None:
+        """Called when the process has ended by itself: fail the waiting calls, and clean up its group."""
+        # A process that crashes soon after its start must not reset the pause.
         if child.answered and self._clock() >= self._started_at + HEALTHY_SECONDS:
             self._backoff.reset()
-        self._count_as_down(child.epitaph, child.last_words, served=child.served)
+        self._count_as_down(child.exit_reason, child.exit_summary, served=child.served)
         for number in tuple(self._in_flight):
-            self._settle(number, ProcessExited(child.epitaph, not child.withdraw(number), child.answered))
-        self._burying = asyncio.create_task(child.end(0), name="stdio-end")
+            self._settle(number, ProcessExited(child.exit_reason, not child.withdraw(number), child.answered))
+        self._ending = asyncio.create_task(child.end(0), name="stdio-end")
 
     def _count_as_down(self, fault: str, remark: str, *, served: bool) -> None:
         self._fault = fault
-        pause = self._backoff.lengthen(served)
+        pause = self._backoff.next_pause(served)
         self._retry_at = self._clock() + pause
-        self._remark(remark)
-        self._ended(fault, pause, self._backoff.deaths)
+        self._log_remark(remark)
+        self._ended(fault, pause, self._backoff.exits)
 
     # -- answers
 
-    def _hear(self, lines: list[Line]) -> None:
+    def _on_lines(self, lines: list[Line]) -> None:
         idle = size = 0
         for line in lines:
             if isinstance(line, OversizedLine):
-                self._hear_oversized(line)
+                self._on_oversized(line)
             elif line[:1] == b"{":
-                self._hear_object(line)
+                self._on_object(line)
             else:
+                # Some runtimes write a byte order mark or spaces before the first line.
                 text = line.removeprefix(BOM).strip()
                 if text and text[0] == OPENING_BRACE:
-                    self._hear_object(text)
+                    self._on_object(text)
                 else:
                     idle += 1
                     size += len(line) + 1
                     self.stdout_noise += bool(text)
         if idle and self._child is not None:
-            self._child.noise.swell(size, idle)
+            self._child.noise.add(size, idle)
 
     def _count_noise(self, size: int) -> None:
         self.stdout_noise += 1
         if self._child is not None:
-            self._child.noise.swell(size, 1)
+            self._child.noise.add(size, 1)
 
-    def _hear_object(self, line: bytes | bytearray) -> None:
+    def _on_object(self, line: bytes | bytearray) -> None:
         try:
             message = loads_answer(line)
         except ParseError as fault:
-            self._hear_unreadable(line, ProtocolViolation(fault.message))
+            self._on_unreadable(line, ProtocolViolation(fault.message))
             return
         except PayloadTooLarge as fault:
-            self._hear_unreadable(line, ResponseTooLarge(fault.message))
+            self._on_unreadable(line, ResponseTooLarge(fault.message))
             return
         if not _is_answer(message):
             self._count_noise(len(line))
@@ -315,21 +321,23 @@ class StdioTransport:
         if number is None or not self._settle(number, LineReceived(message, len(line))):
             self._count_unknown(message.get("id"), len(line))
         elif self._child is not None:
-            self._child.noise.ebb()
+            self._child.noise.reset()
             self._child.answered = True
             if number not in self._probes:
                 self._child.served = True
 
-    def _hear_unreadable(self, line: bytes | bytearray, fault: LegError) -> None:
-        """What cannot be read (NaN, a glued-on log line) fails its call at once if it shows whose answer it is."""
+    def _on_unreadable(self, line: bytes | bytearray, fault: LegError) -> None:
+        """Fail the call of a line that is not JSON (NaN, an appended log line), if its id can be made out."""
         number = number_in_head(bytes(line[:HEAD_BYTES]))
         if number is None:
             number = number_in_tail(bytes(line[-TAIL_BYTES:]))
+        # A line that was cut off by the end of the process: its exit status says more.
         torn = self._child is not None and self._child.ending  # its exit status says more
         if torn or number is None or not self._settle(number, fault):
             self._count_noise(len(line))
 
-    def _hear_oversized(self, line: OversizedLine) -> None:
+    def _on_oversized(self, line: OversizedLine) -> None:
+        # The id may be lost in an oversized line; with one call in flight it is known all the same.
         number = line.number
         if number is None and len(self._in_flight) == 1:
             number = next(iter(self._in_flight))
@@ -338,7 +346,7 @@ class StdioTransport:
             self._count_noise(0)
 
     def _settle(self, number: int, outcome: LineReceived | ProcessExited | LegError) -> bool:
-        """Hand `outcome` to the call that waits for it. As a value: an exception nobody fetches would be logged."""
+        """Pass `outcome` to the call that waits for it, as a value: asyncio logs exceptions that nobody retrieves."""
         answer = self._in_flight.pop(number, None)
         if answer is None:
             return False
@@ -351,17 +359,19 @@ class StdioTransport:
             return
         if child is self._child:
             self._abandoned = number
+        # The process has read the request: tell it that nobody waits for the answer (RCP §10).
         if not child.withdraw(number):
             child.offer(encode_notification("notifications/cancel", {"id": number}) + b"\n")
 
     def _count_unknown(self, answered: Any, size: int) -> None:
         self.unknown_answers += 1
         if self._child is not None:
-            self._child.noise.swell(size, 1)
+            self._child.noise.add(size, 1)
+        # Logged once per process object: an engine may send one for every call.
         if self.unknown_answers == 1:
-            self._remark(f"an answer to no call in flight, id {answered!r}; further ones are only counted")
+            self._log_remark(f"an answer to no call in flight, id {answered!r}; further ones are only counted")
 
-    def _remark(self, text: str) -> None:
+    def _log_remark(self, text: str) -> None:
         if self._log is not None:
             self._log(f"[{text}]")
 

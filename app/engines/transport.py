@@ -1,13 +1,11 @@
-"""What every way to reach an engine has in common: the Transport protocol, and the reading of an engine's reply.
+"""What all transports to an engine have in common: the `Transport` protocol, and how a JSON-RPC response is read.
 
-Here, and nowhere else, an engine's JSON-RPC answer becomes a result or a LegError of ours.
-It refuses to know sockets, pools and processes.
+Only here does a response of an engine become a result or a LegError.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from app.engines.pending_answer import Content
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -27,100 +25,91 @@ from app.protocol.validators import whole
 _MILLISECONDS = whole(0)
 
 
+Content = bytes | bytearray
+"""A whole, decoded body."""
+
+
 class Reply(NamedTuple):
     """An engine's answer: the `result` object and how many requests it took to get it."""
 
     result: dict[str, Any]
     attempts: int = 1
     size: int = 0
-    """Bytes of the answer it came in."""
+    """Bytes of the response body."""
     free: int = 0
     """How many of the requests were made only because a handshake was due."""
     replica: str | None = None
-    """Who answered, if the engine has several replicas."""
+    """The replica that answered, if the engine has several."""
     hedged: bool = False
-    """Whether a second replica was asked because the first was slow."""
+    """Whether a second replica was called because the first was slow."""
 
 
 def plain_reply(result: dict[str, Any], attempts: int, size: int) -> Reply:
-    """A Reply that says no more. Made past its constructor, which costs several times as much."""
+    """A Reply without the optional fields. Bypasses the constructor, which costs several times as much."""
     return tuple.__new__(Reply, (result, attempts, size, 0, None, False))
 
 
-class PendingReply(Protocol):
-    """As much of a future as is asked of what an exchange waits for."""
+class Exchange(Protocol):
+    """A request that has been sent, and its answer; ended by exactly one `take` or `drop`."""
 
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether `take` has an answer or an error to give."""
+        ...
 
-    def cancelled(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-    def add_done_callback(self, told: Callable[[Any], None], /) -> None: ...
-
-
-class TransportExchange(Protocol):
-    """A question under way that no task waits for; ended by exactly one `take` or `drop`."""
-
-    @property
-    def pending(self) -> PendingReply:
-        """Done once `take` has an answer or a fault to give."""
+    def add_done_callback(self, callback: Callable[[Any], None], /) -> None:
+        """Set the function to call, in any context, once it is done; not called after `drop`."""
         ...
 
     def take(self) -> Reply:
-        """The answer. Raises LegError; Severed if the question may be asked again over a fresh connection."""
+        """The answer. Raises LegError; ConnectionLost if the request may be sent again over a fresh connection."""
         ...
 
     def drop(self) -> None:
-        """Stop waiting and leave nothing behind."""
+        """Stop waiting and release the connection."""
         ...
 
 
 class ConnectionLost(ProtocolViolation):
-    """The peer went away before the first byte of its answer; on a reused connection, asking once more is fair."""
+    """The peer closed before the first byte of its answer. On a reused connection, the request may be sent again."""
 
 
 class StrayAnswer(ProtocolViolation):
-    """An answer to another question. On a reused connection it may be a late one to the question before."""
+    """An answer to another request. On a reused connection it may be a late answer to the previous one."""
 
 
 def is_of_before(fault: LegError) -> bool:
-    """Whether a fault on a reused connection is about what happened on it before: asking once more is fair.
+    """Whether an error on a reused connection is due to what happened on it before, so that a repetition is fair.
 
-    The peer was gone, answered the question before once more, or had given up waiting for a question (HTTP 408).
+    The peer was gone, answered the previous request again, or had given up waiting for a request (HTTP 408).
     """
     return isinstance(fault, ConnectionLost | StrayAnswer) or (isinstance(fault, BadStatus) and fault.status == 408)
 
 
 class Transport(Protocol):
-    """One engine as reached over one kind of wire.
+    """One way to reach one engine.
 
-    `call` may be cancelled at any moment; a cancelled call leaves nothing behind: its connection is closed, its place
-    is free again. The caller sets the deadline by cancelling; a transport has no clock of its own for a call.
+    `call` can be cancelled at any moment and leaves nothing behind. The caller keeps the deadline, by cancelling.
     """
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """Send one request and wait for its answer. Raises LegError, never anything else but CancelledError."""
         ...
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "TransportExchange | None":
-        """Send an idempotent request at once if nothing has to be waited for; None if `call` must be used.
-
-        The way of most calls of a federated retrieve: no task and no coroutine is made for them.
-        """
+    def send(self, method: str, params: Mapping[str, Any]) -> Exchange | None:
+        """Send an idempotent request at once, without a task; None if that would have to wait: then use `call`."""
         ...
 
     @property
     def stderr_tail(self) -> str | None:
-        """The last that its process wrote to stderr, for operators; None if it is none of ours. Foreign words."""
+        """The end of what its process wrote to stderr, for operators; None without a process. Untrusted text."""
         ...
 
     def renew(self) -> None:
-        """Use no open connection for another call: they may lead to where the engine no longer is. Never waits."""
+        """Use no open connection for another call: the engine may have moved. Never waits."""
         ...
 
     def overdue(self) -> None:
-        """A call or ping was not answered in its time, and not because the caller was in haste. Never waits."""
+        """A call or ping was not answered in time, and the deadline was not a short one. Never waits."""
         ...
 
     async def close(self) -> None:
@@ -129,10 +118,9 @@ class Transport(Protocol):
 
 
 def check_shape(method: str, result: Mapping[str, Any]) -> None:
-    """Hold a result to what its method is asked for. Raises ProtocolViolation.
+    """Check that a result has the shape of its method. Raises ProtocolViolation.
 
-    So much is looked at here that an engine, or one of its replicas, that answers nonsense is known to be sick; what
-    the hits are like is the federation's business.
+    This is enough to notice a broken engine or replica; hit_validation.py checks the hits themselves.
     """
     if method == "retrieve" and type(result.get("hits")) is not list:
         raise ProtocolViolation("the retrieve result has no 'hits' array")
@@ -160,8 +148,10 @@ def result_of(message: Any, call_id: int) -> dict[str, Any]:
         raise ProtocolViolation("the engine's answer is no JSON object")
     answered = message.get("id")
     error = message.get("error")
+    # `True == 1` in Python.
     ours = (answered == call_id and answered is not True) or answered == str(call_id)
     # An error about an unreadable request carries `id: null`.
+    # Accepting another id would give one caller the answer to another caller's query.
     if not ours and not (error is not None and answered is None):
         raise StrayAnswer("the engine answered another request's id")
     if error is not None:
@@ -183,6 +173,7 @@ def call_error_of(error: Any) -> LegError:
     retry_after = _MILLISECONDS(data.get("retryAfterMs")) if type(data) is dict else None
     if code == RateLimited.code:
         return LegRateLimited(text, code=code, retry_after_ms=retry_after)
+    # The engine itself failed; every other code is a refusal of this request.
     if code in (InternalError.code, ParseError.code):
         return ProtocolViolation(text, code=code)
     refusal = Refused(text, code=code, retry_after_ms=retry_after)

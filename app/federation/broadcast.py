@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from app.federation.call_tracing import traced
+from app.federation.call_tracing import spans_for
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
 from app.federation.engine_response import EngineResponse
-from app.federation.fanout import FanOut, Heard, Read
+from app.federation.fanout import FanOut, OutcomeListener, ReadResult
 from app.federation.forward import NEXT, share_of
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
@@ -96,7 +96,7 @@ async def gather(
     context: BroadcastContext,
     candidates: Candidates,
     write: Write,
-    read: Read,
+    read: ReadResult,
     so_far: SoFar | None = None,
     *,
     idempotent: bool = True,
@@ -125,9 +125,10 @@ async def gather(
     }
     left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
     reporter = None if listener is None or not engine_calls else _reporter(context, listener, engine_calls, so_far)
-    heard: Heard = instrumentation.engine_call if reporter is None else reporter.heard
-    asked, heard = traced(instrumentation.tracing, call.method, [*engine_calls.values()], heard)
-    fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
+    listen: OutcomeListener = instrumentation.engine_call if reporter is None else reporter.heard
+    spans = spans_for(instrumentation.tracing, call.method)
+    asked = [*engine_calls.values()]
+    fan_out = FanOut(asked, listen, method=call.method, read=read, idempotent=idempotent, spans=spans)
     try:
         lost = await fan_out.run()
     finally:

@@ -1,90 +1,47 @@
-"""Legs whose engines are told of a span of their own, for as long as traces are wished for.
+"""Trace spans of engine calls: one for each call of a fan-out, from its start until its outcome is known.
 
-Decides where a leg's span begins and ends: when its engine is asked, and in the moment its outcome is there. It refuses
-to know how a fan-out runs.
+Separate from fanout.py, which runs without traces in most deployments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Self, final
 
-from app.federation.engine_interface import Engine, EngineReply, StartedCall
 from app.federation.outcome import Outcome
-from app.federation.planner import EngineCall
-from app.protocol.advertisement import Advertisement
-from app.protocol.errors import LegError
-from app.settings.schema import EngineEntry
 from app.telemetry.tracing import OUTGOING, Span, Tracing
 
 
-class TracedEngine:
-    """An engine that is asked within a span. Satisfies `Engine`."""
+@final
+class CallSpans:
+    """The spans of one fan-out. As a context manager it is entered around the start of one call."""
 
-    __slots__ = ("_engine", "span")
+    __slots__ = ("_before", "_method", "_open", "_tracing")
 
-    def __init__(self, engine: Engine, span: Span) -> None:
-        self._engine = engine
-        self.span = span
+    def __init__(self, tracing: Tracing, method: str) -> None:
+        self._tracing = tracing
+        self._method = method
+        self._open: dict[str, Span] = {}
 
-    @property
-    def id(self) -> str:
-        return self._engine.id
+    def start(self, engine_id: str) -> Self:
+        """Open the span of the next call; requests that are started within `with` carry its trace context."""
+        span = self._open[engine_id] = self._tracing.engine_call(engine_id, self._method)
+        self._before = OUTGOING.set(span.trace)
+        return self
 
-    @property
-    def entry(self) -> EngineEntry:
-        return self._engine.entry
+    def __enter__(self) -> None: ...
 
-    @property
-    def advertisement(self) -> Advertisement | None:
-        return self._engine.advertisement
+    def __exit__(self, *_: object) -> None:
+        # The calls of a fan-out are started one after the other in one task, so each has to restore the context.
+        OUTGOING.reset(self._before)
 
-    @property
-    def down_reason(self) -> str | None:
-        return self._engine.down_reason
-
-    def begin(self, method: str, params: Mapping[str, Any]) -> StartedCall | None:
-        """As the engine's own. Its siblings are begun in the same task, so what is told is taken back at once."""
-        before = OUTGOING.set(self.span.trace)
-        try:
-            return self._engine.begin(method, params)
-        finally:
-            OUTGOING.reset(before)
-
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> EngineReply:
-        """As the engine's own; retries and hedges are told the same."""
-        before = OUTGOING.set(self.span.trace)
-        try:
-            return await self._engine.call(method, params, deadline, idempotent=idempotent, after=after)
-        finally:
-            OUTGOING.reset(before)
-
-    def __repr__(self) -> str:
-        return f"<TracedEngine {self._engine!r} in {self.span!r}>"
-
-
-def traced(
-    tracing: Tracing | None, method: str, engine_calls: Sequence[EngineCall], heard: Callable[[Outcome], None]
-) -> tuple[Sequence[EngineCall], Callable[[Outcome], None]]:
-    """The legs, each within a span that ends when its outcome is heard; as they are without `tracing`."""
-    if tracing is None:
-        return engine_calls, heard
-    spans = {}
-    within = []
-    for engine_call in engine_calls:
-        span = spans[engine_call.engine.id] = tracing.engine_call(engine_call.engine.id, method)
-        within.append(engine_call._replace(engine=TracedEngine(engine_call.engine, span)))
-
-    def ended(outcome: Outcome) -> None:
-        span = spans.pop(outcome.engine, None)
+    def end(self, outcome: Outcome) -> None:
+        """Close the span of a call whose outcome is known."""
+        span = self._open.pop(outcome.engine, None)
         if span is not None:
             span.end(outcome.kind or outcome.status, well=outcome.status == "ok", attempts=outcome.attempts)
-        heard(outcome)
 
-    return within, ended
+    def __repr__(self) -> str:
+        return f"<CallSpans {self._method}, {len(self._open)} open>"
+
+
+def spans_for(tracing: Tracing | None, method: str) -> CallSpans | None:
+    """The spans of a fan-out of `method`; None without tracing."""
+    return None if tracing is None else CallSpans(tracing, method)

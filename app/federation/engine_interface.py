@@ -1,73 +1,14 @@
-"""What the federation asks of an engine: an identity, the wishes of its registry entry, what it advertises, and a call.
+"""What the federation needs to know of an engine: an id, its registry entry, its advertisement, and how to call it.
 
-The journey is written against this protocol alone; sockets and processes stay in the `engines` room.
+Separate from `app.engines`, because a caller's session and a gateway with discovered engines have engines of their own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from app.engines.in_flight_call import InFlightCall
 from app.protocol.advertisement import Advertisement
-from app.protocol.errors import LegError, LegTimeout
 from app.settings.schema import EngineEntry
-
-
-class EngineReply(Protocol):
-    """The answer of one call: the JSON-RPC `result` and the number of requests it took."""
-
-    @property
-    def result(self) -> dict[str, Any]: ...
-
-    @property
-    def attempts(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def replica(self) -> str | None: ...
-
-    @property
-    def hedged(self) -> bool: ...
-
-
-class PendingEngineReply(Protocol):
-    """As much of a future as is asked of what a question waits for."""
-
-    def done(self) -> bool: ...
-
-    def cancelled(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-    def add_done_callback(self, told: Callable[[Any], None], /) -> None:
-        """`told` is called once it is done, in whatever context; never, perhaps, if nobody wants the answer."""
-        ...
-
-
-class StartedCall(Protocol):
-    """A question under way that no task waits for; ended by exactly one of `take`, `late` and `drop`."""
-
-    @property
-    def pending(self) -> PendingEngineReply:
-        """Done once `take` may be called."""
-        ...
-
-    @property
-    def fault(self) -> LegError | None:
-        """Why the question may be asked once more, after `take` gave None."""
-        ...
-
-    def take(self) -> EngineReply | None:
-        """The answer; None if the question may be asked once more, by `call`. Raises LegError."""
-        ...
-
-    def late(self, given: float) -> LegTimeout:
-        """Its `given` seconds are over; the fault of its leg."""
-        ...
-
-    def drop(self) -> None:
-        """Nobody waits for the answer any more."""
-        ...
 
 
 class Engine(Protocol):
@@ -87,18 +28,6 @@ class Engine(Protocol):
         """Why the first handshake has not succeeded yet, for the report; None once it has."""
         ...
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> StartedCall | None:
-        """Ask at once if nothing has to be waited for; None if `call` must be used. Sets no deadline."""
-        ...
-
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> EngineReply:
-        """Ask, and answer before `deadline` (event-loop seconds); `after`: the `fault` of an Asked. Raises LegError."""
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """Start a call that ends before `deadline` (event-loop seconds). Raises LegError if it cannot be started."""
         ...

@@ -10,10 +10,10 @@ from functools import partial
 from operator import attrgetter
 from time import perf_counter
 
-from app.federation.call_tracing import traced
+from app.federation.call_tracing import spans_for
 from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left
 from app.federation.depth import SURFACE, Depth
-from app.federation.fanout import FanOut, Heard
+from app.federation.fanout import FanOut, OutcomeListener
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.learning import scope_of
@@ -193,9 +193,9 @@ class RetrieveExecution:
         """What became of the legs, by engine id. Raises RcpError if that fails the whole."""
         listener = self._listener if self._rounds == 1 else None
         reporter = None if listener is None else self._reporter(plan, listener)
-        heard: Heard = self._instrumentation.engine_call if reporter is None else reporter.heard
-        engine_calls, heard = traced(self._instrumentation.tracing, "retrieve", plan.engine_calls, heard)
-        fan_out = FanOut(engine_calls, heard, tail=tail_of(self._settings.retrieve))
+        listen: OutcomeListener = self._instrumentation.engine_call if reporter is None else reporter.heard
+        spans = spans_for(self._instrumentation.tracing, "retrieve")
+        fan_out = FanOut(plan.engine_calls, listen, tail=tail_of(self._settings.retrieve), spans=spans)
         try:
             lost = await fan_out.run()
         finally:

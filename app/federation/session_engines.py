@@ -9,8 +9,9 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Any, NamedTuple
 
+from app.engines.in_flight_call import InFlightCall
 from app.federation.capabilities import EngineOffer
-from app.federation.engine_interface import Engine, EngineReply, StartedCall
+from app.federation.engine_interface import Engine
 from app.protocol.advertisement import Advertisement, read_advertisement
 from app.protocol.envelope import dumps, writable
 from app.protocol.errors import CapabilityMissing, Departed, LegError, OptionUnsupported, UnknownMethod
@@ -53,35 +54,29 @@ class SessionEngine:
         """Never: it has been reached before the session began."""
         return None
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> StartedCall | None:
-        """Never without waiting: what it answers has to be looked at."""
-        return None
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """Call the engine. It ends with Departed if the engine does not offer any more what it did.
 
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> EngineReply:
-        """Ask the engine. Raises LegError: Departed if it has left or does not offer any more what it did."""
+        Raises Departed at once if the engine has left.
+        """
         if self._live is None:
             fault = Departed("it has left since this session began")
             fault.attempts = 0
             raise fault
-        try:
-            return await self._live.call(method, params, deadline, idempotent=idempotent, after=after)
-        except LegError as error:
-            if error.code not in _WITHDRAWN:
-                raise
-            withdrawn = Departed(f"it does not offer this any more: {error.message}")
-            withdrawn.attempts = error.attempts
-            raise withdrawn from None
+        call = self._live.call(method, params, deadline, idempotent=idempotent)
+        call.translate = _departed_if_withdrawn
+        return call
 
     def __repr__(self) -> str:
         return f"<SessionEngine {self.id}{' (left)' if self._live is None else ''}>"
+
+
+def _departed_if_withdrawn(error: LegError) -> LegError:
+    if error.code not in _WITHDRAWN:
+        return error
+    withdrawn = Departed(f"it does not offer this any more: {error.message}")
+    withdrawn.attempts = error.attempts
+    return withdrawn
 
 
 class SessionSets:

@@ -1,14 +1,11 @@
-"""When to stop asking somebody who only fails, and when to try again: a breaker, as a table. Pure.
+"""A circuit breaker as a state machine. Pure: outcomes and times are passed in.
 
-It decides from outcomes it is told, with the time handed in. It refuses to know what is asked, and what a failure is.
-
-    state       what happens             becomes
-    closed      too many failures        open, for the cool-down
-    open        the cool-down is over,   half-open: one call, the probe, is let through
-                and somebody asks
-    half-open   the probe succeeds       closed
-    half-open   the probe fails          open, for twice the cool-down, up to the longest
-    half-open   the probe says nothing   open, with the cool-down over
+state       what happens                  becomes
+closed      too many failures             open, for the cool-down
+open        a call after the cool-down    half-open: this call, the probe, is admitted
+half-open   the probe succeeds            closed
+half-open   the probe fails               open, for twice the cool-down, up to the maximum
+half-open   the probe is inconclusive     open, with the cool-down over
 """
 
 from dataclasses import dataclass
@@ -47,7 +44,7 @@ class Breaker:
     def __init__(self, rules: BreakerRules) -> None:
         self.state = CLOSED
         self.closed = True
-        """The same as `state`, for who looks often."""
+        """Whether `state` is CLOSED; an attribute, because it is read for every call."""
         self.marked = False
         """Whether a success would change anything."""
         self.generation = 0
@@ -111,7 +108,7 @@ class Breaker:
         self._open(now + self._cool_down)
         return True
 
-    def said_nothing(self, generation: int, now: float) -> None:
+    def inconclusive(self, generation: int, now: float) -> None:
         """A call ended in a way that says nothing: if it was the probe, the next call is one."""
         if self.state == HALF_OPEN and generation == self.generation:
             self._open(now)

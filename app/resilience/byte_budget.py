@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, final
 
-from app.resilience.timeout import Timeout
+from app.resilience.cancel_scope import Timeout
 
 GIVE_BACK_SECONDS: Final = 1.0
 """After the last large answer, before freed memory is given back to the system."""

@@ -1,30 +1,27 @@
-"""Ending one's own task for one known reason, told apart from every other cancellation.
-
-The machine that a deadline, a caller's cancel and an attempt's own time share. It refuses to know the reason.
-"""
+"""Cancels the current task for one known reason, such as a deadline, distinguishable from every other cancellation."""
 
 import asyncio
 
 
 class CancelScope:
-    """May cancel the task it is made in, once. Whoever catches the CancelledError asks `is_the_cause`.
+    """May cancel the task it is made in, once. The code that catches the CancelledError asks `is_the_cause`.
 
-    If the caller has hung up or the server shuts down in the same moment, their wish wins.
+    If the caller has hung up or the server shuts down in the same moment, that takes precedence.
     """
 
     __slots__ = ("_cancelling", "_settled", "_task", "come")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
-        assert task is not None, "only a task can be called off"
+        assert task is not None, "only a task can be cancelled"
         self.come = False
-        """Whether the task was called off."""
+        """Whether the task was cancelled from here."""
         self._settled = False
         self._task = task
         self._cancelling = task.cancelling()
 
     def expire(self) -> None:
-        """Call the task off; a second time changes nothing."""
+        """Cancel the task; a second call changes nothing."""
         if not self.come:
             self.come = True
             self._task.cancel()
@@ -44,3 +41,18 @@ class CancelScope:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'come' if self.come else 'pending'}>"
+
+
+class Timeout(CancelScope):
+    """Cancels the task it is made in at `deadline` (event-loop seconds) unless `end` is called before."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self._timer = asyncio.get_running_loop().call_at(deadline, self.expire)
+
+    def end(self) -> None:
+        """The work is over, one way or another; must always be called."""
+        self._timer.cancel()
+        super().end()

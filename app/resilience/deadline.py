@@ -1,6 +1,6 @@
-"""How much of a request's time one engine may have.
+"""How much of a request's remaining time one engine call may take. Pure arithmetic in seconds.
 
-One of the tools: pure arithmetic in seconds. It has no clock and refuses to know what the time is spent on.
+Separate so that the planner and the methods that call one engine share one rule.
 """
 
 RESERVE_SHARE = 0.2

@@ -1,7 +1,6 @@
-"""Trying once more: how long to pause, how often it may be done at all, and the loop itself (tenacity).
+"""Retries: how long to pause, how many a budget allows, and the loop itself (on tenacity).
 
-One of the tools: it counts, waits and repeats. It refuses to know which faults are worth another attempt; the caller
-says so, fault by fault.
+The caller decides for each error whether another attempt is worthwhile.
 """
 
 import asyncio

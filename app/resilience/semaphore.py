@@ -1,7 +1,4 @@
-"""How many at once: a gate with a fair, bounded queue.
-
-One of the tools: it counts and queues, and refuses to know what passes through.
-"""
+"""A semaphore with a fair, bounded queue: limits how many calls of one engine run at once."""
 
 import asyncio
 from collections import deque
@@ -9,7 +6,7 @@ from contextlib import suppress
 
 
 class SemaphoreQueueFull(Exception):
-    """The gate's queue is full; the caller was not let in and need not leave."""
+    """The queue is full: the caller was not admitted and must not `leave`."""
 
 
 class BoundedSemaphore:
@@ -76,4 +73,4 @@ class BoundedSemaphore:
                 place.set_result(None)
 
     def __repr__(self) -> str:
-        return f"<Gate {self.in_flight}/{self.limit} in flight, {self.waiting}/{self.queue} waiting>"
+        return f"<BoundedSemaphore {self.in_flight}/{self.limit} in flight, {self.waiting}/{self.queue} waiting>"

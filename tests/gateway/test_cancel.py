@@ -87,7 +87,7 @@ async def test_request_is_answered_once_with_its_cancellation(message_id: Any) -
         assert (response.status_code, response.content) == (204, b"")
         assert refused(await asked) == (200, message_id, -32006)
         await until(lambda: held_gateway.waiting == 0)
-        assert gateway.state.engines.engines[0].gate.in_flight == 0
+        assert gateway.state.engines.engines[0].semaphore.in_flight == 0
         assert await held_gateway.counted("cancelled") == 1
         assert await gateway.metric("rcp_gateway_errors_total", code="-32006") == 1
         assert await gateway.metric("rcp_gateway_legs_total", engine="held", outcome="cancelled") == 1
@@ -206,7 +206,7 @@ async def test_stream_ends_with_the_cancellation(engines: Any) -> None:
         last = await reader.message()
         assert (last["id"], last["error"]["code"]) == (1, -32006)
         assert await reader.message() is None
-        assert all(engine.gate.in_flight == 0 for engine in state.engines.engines)
+        assert all(engine.semaphore.in_flight == 0 for engine in state.engines.engines)
 
 
 async def streaming(engines: Any) -> list[Any]:
@@ -219,7 +219,7 @@ async def streaming(engines: Any) -> list[Any]:
 async def test_a_stream_without_a_session_is_called_off_by_its_caller(engines: Any) -> None:
     """The SDKs cannot send headers: who asked for a stream is known by its address, and its engines are let go."""
     async with listening(await streaming(engines)) as (state, port), asking(port, question()) as reader:
-        gate = state.engines.engines[0].gate
+        gate = state.engines.engines[0].semaphore
         await until(lambda: gate.in_flight == 1)
         for message, headers in ((cancel(2), {}), (cancel("1"), {}), (cancel(1), {"rcp_session": "mine"})):
             async with asking(port, message, **headers) as other:
@@ -240,7 +240,7 @@ async def test_of_two_streams_with_one_id_neither_is_called_off(engines: Any) ->
         asking(port, question()) as one,
         asking(port, question()) as two,
     ):
-        gate = state.engines.engines[0].gate
+        gate = state.engines.engines[0].semaphore
         await until(lambda: gate.in_flight == 2)
         async with asking(port, cancel(1)) as other:
             assert (await other.head()).status == 204
@@ -261,7 +261,7 @@ async def test_nobody_calls_off_the_stream_of_another_caller(engines: Any) -> No
         listening(await streaming(engines), tenants=tenants) as (state, port),
         asking(port, question(), **mine) as reader,
     ):
-        gate = state.engines.engines[0].gate
+        gate = state.engines.engines[0].semaphore
         await until(lambda: gate.in_flight == 1)
         async with asking(port, cancel(1), **theirs) as other:
             assert (await other.head()).status == 204
@@ -297,7 +297,7 @@ async def test_many_cancellations_leave_nothing_behind(caplog: pytest.LogCapture
             await gateway.post([cancel(each) for each in ids], headers=MINE)
             assert [refused(await task)[2] for task in asked] == [-32006] * 20
         await until(lambda: held_gateway.waiting == 0)
-        assert gateway.state.engines.engines[0].gate.in_flight == 0
+        assert gateway.state.engines.engines[0].semaphore.in_flight == 0
         assert await held_gateway.counted("cancelled") == 200
         assert await gateway.metric("rcp_gateway_requests_in_flight") == 0
     gc.collect()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.engines import registry
-from app.engines.ssrf_guard import GuardedResolver
+from app.engines import transport_factory
+from app.engines.http.resolver import GuardedResolver
 from tests.gateway.conftest import Starter
 from tests.support.log_lines import own_log
 from tests.support.mounted_gateway import mounted
@@ -176,7 +176,7 @@ async def test_addresses_are_looked_at_when_connecting(engines: Starter, monkeyp
         assert host == "engine.example"
         return [(0, 0, 0, "", (address, 0)) for address in found]
 
-    monkeypatch.setattr(registry, "GuardedResolver", lambda: GuardedResolver(lookup=look_up, ttl=0.0))
+    monkeypatch.setattr(transport_factory, "GuardedResolver", lambda: GuardedResolver(lookup=look_up, ttl=0.0))
     entries = [entry("in", aggregator, discover=True, discoverHosts=["engine.example"])]
     async with running(entries, QUICK, reach=False) as gateway:
         await until(lambda: len(gateway.state.engines.engines) == 2)

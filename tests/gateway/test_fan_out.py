@@ -393,7 +393,7 @@ async def test_a_saturated_engine_fails_fast_and_delays_nobody(engines: Any) -> 
     slow, well = await engines(), await engines()
     slow.answers["retrieve"] = hang
     async with running([entry("slow", slow, maxConcurrency=1, timeoutMs=60_000), entry("well", well)]) as gateway:
-        gate = gateway.state.engines.engines[0].gate
+        gate = gateway.state.engines.engines[0].semaphore
         waiting = [asyncio.create_task(gateway.retrieve()) for _ in range(1 + gate.queue)]
         await until(lambda: gate.in_flight == 1 and gate.waiting == gate.queue)
         result = await gateway.retrieve()

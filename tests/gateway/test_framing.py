@@ -291,6 +291,6 @@ async def test_a_caller_that_hangs_up_cancels_its_engine_calls(engines: Any) -> 
         await until(lambda: len(engine.requests()) == 1)
         gone.set()
         await request
-        assert gateway.state.engines.engines[0].gate.in_flight == 0
+        assert gateway.state.engines.engines[0].semaphore.in_flight == 0
         assert await gateway.metric("rcp_gateway_requests_total", method="retrieve", outcome="cancelled") == 1
     assert sent == []

@@ -255,7 +255,7 @@ async def test_waiting_calls_are_bounded_and_counted(engines: Any) -> None:
     entries = [entry("slow", slow, maxConcurrency=1, maxWaiting=1, timeoutMs=60_000), entry("well", await engines())]
     async with running(entries, {"retrieve": {"deadline_ms": 60_000}}) as gateway:
         under_way = [asyncio.create_task(gateway.retrieve()) for _ in range(2)]
-        gate = gateway.state.engines.engines[0].gate
+        gate = gateway.state.engines.engines[0].semaphore
         await until(lambda: gate.in_flight == 1 and gate.waiting == 1)
         assert await gateway.metric("rcp_gateway_engine_waiting", engine="slow") == 1
         assert await gateway.metric("rcp_gateway_engine_limit", engine="slow") == 1
@@ -282,7 +282,7 @@ async def test_a_call_that_runs_out_of_time_in_the_queue_is_no_call(engines: Any
     entries = [entry("slow", slow, maxConcurrency=1, timeoutMs=60_000), entry("well", await engines())]
     async with running(entries, {"retrieve": {"deadline_ms": 60_000}}) as gateway:
         under_way = asyncio.create_task(gateway.retrieve())
-        await until(lambda: gateway.state.engines.engines[0].gate.in_flight == 1)
+        await until(lambda: gateway.state.engines.engines[0].semaphore.in_flight == 1)
         hurried = await gateway.retrieve(_meta={"deadlineMs": 50})
         release.set()
         await under_way
@@ -324,7 +324,7 @@ async def test_calls_that_are_not_sent_are_no_fast_calls(engines: Any, answer: A
     assert shown["window"]["skipped"] == {reason: 20 - sent}
     assert sum(slot["calls"] for slot in shown["window"]["slots"]) == sent
     assert shown["lastFault"]["kind"] == kind
-    assert "left alone" not in shown["lastFault"]["detail"]
+    assert "circuit breaker" not in shown["lastFault"]["detail"]
 
 
 async def test_a_breaker_that_opens_during_a_pause_hides_no_fault(engines: Any) -> None:

@@ -127,7 +127,7 @@ async def test_a_revoked_key_ends_what_it_began(engine: ScriptedEngine) -> None:
         assert gateway.state.guard is not None
         assert gateway.state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
         response = await call
-        await until(lambda: gateway.state.engines.engines[0].gate.in_flight == 0)
+        await until(lambda: gateway.state.engines.engines[0].semaphore.in_flight == 0)
     assert (response.status_code, response.json()["error"]["code"]) == (401, -32012)
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 

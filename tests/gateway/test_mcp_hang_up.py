@@ -58,7 +58,7 @@ async def test_engine_calls_end_when_the_client_is_gone(version: str) -> None:
             ):
                 async with asked(port, version):
                     await until(lambda: len(slow.requests()) == 1)
-                await until(lambda: state.engines.engines[0].gate.in_flight == 0)
+                await until(lambda: state.engines.engines[0].semaphore.in_flight == 0)
                 await until(lambda: [line for line in log.lines if line["event"] == "mcp"] != [])
     finally:
         await slow.stop()
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_its_stream_ends_the_other_engine_calls() -> 
                 await client.head()
                 assert client.headers["content-type"] == "text/event-stream"
                 await until(lambda: len(slow.requests()) == 1)
-            await until(lambda: all(engine.gate.in_flight == 0 for engine in state.engines.engines))
+            await until(lambda: all(engine.semaphore.in_flight == 0 for engine in state.engines.engines))
     finally:
         await quick.stop()
         await slow.stop()
@@ -139,7 +139,7 @@ async def test_a_request_is_cancelled_within_its_session(tenants: Json | None) -
 
 def state_of(gateway: RunningGateway) -> int:
     """Calls under way to the only engine."""
-    return gateway.state.engines.engines[0].gate.in_flight
+    return gateway.state.engines.engines[0].semaphore.in_flight
 
 
 def _message(method: str, params: Json, number: int = 1) -> Json:

@@ -115,7 +115,7 @@ async def test_the_callers_time_is_over(engines: Any, method: str) -> None:
     engine.answers[method] = hang
     async with running([entry("e", engine)], WRITING) as gateway:
         error = await gateway.error(method, {**params, "_meta": {"deadlineMs": 60}})
-        assert gateway.state.engines.engines[0].gate.in_flight == 0
+        assert gateway.state.engines.engines[0].semaphore.in_flight == 0
     assert error["code"] == -32014
 
 
@@ -295,7 +295,7 @@ async def test_a_caller_that_leaves_takes_its_call_along(engines: Any) -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await until(lambda: gateway.state.engines.engines[0].gate.in_flight == 0)
+        await until(lambda: gateway.state.engines.engines[0].semaphore.in_flight == 0)
         assert await gateway.metric("rcp_gateway_legs_total", engine="e", outcome="cancelled") == 1
 
 

@@ -203,7 +203,7 @@ async def test_cancel_aborts_the_engine_calls_at_once(engines: Starter) -> None:
         answer = await gateway.message()
         assert (answer["id"], code(answer)) == ("first", -32006)
         (engine,) = gateway.state.engines.engines
-        await until(lambda: engine.gate.in_flight == 1)
+        await until(lambda: engine.semaphore.in_flight == 1)
         gateway.send({"jsonrpc": "2.0", "method": "notifications/cancel", "params": {"id": "second"}})
         assert (await gateway.message())["id"] == "second"
         assert (await gateway.call("ping"))["result"] == {}

@@ -354,7 +354,7 @@ async def test_caller_that_leaves_takes_its_engine_calls_along(engines: Any) -> 
             await reader.head()
             assert (await reader.progress())["progress"] == 0.5
         await until(lambda: outcomes(state, "cancelled") == 1)
-        assert all(engine.gate.in_flight == 0 for engine in state.engines.engines)
+        assert all(engine.semaphore.in_flight == 0 for engine in state.engines.engines)
 
 
 UNREAD = {"receive_buffer": 4096, "limit": 4096}
@@ -372,7 +372,7 @@ async def test_caller_that_does_not_read_is_cut_off(engines: Any) -> None:
         asking(port, question(k=50), **UNREAD) as reader,
     ):
         await until(lambda: outcomes(state, "cancelled") == 1)
-        assert all(engine.gate.in_flight == 0 for engine in state.engines.engines)
+        assert all(engine.semaphore.in_flight == 0 for engine in state.engines.engines)
         received = await reader.until_closed()
     assert received.count(b"data: ") == 1
     assert not received.endswith(b"0\r\n\r\n")

@@ -4,16 +4,17 @@ A FakeEngine is what the federation sees; a FakeTransport is what lies under a R
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.api.methods import OWN_META
-from app.engines.transport import Reply
+from app.engines.in_flight_call import InFlightCall
+from app.engines.transport import Exchange, Reply
 from app.federation.calls import MethodCall, RetrieveCall
 from app.federation.capabilities import EngineOffer, excluded_fields
 from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement, read_advertisement
-from app.protocol.errors import LegError
+from app.protocol.errors import LegError, LegTimeout
 from app.protocol.retrieve_params import read_meta, read_retrieve
 from app.settings.schema import EngineEntry
 
@@ -106,8 +107,9 @@ class FakeTransport:
         """Play this from now on."""
         self._parts[method] = _Part(script)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> None:
+    def send(self, method: str, params: Mapping[str, Any]) -> Exchange | None:
         """Never without waiting."""
+        return None
 
     @property
     def stderr_tail(self) -> str | None:
@@ -135,23 +137,38 @@ class FakeTransport:
 
 
 class QuickTransport(FakeTransport):
-    """A wire over which questions can be begun without waiting."""
+    """A transport that can always send without waiting."""
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "QuickExchange":  # type: ignore[override]
+    def send(self, method: str, params: Mapping[str, Any]) -> "QuickExchange":
         return QuickExchange(asyncio.ensure_future(self.call(method, params)))
 
 
 class QuickExchange:
-    """A question under way over a QuickTransport."""
+    """A request under way over a QuickTransport."""
 
-    def __init__(self, pending: "asyncio.Future[Reply]") -> None:
-        self.pending = pending
+    def __init__(self, reply: "asyncio.Future[Reply]") -> None:
+        self._reply = reply
+        self._callback: Callable[[Any], None] | None = None
+        reply.add_done_callback(self._notify)
+
+    def done(self) -> bool:
+        return self._reply.done()
+
+    def add_done_callback(self, callback: Callable[[Any], None], /) -> None:
+        self._callback = callback
 
     def take(self) -> Reply:
-        return self.pending.result()
+        return self._reply.result()
 
     def drop(self) -> None:
-        self.pending.cancel()
+        self._callback = None
+        self._reply.cancel()
+
+    def _notify(self, reply: "asyncio.Future[Reply]") -> None:
+        if not reply.cancelled():
+            reply.exception()  # asyncio logs one that nobody looks at
+        if self._callback is not None:
+            self._callback(self)
 
 
 class FakeEngine:
@@ -180,20 +197,23 @@ class FakeEngine:
         """How each call ended: `answered`, `failed` or `cancelled`."""
         self._part = _Part({"hits": hits("a", "b", "c")} if answer is None else answer)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> None:
-        """Never without waiting."""
+    def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
+        """A call that runs in a task."""
+        call = InFlightCall(self, method, params, deadline, idempotent=idempotent)
+        call.continue_in_task(None)
+        return call
 
-    async def call(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        deadline: float,
-        *,
-        idempotent: bool = True,
-        after: LegError | None = None,
-    ) -> Reply:
-        self.methods.append(method)
-        self.idempotent.append(idempotent)
+    def finish(self, call: InFlightCall, exchange: Exchange) -> Reply | None:
+        raise NotImplementedError
+
+    def abandon(self, call: InFlightCall, exchange: Exchange, *, expired: bool) -> LegTimeout:
+        raise NotImplementedError
+
+    async def attempts(self, call: InFlightCall, after: LegError | None) -> Reply:
+        """Play the script. There is no deadline."""
+        params = call.params
+        self.methods.append(call.method)
+        self.idempotent.append(call.idempotent)
         self.asked.append(params)
         try:
             played = await self._part.play(params)

@@ -25,7 +25,7 @@ class NotingWitness:
     def attempted(self, kind: str, count: int = 1) -> None:
         self.lines.extend([kind] * count)
 
-    def forgone(self, reason: str) -> None:
+    def retry_skipped(self, reason: str) -> None:
         self.lines.append(f"no retry: {reason}")
 
     def waited(self, seconds: float) -> None:
@@ -74,7 +74,7 @@ class LoneEngine:
             further=further,
             settings=EnginesSettings.model_validate(settings or {}),
             instrumentation=self.instrumentation,
-            told=lambda fault: self.told.append("up" if fault is None else fault.kind),
+            on_availability=lambda fault: self.told.append("up" if fault is None else fault.kind),
         )
 
     async def ask(self, seconds: float = 2.0, **options: Any) -> Reply:
@@ -89,11 +89,24 @@ class LoneEngine:
             return fault
         raise AssertionError(f"it was answered: {reply}")
 
-    def begin(self) -> InFlightCall:
-        """A question that must be possible to begin at once."""
-        asked = self.engine.begin("retrieve", {"query": "q"})
-        assert asked is not None
-        return asked
+    def start(self, seconds: float = 2.0) -> InFlightCall:
+        """Start a call."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        return self.engine.call("retrieve", {"query": "q"}, deadline)
+
+    def begin(self, seconds: float = 2.0) -> InFlightCall:
+        """Start a call whose request must have been written at once."""
+        call = self.start(seconds)
+        assert call.task is None
+        return call
+
+    async def needs_task(self) -> bool:
+        """Whether a call started now needs a task; the call is cancelled."""
+        call = self.start()
+        call.cancel()
+        if call.task is not None:
+            await asyncio.wait([call.task])
+        return call.task is not None
 
     async def shake(self, seconds: float = 2.0) -> None:
         await self.engine.handshake(asyncio.get_running_loop().time() + seconds)

@@ -1,8 +1,4 @@
-"""The body of an engine's HTTP answer: kept under a cap, decompressed under the same cap, and read by its status.
-
-Engines room, shared by every HTTP transport. It decides when an answer is too large and what an HTTP status means for a
-leg; it refuses to know connections and HTTP libraries.
-"""
+"""The body of an engine's HTTP response: bounded in size, decompressed under the same bound, and read by its status."""
 
 import time
 import zlib
@@ -11,8 +7,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from app.engines.pending_answer import Content
-from app.engines.transport import call_error_of, read_reply
+from app.engines.transport import Content, call_error_of, read_reply
 from app.protocol import envelope
 from app.protocol.errors import (
     BadStatus,
@@ -31,7 +26,7 @@ SLICE = 16_384
 """Compressed bytes given to zlib at a time."""
 
 _CODINGS: dict[bytes, int] = {b"gzip": 31, b"x-gzip": 31, b"deflate": 0}
-"""Content codings that are understood, with zlib's `wbits`; deflate's is told by its first byte."""
+"""Supported content codings, with zlib's `wbits`; that of deflate depends on its first byte."""
 
 
 class ResponseBody:
@@ -54,7 +49,8 @@ class ResponseBody:
             raise self._too_large()
 
     def feed(self, piece: bytes) -> None:
-        """The next piece off the wire. Raises ResponseTooLarge, ProtocolViolation."""
+        """Add the next piece. Raises ResponseTooLarge, ProtocolViolation."""
+        # Most responses are not compressed.
         if self._wbits is None:
             self._keep(piece)
         else:
@@ -110,7 +106,7 @@ class ResponseBody:
         return ResponseTooLarge(f"the answer is larger than {self._limit} bytes")
 
     def __repr__(self) -> str:
-        return f"<Body {self.size}/{self._limit} bytes{'' if self._wbits is None else ', compressed'}>"
+        return f"<ResponseBody {self.size}/{self._limit} bytes{'' if self._wbits is None else ', compressed'}>"
 
 
 def _wbits(coding: bytes) -> int | None:
@@ -119,7 +115,7 @@ def _wbits(coding: bytes) -> int | None:
         return None
     wbits = _CODINGS.get(name)
     if wbits is None:
-        raise ProtocolViolation(f"the answer has a content encoding that was not asked for: {name.decode('latin-1')}")
+        raise ProtocolViolation(f"the answer has a content encoding that was not requested: {name.decode('latin-1')}")
     return wbits
 
 
@@ -132,18 +128,19 @@ def read_answer(status: int, body: Content, retry_after: bytes | None, call_id: 
 
 def _refusal(status: int, body: Content, wait_ms: int | None) -> LegError:
     """What a status other than 200 means. A JSON-RPC error in the body keeps its code and message."""
-    told = _error_in(body)
-    code = told.code if told is not None else None
-    text = f"HTTP {status}" if told is None else f"HTTP {status}: {told.message}"
-    if told is not None and told.retry_after_ms is not None:
-        wait_ms = told.retry_after_ms
+    reported = _error_in(body)
+    code = reported.code if reported is not None else None
+    text = f"HTTP {status}" if reported is None else f"HTTP {status}: {reported.message}"
+    if reported is not None and reported.retry_after_ms is not None:
+        wait_ms = reported.retry_after_ms
     if status == 429:
         return LegRateLimited(text, code=code, retry_after_ms=wait_ms, status=status)
+    # Even with a JSON-RPC error in the body: these are about the gateway's credentials.
     if status in (401, 403):
         return BadStatus(text, status=status, code=code)
-    if told is not None:
-        told.status, told.retry_after_ms = status, wait_ms
-        return told
+    if reported is not None:
+        reported.status, reported.retry_after_ms = status, wait_ms
+        return reported
     if status < 300 and not body:
         return ProtocolViolation(f"the engine sent an empty body (HTTP {status})")
     if status < 200:
@@ -160,8 +157,8 @@ def _error_in(body: Content) -> LegError | None:
     except (ParseError, PayloadTooLarge):
         return None
     error = message.get("error") if type(message) is dict else None
-    told = call_error_of(error) if type(error) is dict else None
-    return told if told is not None and told.code is not None else None
+    error_of_body = call_error_of(error) if type(error) is dict else None
+    return error_of_body if error_of_body is not None and error_of_body.code is not None else None
 
 
 def retry_after_ms(value: bytes | None, now: Callable[[], float] = time.time) -> int | None:

@@ -1,7 +1,6 @@
 """RCP over pooled HTTP/1.1 connections: the fast path to an engine.
 
-Engines room. It decides what a request looks like on the wire and when asking once more is fair; it refuses to know
-what is asked, deadlines (the caller cancels) and how many calls may run at once.
+Builds requests, reads responses, and repeats a request only if a reused connection turned out to be dead.
 """
 
 import itertools
@@ -14,10 +13,10 @@ from app.engines.http.body import read_answer
 from app.engines.http.connection import Connection
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
+from app.engines.http.exchange import HttpExchange
 from app.engines.http.pool import ConnectionPool
 from app.engines.http.resolver import Resolver
-from app.engines.pending_answer import Content, PendingAnswer
-from app.engines.transport import ConnectionLost, Reply, is_of_before, plain_reply, read_reply
+from app.engines.transport import ConnectionLost, Content, Reply, is_of_before, plain_reply, read_reply
 from app.protocol import envelope
 from app.protocol.errors import BadStatus, LegError, LegRateLimited
 from app.resilience.yield_limiter import heavy_work
@@ -25,10 +24,10 @@ from app.settings.schema import EngineEntry, EnginesSettings
 from app.telemetry.tracing import OUTGOING, REQUEST_ID
 
 LARGE_BYTES: Final = 65_536
-"""A longer answer is not read in a turn of the loop in which others were: parsing 2 MB takes 5 ms."""
+"""A larger response is parsed in an iteration of the event loop of its own: parsing 2 MB takes 5 ms."""
 
 MAX_HEADS: Final = 64
-"""Request heads kept ready; names of methods come from callers, so they are not kept without bound."""
+"""Cached request heads. Method names come from callers, so the cache has a bound."""
 
 
 class HttpTransport:
@@ -37,7 +36,7 @@ class HttpTransport:
     No cookies, no proxies, no redirects: what is not in the registry entry is never sent.
     """
 
-    __slots__ = ("_entry", "_heads", "_ids", "_lines", "_pool", "_tls", "_unproven", "endpoint")
+    __slots__ = ("_entry", "_header_lines", "_heads", "_ids", "_pool", "_tls", "_unproven", "endpoint")
 
     def __init__(
         self,
@@ -52,24 +51,24 @@ class HttpTransport:
         self.endpoint = Endpoint.of(entry.url or "")
         self._entry = entry
         self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)
-        """Whether it may still turn out that it requires a client certificate."""
+        """Whether the engine has not answered yet, so that it may turn out to require a client certificate."""
         self._ids = itertools.count(1)
         self._heads: dict[str, bytes] = {}
-        self._lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
+        self._header_lines = b"".join(b"%b: %b\r\n" % line for line in request_headers(self.endpoint, entry))
         self._tls = ssl_context
         dialer = Dialer(self.endpoint, resolver or Resolver(), entry.timeout_ms)
-        self._pool = ConnectionPool(self.endpoint, settings, self._trust, dialer, clock)
+        self._pool = ConnectionPool(self.endpoint, settings, self._tls_context, dialer, clock)
 
     async def call(self, method: str, params: Mapping[str, Any], *, idempotent: bool = True) -> Reply:
         """POST one request (RCP §5.2) and wait for its answer. Raises LegError.
 
-        A reused connection that dies before the first byte of the answer, or brings a late one to the question before,
-        is replaced once, if `idempotent`. What is not
-        goes over a fresh connection: one that was kept may be dead without our knowing, and then it could not be told
-        whether the engine has read the request.
+        A reused connection that dies before the first byte of the response, or brings a late response to the previous
+        request, is replaced once, if the request is `idempotent`. Other requests always use a fresh connection: if an
+        idle one turned out to be dead, it would be unknown whether the engine has read the request.
         """
         call_id = next(self._ids)
         request = self._request(call_id, method, params)
+        # Only a request that may be sent twice can use a connection whose other end may be gone.
         connection, attempts = self._pool.take() if idempotent else None, 1
         once_more = connection is not None
         while True:
@@ -78,12 +77,14 @@ class HttpTransport:
             try:
                 answer = await connection.ask(request)
                 self._unproven = False
+                # Parsing blocks the event loop: let others run first if this iteration has been long.
                 if len(answer) > LARGE_BYTES and not heavy_work().has_time():
                     await heavy_work().wait()
                 result = _read(connection, answer, call_id)
             except LegError as end:  # a name of its own: compiled, a name has one type
-                self._part(connection, end, attempts)
+                self._release(connection, end, attempts)
                 if not once_more or not is_of_before(end):
+                    # TLS 1.3 servers refuse a missing client certificate after the handshake, by closing.
                     if self._unproven and isinstance(end, ConnectionLost):
                         rejected = self.endpoint.rejected()
                         rejected.attempts = attempts
@@ -91,53 +92,57 @@ class HttpTransport:
                     raise
                 connection, attempts, once_more = None, 2, False
             except BaseException as fault:
-                self._part(connection, fault, attempts)
+                self._release(connection, fault, attempts)
                 raise
             else:
                 self._pool.give(connection)
                 return plain_reply(result, attempts, len(answer))
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> "HttpCall | None":
-        """Send an idempotent request at once over a connection that is open; None if there is none."""
+    def send(self, method: str, params: Mapping[str, Any]) -> HttpExchange | None:
+        """Send an idempotent request at once over an idle connection; None if there is none."""
         connection = self._pool.take()
         if connection is None:
             return None
         call_id = next(self._ids)
-        return HttpCall(self, connection, call_id, connection.ask(self._request(call_id, method, params)))
+        exchange = connection.ask(self._request(call_id, method, params))
+        exchange.transport, exchange.connection, exchange.call_id = self, connection, call_id
+        return exchange
 
-    def finish(self, connection: Connection, pending: PendingAnswer, call_id: int) -> Reply:
-        """The answer of a begun exchange whose `waiter` is done. Raises LegError, Severed among them."""
+    def finish(self, exchange: HttpExchange) -> Reply:
+        """The reply of an exchange of `send` that is done. Raises LegError, among them ConnectionLost."""
+        connection = exchange.connection
+        assert connection is not None
         try:
-            answer = pending.result()
-            result = _read(connection, answer, call_id)
+            answer = exchange.result()
+            result = _read(connection, answer, exchange.call_id)
         except BaseException as fault:
-            self._part(connection, fault, 1)
+            self._release(connection, fault, 1)
             if isinstance(fault, LegError) and is_of_before(fault):
-                self._pool.clear()  # what was opened before is likely gone with it; asking again starts afresh
+                self._pool.clear()  # the other idle connections are probably dead, too
                 raise fault if isinstance(fault, ConnectionLost) else ConnectionLost(fault.message) from None
             raise
         self._pool.give(connection)
         return plain_reply(result, 1, len(answer))
 
     def new_connection(self) -> Connection:
-        """One that is not connected yet, to `adopt` afterwards."""
+        """A connection that is not connected yet, to `adopt` afterwards."""
         return self._pool.new_connection()
 
     def adopt(self, connection: Connection) -> None:
-        """Use a connection that somebody else has opened."""
+        """Use a connection that was opened elsewhere (by ALPN negotiation)."""
         self._pool.adopt(connection)
         self._pool.give(connection)
 
     @property
     def stderr_tail(self) -> None:
-        """There is no process of ours at the other end."""
+        """The engine is not a process of this gateway."""
 
     def renew(self) -> None:
         """Look the engine's name up anew, and use no open connection for another call."""
-        self._pool.move_on()
+        self._pool.invalidate()
 
     def overdue(self) -> None:
-        """A server is restarted by whoever runs it."""
+        """Nothing to do: the gateway cannot restart a remote engine."""
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
@@ -145,17 +150,18 @@ class HttpTransport:
 
     def _request(self, call_id: int, method: str, params: Mapping[str, Any]) -> bytes:
         body = envelope.encode_call(call_id, method, params)
-        head = self._heads.get(method) or self._head(method)
+        head = self._heads.get(method) or self._add_head(method)
         trace, request_id = OUTGOING.get(), REQUEST_ID.get()
         if trace is None and not request_id:
             return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        # The trace context and the request id are all that is passed on of the caller's headers.
         lines = b"" if trace is None else trace.lines
         if request_id:
             lines += b"X-Request-ID: %b\r\n" % request_id.encode("ascii")
         return b"%b%d\r\n%b\r\n%b" % (head, len(body), lines, body)
 
-    def _part(self, connection: Connection, fault: BaseException, attempts: int) -> None:
-        """An engine that refuses in good order keeps its connection; one that talks nonsense, or was left, does not."""
+    def _release(self, connection: Connection, fault: BaseException, attempts: int) -> None:
+        """Keep the connection after a proper refusal; close it after an invalid response or a cancellation."""
         orderly = isinstance(fault, BadStatus | LegRateLimited)
         if isinstance(fault, LegError):
             fault.attempts = attempts
@@ -165,16 +171,17 @@ class HttpTransport:
         else:
             connection.abort()
 
-    def _head(self, method: str) -> bytes:
+    def _add_head(self, method: str) -> bytes:
         """The request up to the value of Content-Length."""
         target = self.endpoint.target(method).encode("ascii")
-        head = b"POST %b HTTP/1.1\r\n%bContent-Length: " % (target, self._lines)
+        head = b"POST %b HTTP/1.1\r\n%bContent-Length: " % (target, self._header_lines)
+        # Emptied, not evicted one by one: engines have a dozen methods.
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         self._heads[method] = head
         return head
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _tls_context(self) -> ssl.SSLContext | None:
         """The TLS context, built at the first dial that succeeds in building it."""
         if self._tls is None and self.endpoint.secure:
             self._tls = tls_context(self._entry.tls)
@@ -182,30 +189,6 @@ class HttpTransport:
 
     def __repr__(self) -> str:
         return f"<HttpTransport {self._entry.id} {self._pool!r}>"
-
-
-class HttpCall:
-    """A question on the wire that no task waits for. Satisfies `Exchange`."""
-
-    __slots__ = ("_call_id", "_connection", "_transport", "pending")
-
-    def __init__(self, transport: HttpTransport, connection: Connection, call_id: int, pending: PendingAnswer) -> None:
-        self.pending = pending
-        self._transport = transport
-        self._connection = connection
-        self._call_id = call_id
-
-    def take(self) -> Reply:
-        """The answer, once `waiter` is done. Raises LegError."""
-        return self._transport.finish(self._connection, self.pending, self._call_id)
-
-    def drop(self) -> None:
-        """Stop waiting: the connection is closed, since its answer would come for nobody."""
-        self.pending.cancel()  # else the fault of its end is put there, and logged as one that nobody fetched
-        self._connection.abort()
-
-    def __repr__(self) -> str:
-        return f"<HttpExchange {self._call_id} over {self._connection!r}>"
 
 
 def _read(connection: Connection, answer: Content, call_id: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""One keep-alive HTTP/1.1 connection to an engine: one question on the wire at a time, one answer back.
+"""One keep-alive HTTP/1.1 connection to an engine, with one request at a time, on the `httptools` parser.
 
-Engines room. It decides where an answer begins and ends, and whether the connection is fit for another question; it
-refuses to know JSON-RPC, pools and how it was connected.
+Finds where a response begins and ends, and whether the connection can carry another request.
 """
 
 import asyncio
@@ -13,8 +12,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.pending_answer import Content, PendingAnswer
-from app.engines.transport import ConnectionLost
+from app.engines.http.exchange import HttpExchange
+from app.engines.transport import ConnectionLost, Content
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 from app.resilience.byte_budget import HELD, HeldBytes
 from app.resilience.yield_limiter import heavy_work
@@ -31,7 +30,7 @@ Fields = dict[bytes, bytes]
 
 
 class _Surplus(Exception):
-    """Something follows a complete answer that nobody asked for."""
+    """Bytes follow a complete response, without a request."""
 
 
 class Connection(asyncio.Protocol):
@@ -45,14 +44,14 @@ class Connection(asyncio.Protocol):
         "_complete",
         "_fault",
         "_fields",
-        "_heard",
         "_held",
-        "_keep",
         "_limit",
         "_on_lost",
         "_parser",
         "_pending",
         "_pieces",
+        "_received",
+        "_reusable",
         "_silence",
         "_transport",
         "_until_close",
@@ -86,7 +85,7 @@ class Connection(asyncio.Protocol):
         self.retry_after: bytes | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
-        self._pending: PendingAnswer | None = None
+        self._pending: HttpExchange | None = None
         self._held: HeldBytes | None = None
         self._fault: LegError | None = None
         self._fields: Fields = {}
@@ -97,18 +96,18 @@ class Connection(asyncio.Protocol):
         self.on_body = self._pieces.append
         self._body: ResponseBody | None = None
         self._silence = 0
-        self._heard = self._complete = self._until_close = self._keep = False
+        self._received = self._complete = self._until_close = self._reusable = False
 
-    def ask(self, request: bytes) -> PendingAnswer:
-        """Write one whole request; the waiter gets the decoded body of its answer, or a LegError.
+    def ask(self, request: bytes) -> HttpExchange:
+        """Write one whole request; the exchange ends with the decoded body of its response, or a LegError.
 
-        Whoever stops waiting must `abort` the connection.
+        A caller that stops waiting must `abort` the connection.
         """
-        pending = self._pending = PendingAnswer()
+        pending = self._pending = HttpExchange()
         if self.closed or self._transport is None:
-            self._conclude(self._fault or ConnectionLost("the connection was closed before the request was sent"))
+            self._fail_exchange(self._fault or ConnectionLost("the connection was closed before the request was sent"))
             return pending
-        self._heard = self._complete = False
+        self._received = self._complete = False
         self._silence = 0
         self._body = None
         self._held = HELD.get()
@@ -122,10 +121,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def fail(self, fault: LegError) -> None:
-        """Close the socket at once; a question under way, or one that comes too late, ends with `fault`."""
+        """Close the socket at once; a request in flight, or a later one, ends with `fault`."""
         self._fault = fault.with_traceback(None)  # its frames hold this connection and the bytes it was reading
         self.abort()
-        self._conclude(fault)
+        self._fail_exchange(fault)
 
     # ── the event loop calls ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,9 +135,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._pending is None:
-            self.abort()  # nobody asked: this peer cannot be trusted with another question
+            self.abort()  # bytes without a request: this peer cannot be trusted with another one
             return
-        if not self._heard and len(data) > MAX_HEAD_BYTES:
+        if not self._received and len(data) > MAX_HEAD_BYTES:
             # The head may end anywhere in a large piece: its start is looked at first, so that its bound holds.
             view = memoryview(data)
             self._parse(view[:MAX_HEAD_BYTES])
@@ -148,10 +147,10 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def eof_received(self) -> None:
-        self._end(None)
+        self._on_end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc)
+        self._on_end(exc)
         self._parser = None  # the parser holds our bound methods: a cycle otherwise
         self._body = None  # a fault that is remembered may hold the frames that hold this
         self._pieces.clear()
@@ -179,17 +178,17 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if _HEAD_READ in self._fields:
             self._complete = True
-            self._keep = self._parser.should_keep_alive()  # type: ignore[union-attr]
+            self._reusable = self._parser.should_keep_alive()  # type: ignore[union-attr]
 
-    # ── our own ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _expect(self, fields: Fields) -> None:
-        """The head is there: what body will follow, and where does it end?"""
+        """Prepare for the body that the header fields announce."""
         length = fields.get(b"content-length")
         self.retry_after = None
         self._until_close = False
         if length is not None and len(fields) == 1 and int(length) <= self._limit:
-            return  # nearly always
+            return  # nearly always: a body of known length, in one piece
         coding = fields.get(b"content-encoding")
         framing = fields.get(b"transfer-encoding")
         self.retry_after = fields.get(b"retry-after")
@@ -223,20 +222,22 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _parse(self, data: bytes | memoryview) -> None:
-        self._heard = True
+        self._received = True
         try:
             self._parser.feed_data(data)  # type: ignore[union-attr]
         except (HttpParserError, HttpParserUpgrade) as fault:
             if not self._complete:
                 self.fail(self._fault or ProtocolViolation(f"the answer is not HTTP: {fault}"))
                 return
-            self._keep = False
+            self._reusable = False
         if not self._pieces:
             self._silence += len(data)
         elif not self._complete or self._body is not None or len(self._pieces) > 1:
             self._absorb()
         if self._complete:
-            keep = self._keep and _HEAD_READ in self._fields  # what follows a complete answer has cleared its fields
+            keep = (
+                self._reusable and _HEAD_READ in self._fields
+            )  # what follows a complete answer has cleared its fields
             self._deliver(keep)
         elif self._silence >= MAX_HEAD_BYTES:
             self.fail(ProtocolViolation(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes"))
@@ -256,7 +257,7 @@ class Connection(asyncio.Protocol):
             self._held.take(body.size - before)
 
     def _deliver(self, keep: bool) -> None:
-        """The answer is whole: hand it over."""
+        """End the exchange with a complete body."""
         if not keep:
             self.abort()
         body: Content
@@ -281,21 +282,21 @@ class Connection(asyncio.Protocol):
         self._fault = fault
         raise fault
 
-    def _end(self, exc: Exception | None) -> None:
+    def _on_end(self, exc: Exception | None) -> None:
         """The peer sends no more (`exc` None), or the connection broke."""
         self.closed = True
         if self._pending is None:
             return
         if isinstance(exc, ssl.SSLError):
-            self._conclude(TlsFailed(reason_of(exc)))  # in TLS 1.3 a refused client certificate shows only now
-        elif not self._heard:
-            self._conclude(ConnectionLost("the engine closed the connection without an answer"))
+            self._fail_exchange(TlsFailed(reason_of(exc)))  # in TLS 1.3 a refused client certificate shows only now
+        elif not self._received:
+            self._fail_exchange(ConnectionLost("the engine closed the connection without an answer"))
         elif exc is None and self._until_close and self._body is not None:
             self._deliver(keep=False)
         else:
-            self._conclude(ProtocolViolation("the connection broke off in the middle of the answer"))
+            self._fail_exchange(ProtocolViolation("the connection broke off in the middle of the answer"))
 
-    def _conclude(self, fault: LegError) -> None:
+    def _fail_exchange(self, fault: LegError) -> None:
         self._held = None
         pending, self._pending = self._pending, None
         if pending is not None and not pending.done():

@@ -1,6 +1,6 @@
 """Opens connections to one engine.
 
-The addresses of its name are raced (RFC 8305), and TLS is set up on the one that accepts first.
+Its addresses are tried in parallel (RFC 8305), and TLS is set up on the first one that accepts.
 """
 
 import asyncio

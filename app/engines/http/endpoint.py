@@ -1,7 +1,6 @@
-"""Where an engine listens over HTTP: its URL taken apart once, its TLS context, and the words for not reaching it.
+"""An engine's URL in parts, its TLS context, and error messages for failed connections.
 
-Engines room. It decides request targets, the request's headers and what a failed connection is called; it refuses to
-know sockets. URLs may hold keys, so nothing here ever shows a path or a query: host and port are all that is said.
+URLs may contain keys: messages show the host and the port, never a path or a query.
 """
 
 import errno
@@ -17,7 +16,7 @@ from app.settings.engine_parts import EngineTls
 from app.settings.schema import EngineEntry
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Errors of a connect that tell of this machine alone."""
+"""Errors of a connection attempt that are due to this machine."""
 
 _SHORTAGE_REMEDY = "raise its limits, such as ulimit -n, or lower server.max_connections"
 
@@ -49,6 +48,7 @@ class Endpoint:
             host=host,
             port=port,
             authority=shown if port == usual else f"{shown}:{port}",
+            # The method is appended with a slash of its own.
             path=parts.path.rstrip("/"),
             query=f"?{parts.query}" if parts.query else "",
         )
@@ -77,8 +77,10 @@ class Endpoint:
         return _own_shortage(fault) or ConnectFailed(f"{self.label}: {reason_of(fault)}")
 
     def rejected(self) -> LegError:
-        """An engine that has never answered hung up right after the TLS handshake. In TLS 1.3 a client certificate is
-        refused only then, and the alert that says so may get lost."""
+        """The error of an engine that hung up right after the TLS handshake and has never answered.
+
+        In TLS 1.3 a missing client certificate is refused only then, and the alert that says so may get lost.
+        """
         return TlsFailed(
             f"{self.label}: closed without an answer after the TLS handshake; it may require a client certificate "
             "(tls.certFile)"
@@ -90,29 +92,29 @@ class Endpoint:
 
 
 def request_headers(endpoint: Endpoint, entry: EngineEntry) -> list[tuple[bytes, bytes]]:
-    """Everything a request to the engine carries but its length; a caller's headers are never among it."""
+    """All header fields of a request except its length. A caller's headers are never forwarded."""
     lines = [("Host", endpoint.authority), ("Content-Type", "application/json"), ("Accept", "application/json")]
     return [(name.encode("ascii"), value.encode("ascii")) for name, value in (*lines, *entry.headers.items())]
 
 
-def tls_context(wishes: EngineTls | None) -> ssl.SSLContext:
+def tls_context(tls: EngineTls | None) -> ssl.SSLContext:
     """A verifying client context with the entry's own authority and certificate. Raises TlsFailed; reads files."""
-    wishes = wishes or EngineTls()
+    tls = tls or EngineTls()
     try:
-        context = ssl.create_default_context(cafile=wishes.ca_file)
+        context = ssl.create_default_context(cafile=tls.ca_file)
     except OSError as fault:
         raise TlsFailed(f"tls.caFile: {reason_of(fault)}") from None
-    if wishes.cert_file:
+    if tls.cert_file:
         try:
             # An empty password: a key that wants one must fail, not ask at the terminal.
-            context.load_cert_chain(wishes.cert_file, wishes.key_file, password="")
+            context.load_cert_chain(tls.cert_file, tls.key_file, password="")
         except (OSError, ValueError) as fault:
             raise TlsFailed(f"tls.certFile or tls.keyFile: {reason_of(fault)}") from None
     return context
 
 
 def reason_of(fault: BaseException) -> str:
-    """The plainest words in a chain of socket and TLS errors; the outermost tend to quote addresses and modules."""
+    """The plainest message in a chain of socket and TLS errors: outer ones quote addresses and module names."""
     for cause in _causes(fault):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {cause.verify_message}"
@@ -125,7 +127,7 @@ def reason_of(fault: BaseException) -> str:
 
 
 def _own_shortage(fault: BaseException) -> Overloaded | None:
-    """What no engine is to blame for, and no breaker may open for."""
+    """The error of a shortage on this machine, for which no breaker may open."""
     for cause in _causes(fault):
         if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
             return Overloaded(f"this gateway can open no connection ({os.strerror(cause.errno)}): {_SHORTAGE_REMEDY}")

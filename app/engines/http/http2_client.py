@@ -1,6 +1,6 @@
 """RCP over HTTP/2, for engines that offer it over TLS (`client: httpx`); all others get HTTP/1.1.
 
-Calls share one connection. It is replaced when it is too old, when the engine closes it, or when it cannot be trusted.
+Calls share one connection. It is replaced when it is too old, when the engine closes it, or when it failed.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.engines.http.body import read_answer
-from app.engines.http.client import HttpCall, HttpTransport
+from app.engines.http.client import HttpTransport
 from app.engines.http.connection import Connection
 from app.engines.http.dialer import Dialer
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
+from app.engines.http.exchange import HttpExchange
 from app.engines.http.http2_connection import Http2Connection, Unprocessed
 from app.engines.http.resolver import Resolver
 from app.engines.transport import ConnectionLost, Reply
@@ -91,7 +92,7 @@ class Http2Transport:
         self._http1 = HttpTransport(entry, settings, resolver=resolver, clock=clock)
         self._only_http1 = not self.endpoint.secure
         self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)
-        """Whether it may still turn out that it requires a client certificate."""
+        """Whether the engine has not answered yet, so that it may turn out to require a client certificate."""
         self._dialer = Dialer(self.endpoint, resolver, entry.timeout_ms)
         self._tls: ssl.SSLContext | None = None
         self._current: Http2Connection | None = None
@@ -132,13 +133,13 @@ class Http2Transport:
                 raise
         return await self._http1.call(method, params, idempotent=idempotent)
 
-    def begin(self, method: str, params: Mapping[str, Any]) -> HttpCall | None:
+    def send(self, method: str, params: Mapping[str, Any]) -> HttpExchange | None:
         """Over HTTP/1.1 as HttpTransport does; over HTTP/2 use `call`."""
-        return self._http1.begin(method, params) if self._only_http1 else None
+        return self._http1.send(method, params) if self._only_http1 else None
 
     @property
     def stderr_tail(self) -> None:
-        """There is no process of ours at the other end."""
+        """The engine is not a process of this gateway."""
 
     def renew(self) -> None:
         """Look the engine's name up anew, negotiate anew, and use no open connection for another call."""
@@ -148,7 +149,7 @@ class Http2Transport:
         self._retire_current()
 
     def overdue(self) -> None:
-        """A remote engine is restarted by whoever runs it."""
+        """Nothing to do: the gateway cannot restart a remote engine."""
 
     async def close(self) -> None:
         """Close all connections; calls under way end with ConnectFailed("closed")."""
@@ -180,7 +181,7 @@ class Http2Transport:
             result = read_answer(stream.status, answer, stream.retry_after, call_id)
         except ProtocolViolation as fault:
             if fault.code is None:
-                connection.retire()  # it talks nonsense: not another word over this connection
+                connection.retire()  # an invalid response: do not use this connection again
             raise
         hold(len(answer))
         return Reply(result, attempts=attempts, size=len(answer))
@@ -241,7 +242,7 @@ class Http2Transport:
     async def _dial(self) -> Http2Connection | None:
         addresses = await self._dialer.addresses()  # a name server that fails says nothing about open connections
         try:
-            negotiated = await self._dialer.connect(addresses, self._negotiate, self._trust())
+            negotiated = await self._dialer.connect(addresses, self._negotiate, self._tls_context())
         except ConnectFailed:
             self.renew()  # the engine may no longer be where the open connections lead
             raise
@@ -272,7 +273,7 @@ class Http2Transport:
         if not self._live:
             self._emptied.set()
 
-    def _trust(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """The TLS context, built at the first dial that succeeds in building it."""
         if self._tls is None:
             context = tls_context(self._entry.tls)

@@ -20,7 +20,7 @@ from h2.settings import SettingCodes, Settings
 
 from app.engines.http.body import ResponseBody
 from app.engines.http.endpoint import reason_of
-from app.engines.pending_answer import PendingAnswer
+from app.engines.http.exchange import HttpExchange
 from app.engines.transport import ConnectionLost
 from app.protocol.errors import LegError, ProtocolViolation, TlsFailed
 
@@ -50,17 +50,17 @@ class Unprocessed(ConnectionLost):
 
 
 class Stream:
-    """One request and its response. `waiter` gets the decoded body, or a LegError."""
+    """One request and its response. `pending` ends with the decoded body, or a LegError."""
 
-    __slots__ = ("body", "head", "heard", "id", "mark", "pending", "retry_after", "status", "unsent")
+    __slots__ = ("body", "head", "id", "mark", "pending", "received", "retry_after", "status", "unsent")
 
     def __init__(self, head: Headers, content: bytes) -> None:
         self.head = head
         self.unsent = memoryview(content)
-        self.pending = PendingAnswer()
+        self.pending = HttpExchange()
         self.id = 0  # until it is opened
         self.mark = 0
-        self.heard = False
+        self.received = False
         self.status = 0
         self.retry_after: bytes | None = None
         self.body: ResponseBody | None = None
@@ -103,7 +103,7 @@ class Http2Connection(asyncio.Protocol):
         return not self._retired and not self._closed
 
     def ask(self, head: Headers, content: bytes) -> Stream:
-        """Send one request, as soon as the engine allows another stream. Whoever stops waiting must `cancel`."""
+        """Send one request, as soon as the engine allows another stream. A caller that stops waiting must `cancel`."""
         stream = Stream(head, content)
         if not self.usable:
             stream.pending.set_exception(
@@ -118,7 +118,7 @@ class Http2Connection(asyncio.Protocol):
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Nobody waits for this response any more: the engine is told, other streams go on."""
+        """Reset the stream of a response that is no longer wanted; other streams go on."""
         stream.pending.cancel()
         if stream in self._waiting:
             self._waiting.remove(stream)
@@ -160,7 +160,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(CONNECTION_WINDOW)
         self._write()
-        self._rest()
+        self._start_idle_timer()
 
     @property
     def mute(self) -> bool:
@@ -177,7 +177,7 @@ class Http2Connection(asyncio.Protocol):
             events = self._h2.receive_data(whole)
         except H2Error as fault:
             self._write()  # h2 has prepared a GOAWAY that names the error
-            self._broke(f"the answer is not HTTP/2: {fault}")
+            self._fail_connection(f"the answer is not HTTP/2: {fault}")
             return
         for event in events:
             if isinstance(event, DataReceived):
@@ -212,7 +212,7 @@ class Http2Connection(asyncio.Protocol):
             refused = TlsFailed(reason_of(exc))  # in TLS 1.3 a refused client certificate shows only now
             self._end_all(refused, refused)
         else:
-            self._broke("the connection broke off in the middle of the answer")
+            self._fail_connection("the connection broke off in the middle of the answer")
         self._on_lost(self)
 
     # ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,7 +248,7 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams.get(event.stream_id)
         if stream is None:
             return
-        stream.heard = True
+        stream.received = True
         fields = dict(cast(Iterable[tuple[bytes, bytes]], event.headers))
         status = fields.get(b":status", b"")
         stream.status = int(status) if status.isdigit() else 0
@@ -293,13 +293,13 @@ class Http2Connection(asyncio.Protocol):
         if stream is None:
             return
         if event.error_code == ErrorCodes.REFUSED_STREAM:
-            self._retired = True  # it is asked again over a fresh connection
+            self._retired = True  # the request is sent again over a fresh connection
             _end(stream, Unprocessed("the engine refused the stream before it read the request"))
         else:
             _end(stream, ProtocolViolation(f"the engine reset the stream ({_name(event.error_code)})"))
 
     def _on_goaway(self, last: int) -> None:
-        """The engine is going to close: streams up to `last` go on, the others are to be asked elsewhere."""
+        """The engine is going to close: streams up to `last` go on, the others are sent over another connection."""
         self._retired = True
         beyond = [stream for stream in self._streams.values() if stream.id > last]
         for stream in beyond:
@@ -325,7 +325,7 @@ class Http2Connection(asyncio.Protocol):
             if self._retired:
                 self.retire()
             else:
-                self._rest()
+                self._start_idle_timer()
 
     def _most_streams(self) -> int:
         """How many streams may be open; one until the engine has said so, since more might be refused."""
@@ -346,7 +346,7 @@ class Http2Connection(asyncio.Protocol):
             piece, stream.unsent = stream.unsent[:room], stream.unsent[room:]
             self._h2.send_data(stream.id, piece.tobytes(), end_stream=not stream.unsent)
             if stream.unsent:
-                self._write()  # `pause_writing` is heard of only then
+                self._write()  # `pause_writing` is received of only then
 
     def _reset(self, stream: Stream, fault: LegError | None = None) -> None:
         del self._streams[stream.id]
@@ -362,9 +362,9 @@ class Http2Connection(asyncio.Protocol):
         if data and transport is not None and not self._closed:
             transport.write(data)
             if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-                self._broke("the engine does not read what it is sent")
+                self._fail_connection("the engine does not read what it is sent")
 
-    def _rest(self) -> None:
+    def _start_idle_timer(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.retire)
 
@@ -372,19 +372,19 @@ class Http2Connection(asyncio.Protocol):
 
     def _went_silent(self) -> None:
         self._ping = None
-        self._broke("the connection went silent")
+        self._fail_connection("the connection went silent")
 
-    def _broke(self, text: str) -> None:
-        """The connection is of no use: what was answered in part is lost, the rest may be asked again."""
+    def _fail_connection(self, text: str) -> None:
+        """Close a broken connection: partial responses fail, all other requests may be sent again."""
         self._abort()
         self._end_all(ConnectionLost("the engine closed the connection without an answer"), ProtocolViolation(text))
 
-    def _end_all(self, unheard: LegError, heard: LegError) -> None:
+    def _end_all(self, unreceived: LegError, received: LegError) -> None:
         streams = [*self._streams.values(), *self._waiting]
         self._streams.clear()
         self._waiting.clear()
         for stream in streams:
-            _end(stream, heard if stream.heard else unheard)
+            _end(stream, received if stream.received else unreceived)
 
     def _abort(self) -> None:
         self._closed = True

@@ -1,6 +1,6 @@
-"""The connections to one engine: the idle ones, newest first, and how new ones come about.
+"""The connections to one engine: idle ones, the most recently used first, and new ones when there are none.
 
-It decides which connection is still good to use. How many calls run at once is decided by the engine's gate above.
+The engine's semaphore, not the pool, limits how many calls run at once.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from app.protocol.errors import ConnectFailed
 from app.settings.schema import EnginesSettings
 
 SWEEP_PAUSE = 0.01
-"""Least seconds between two looks at the idle connections."""
+"""Minimum seconds between two sweeps of the idle connections."""
 
 
 class ConnectionPool:
-    """A stack of idle connections and a dialler. Every change of state happens in one synchronous step.
+    """A stack of idle connections and a dialer. Every change of state is one synchronous step.
 
-    The epoch grows when the engine could not be reached: connections of an older one lead to where it was before.
+    The epoch grows when the engine cannot be reached: connections of an older epoch may lead to its earlier address.
     """
 
     __slots__ = (
@@ -66,12 +66,13 @@ class ConnectionPool:
         self._closed = False
 
     def take(self) -> Connection | None:
-        """The idle connection used last that is still good, or None."""
+        """The most recently used idle connection that is still usable, or None."""
         idle = self._idle
         if not idle:
             return None
         now = self._clock()
         while idle:
+            # Last in, first out: connections beyond the usual load stay idle and are closed.
             connection = idle.pop()
             if now < connection.good_until and not connection.closed:
                 return connection
@@ -84,6 +85,7 @@ class ConnectionPool:
             return
         now = self._clock()
         retires = connection.born + self._max_age
+        # A connection of an earlier epoch may lead to the engine's earlier address.
         if now >= retires or connection.epoch != self._epoch or self._closed:
             connection.abort()
             return
@@ -99,8 +101,8 @@ class ConnectionPool:
         for connection in idle:
             connection.abort()
 
-    def move_on(self) -> None:
-        """The engine may no longer be where it was: the connections that lead there are not used again."""
+    def invalidate(self) -> None:
+        """Stop using the open connections: the engine may have moved to another address."""
         self._epoch += 1
         self.clear()
         self._dialer.forget()
@@ -109,6 +111,7 @@ class ConnectionPool:
         """A new connection, in a task that `close` can end too. Raises ConnectFailed, TlsFailed."""
         if self._closed:
             raise ConnectFailed("closed")
+        # A task of its own, so that `close` can end dials without cancelling the calls that wait for them.
         task = asyncio.get_running_loop().create_task(self._dial(), name=f"dial {self._endpoint.label}")
         self._dials.add(task)
         try:
@@ -140,7 +143,7 @@ class ConnectionPool:
         if self._live:
             await self._emptied.wait()
 
-    # ── what becomes of the old ones ──────────────────────────────────────────────────────────────────────────────
+    # ── the end of connections ──────────────────────────────────────────────────────────────────────────────
 
     def _sweep(self) -> None:
         """Close what has been idle for too long."""
@@ -164,7 +167,7 @@ class ConnectionPool:
         if self._emptied is not None and not self._live:
             self._emptied.set()
 
-    # ── how new ones come about ───────────────────────────────────────────────────────────────────────────────────
+    # ── new connections ───────────────────────────────────────────────────────────────────────────────────
 
     async def _dial(self) -> Connection:
         """A new connection to one of the engine's addresses. Raises LegError."""
@@ -172,7 +175,7 @@ class ConnectionPool:
         try:
             connection = await self._dialer.connect(addresses, self.new_connection, self._tls())
         except ConnectFailed:
-            self.move_on()
+            self.invalidate()
             raise
         self.adopt(connection)
         return connection
@@ -182,10 +185,10 @@ class ConnectionPool:
         return Connection(self._limit, self._lost, born=self._clock(), epoch=self._epoch)
 
     def adopt(self, connection: Connection) -> None:
-        """Let one of `new_connection` that is connected by now be one of the pool's."""
-        if not connection.closed:  # else the peer hung up already, and `_lost` may have been told
+        """Add a connection of `new_connection` that is connected now."""
+        if not connection.closed:  # else the peer has hung up, and `_lost` may have been called
             self._live.add(connection)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._idle)} idle of {len(self._live)}"
-        return f"<Pool {self._endpoint.label} {state}, {len(self._dials)} dialling, epoch {self._epoch}>"
+        return f"<ConnectionPool {self._endpoint.label} {state}, {len(self._dials)} dialling, epoch {self._epoch}>"

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from app.engines.transport import Reply
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.concurrency import side_by_side
-from app.federation.engine_interface import Engine, EngineReply
+from app.federation.engine_interface import Engine
 from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
@@ -54,7 +55,7 @@ def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest
         dimension = offer.get("dimension")
         parts = split(wish.inputs, _limit(offer))
 
-        async def part(inputs: Any) -> EngineReply:
+        async def part(inputs: Any) -> Reply:
             sent = {**wish.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
             return await engine.call(method, sent, share.deadline)
 

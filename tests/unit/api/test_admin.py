@@ -65,7 +65,7 @@ async def test_engine_that_is_up() -> None:
     docs = engine("docs", FakeTransport(initialize=described(capabilities, name="Docs"), retrieve=never))
     now = asyncio.get_running_loop().time()
     await docs.check(now + 1)
-    asking = asyncio.create_task(docs.call("retrieve", {}, now + 60))
+    asking = asyncio.ensure_future(docs.call("retrieve", {}, now + 60))
     await turns()
     (entry,), _ = await listed(docs)
     asking.cancel()

@@ -17,6 +17,6 @@ async def test_drills_are_told() -> None:
     await actions.act({"engine": "docs", "action": "drill", "kind": "hang"}, WHO)
     first = actions.drills["docs"]
     await actions.act({"engine": "docs", "action": "drill", "kind": "error"}, WHO)
-    assert repr(actions) == "<Actions, <Drill error of docs, on>>"
+    assert repr(actions) == "<Actions, <FaultInjection error of docs, on>>"
     assert not first.on
     assert await actions.act({"engine": "docs", "action": "end_drill"}, WHO) == "the drill is over"

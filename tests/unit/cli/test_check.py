@@ -101,7 +101,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise ConnectFailed("nobody there\x1b[2J")
         return Advertisement({"name": "n", "version": f"{len(asked)}.0"}, {"retrieve": {}, "filter": {}})
 
-    monkeypatch.setattr("app.engines.registry.probe", probe)
+    monkeypatch.setattr("app.engines.transport_factory.probe", probe)
     return asked
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_said_of_starting_again(files: Path, run: Run, monkeypatch: p
     async def probe(entry: Any, settings: Any) -> Advertisement:
         raise ConnectFailed("started again in 0.1 s: cannot start 'x': No such file")
 
-    monkeypatch.setattr("app.engines.registry.probe", probe)
+    monkeypatch.setattr("app.engines.transport_factory.probe", probe)
     _write(files, {"id": "a", "command": ["x"]})
     assert "connect: cannot start 'x'" in run("check", "--registry", "rcp.json", "--connect").stdout
 

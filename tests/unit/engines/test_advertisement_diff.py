@@ -1,6 +1,6 @@
 """What changed between two advertisements, in bounded words."""
 
-from app.engines.advertisement_diff import MAX_CHANGES, difference
+from app.engines.call_instrumentation import MAX_CHANGES, difference
 from app.protocol.advertisement import read_advertisement
 from tests.support.fake_engine import advertised, described
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.engines.availability import QUIET_SECONDS, Availability
+from app.engines.policies import QUIET_SECONDS, Availability
 from app.protocol.errors import BadStatus, LegError
 from tests.support.virtual_time import virtually
 
@@ -10,9 +10,9 @@ from tests.support.virtual_time import virtually
 def test_it_is_down_until_it_does_something_right() -> None:
     """Before anything it is down for want of a handshake."""
     standing = Availability(lambda fault: None)
-    assert repr(standing) == "<Standing down, connect: no handshake yet>"
+    assert repr(standing) == "<Availability down, connect: no handshake yet>"
     standing.fault = None
-    assert repr(standing) == "<Standing up>"
+    assert repr(standing) == "<Availability up>"
 
 
 def test_changes_are_told() -> None:
@@ -25,15 +25,15 @@ def test_changes_are_told() -> None:
             told.append("up" if fault is None else fault.kind)
 
         standing = Availability(hear)
-        standing.good()
+        standing.mark_up()
         assert told == []
         standing.settle()
         await asyncio.sleep(QUIET_SECONDS)
-        standing.bad(BadStatus("503"))
-        standing.bad(BadStatus("503"))
+        standing.mark_down(BadStatus("503"))
+        standing.mark_down(BadStatus("503"))
         standing.settle()
         await asyncio.sleep(QUIET_SECONDS)
-        standing.good()
+        standing.mark_up()
         return told
 
     assert virtually(story()) == ["up", "http_status", "up"]
@@ -45,12 +45,12 @@ def test_flapping_is_told_once_and_settled_by_the_next_check() -> None:
     async def story() -> list[str]:
         told: list[str] = []
         standing = Availability(lambda fault: told.append("up" if fault is None else fault.kind))
-        standing.good()
+        standing.mark_up()
         standing.settle()
         await asyncio.sleep(QUIET_SECONDS)
         for _ in range(100):
-            standing.bad(BadStatus("503"))
-            standing.good()
+            standing.mark_down(BadStatus("503"))
+            standing.mark_up()
         assert told == ["up", "http_status"]
         standing.settle()
         return told

@@ -36,7 +36,7 @@ def test_attempts_are_counted_by_why() -> None:
     watched.instrumentation.first()
     watched.instrumentation.attempted("again", 2)
     watched.instrumentation.attempted("retry")
-    watched.instrumentation.forgone("budget")
+    watched.instrumentation.retry_skipped("budget")
     watched.instrumentation.waited(0.5)
     counted = {kind: watched.value("attempts_total", kind=kind) for kind in ("first", "again", "retry", "hedge")}
     assert counted == {"first": 1, "again": 2, "retry": 1, "hedge": 0}

@@ -31,7 +31,7 @@ class Wires:
 def wires(monkeypatch: pytest.MonkeyPatch) -> Wires:
     made = Wires()
     monkeypatch.setattr(registry, "open_transport", made.open)
-    monkeypatch.setattr(registry, "open_wary_transport", made.open)
+    monkeypatch.setattr(registry, "open_guarded_transport", made.open)
     return made
 
 
@@ -60,7 +60,7 @@ def test_a_child_is_asked_directly_once_it_was_reached(wires: Wires) -> None:
         settling = asyncio.create_task(engines.settled(1000))
         await asyncio.sleep(1)
         assert [engine.id for engine in engines.asked] == ["in", "in/x"]
-        assert repr(engines.asked[0]).startswith("<Remainder y of <RemoteEngine in")
+        assert repr(engines.asked[0]).startswith("<ResidualEngine y of <RemoteEngine in")
         assert dict(engines.groups) == {"in": ("in/x",)}
         assert not settling.done()
         release.set()
@@ -127,7 +127,7 @@ def test_closing_does_not_wait_for_who_is_leaving(wires: Wires) -> None:
         engines = wires.engines()
         engines.join(entry_of("x", timeoutMs=600_000))
         await turns()
-        assert engines.engines[0].gate.try_enter()
+        assert engines.engines[0].semaphore.try_enter()
         engines.leave("x")
         await turns()
         started = asyncio.get_running_loop().time()

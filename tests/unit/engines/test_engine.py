@@ -40,7 +40,7 @@ async def test_new_engine_counts_as_down() -> None:
     assert subject.engine.advertisement is None
     assert repr(subject.engine) == (
         "<RemoteEngine docs http down (connect: no handshake yet), <Breaker closed, 0 failures in the last 20, 0 in a "
-        "row, cool-down 1 s>, <Gate 0/32 in flight, 0/256 waiting>>"
+        "row, cool-down 1 s>, <BoundedSemaphore 0/32 in flight, 0/256 waiting>>"
     )
 
 
@@ -117,7 +117,7 @@ async def test_answer_is_handed_on() -> None:
     subject = LoneEngine(FakeTransport(retrieve=Reply({"hits": []}, attempts=2)))
     assert await subject.ask(idempotent=False) == Reply({"hits": []}, attempts=2)
     assert subject.transport.idempotent == [False]
-    assert subject.engine.gate.in_flight == 0
+    assert subject.engine.semaphore.in_flight == 0
 
 
 async def test_restarted_engine_is_greeted_and_asked_again() -> None:
@@ -207,7 +207,7 @@ async def test_cancelled_greeter_holds_up_nobody() -> None:
     first.cancel()
     assert (await second).result == {"hits": []}
     assert transport.asked("initialize") == 2
-    assert subject.engine.gate.in_flight == 0
+    assert subject.engine.semaphore.in_flight == 0
 
 
 def test_deadline_covers_the_call() -> None:
@@ -221,7 +221,7 @@ def test_deadline_covers_the_call() -> None:
         with pytest.raises(LegTimeout):
             await subject.ask(1.5)
         assert loop.time() - started == pytest.approx(1.5)
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
         assert subject.transport.under_way == 0
         assert not subject.engine.up
 
@@ -239,10 +239,10 @@ def test_deadline_covers_the_wait_at_the_gate() -> None:
             await subject.ask(0.5)
         assert fault.value.attempts == 0
         assert subject.transport.asked("retrieve") == 1
-        assert (subject.engine.gate.in_flight, subject.engine.gate.waiting) == (1, 0)
+        assert (subject.engine.semaphore.in_flight, subject.engine.semaphore.waiting) == (1, 0)
         first.cancel()
         await turns()
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 
@@ -280,7 +280,7 @@ async def test_excess_calls_are_refused_at_once() -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert (subject.engine.gate.in_flight, subject.engine.gate.waiting) == (0, 0)
+    assert (subject.engine.semaphore.in_flight, subject.engine.semaphore.waiting) == (0, 0)
 
 
 async def test_cancelled_calls_leave_nothing() -> None:
@@ -292,7 +292,7 @@ async def test_cancelled_calls_leave_nothing() -> None:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-    assert (subject.engine.gate.in_flight, subject.engine.gate.waiting) == (0, 0)
+    assert (subject.engine.semaphore.in_flight, subject.engine.semaphore.waiting) == (0, 0)
     assert subject.transport.under_way == 0
 
 

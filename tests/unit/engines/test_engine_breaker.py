@@ -184,7 +184,7 @@ def test_calls_that_wait_at_the_gate_are_told_too() -> None:
         fault = await waiting
         assert (fault.kind, fault.attempts) == ("breaker_open", 0)
         assert subject.instrumentation.waits == [pytest.approx(0.5)]
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 
@@ -283,7 +283,10 @@ async def outcome(subject: LoneEngine) -> str:
     asked = subject.begin()
     await turns()
     try:
-        return "answered" if asked.take() is not None else "again"
+        if asked.collect() is not None:
+            return "answered"
+        asked.cancel()
+        return "again"
     except LegError as fault:
         return fault.kind
 
@@ -295,12 +298,12 @@ def test_begun_calls_count_as_well() -> None:
         subject = LoneEngine(QuickTransport(retrieve=[*[SICK] * 5, GOOD]), retries=0)
         await subject.shake()
         assert [await outcome(subject) for _ in range(5)] == ["http_status"] * 5
-        assert subject.engine.begin("retrieve", {}) is None
+        assert await subject.needs_task()
         assert isinstance(await subject.fault(), BreakerOpen)
         await asyncio.sleep(1.0)
-        assert subject.engine.begin("retrieve", {}) is None
+        assert await subject.needs_task()
         await subject.ask()
-        subject.begin().drop()
+        subject.begin().cancel()
 
     virtually(story())
 
@@ -312,17 +315,17 @@ def test_begun_calls_that_say_nothing_are_neutral() -> None:
         subject = LoneEngine(QuickTransport(retrieve=never), timeoutMs=2000)
         await subject.shake()
         for _ in range(10):
-            subject.begin().drop()
-            subject.begin().late(0.1)
+            subject.begin().cancel()
+            subject.begin(0.1).expire()
         assert subject.engine.state().breaker == "closed"
         subject.transport.script("retrieve", ConnectionLost("gone"))
         assert [await outcome(subject) for _ in range(10)] == ["again"] * 10
         assert subject.engine.state().breaker == "closed"
         subject.transport.script("retrieve", never)
         for _ in range(5):
-            subject.begin().late(2.0)
+            subject.begin().expire()
         assert subject.engine.state().breaker == "open"
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 
@@ -365,7 +368,7 @@ def test_control_call_that_is_called_off_is_made_anew() -> None:
     """A replica that a reload takes away takes its control call with it, and not those to come."""
 
     async def story() -> None:
-        transport = FakeTransport(retrieve=POISON)
+        transport = FakeTransport(retrieve=[*[POISON] * 4, never, POISON])
         subject = LoneEngine(transport, retries=0)
         await subject.shake()
         for _ in range(4):

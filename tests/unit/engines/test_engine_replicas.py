@@ -46,11 +46,7 @@ def test_calls_are_spread_over_replicas(kind: type[FakeTransport]) -> None:
         subject = await shaken(*transports)
         named = set()
         for _ in range(60):
-            asked = subject.engine.begin("retrieve", {})
-            if asked is not None:
-                await turns()
-            reply = await subject.ask() if asked is None else asked.take()
-            assert reply is not None
+            reply = await subject.start()
             named.add(reply.replica)
         assert named == {"0", "1"}
         assert all(transport.asked("retrieve") > 10 for transport in transports)
@@ -76,14 +72,7 @@ def test_what_was_begun_at_a_sick_replica_is_asked_elsewhere() -> None:
     async def story() -> None:
         for _ in range(30):
             subject = await shaken(*wires(SICK, GOOD, kind=QuickTransport))
-            asked = subject.engine.begin("retrieve", {})
-            if asked is None:
-                continue
-            await turns()
-            reply = asked.take()
-            if reply is None:
-                deadline = asyncio.get_running_loop().time() + 1
-                reply = await subject.engine.call("retrieve", {}, deadline, after=asked.fault)
+            reply = await subject.start(1)
             assert reply.replica == "1"
 
     virtually(story())
@@ -135,13 +124,7 @@ def test_a_replica_that_is_not_what_it_should_be_costs_nobody_an_answer(fault: A
         stray, well = wires(fault, GOOD, kind=kind)
         subject = await shaken(stray, well)
         for _ in range(60):
-            asked = subject.engine.begin("retrieve", {})
-            await turns()
-            reply = None if asked is None else asked.take()
-            if reply is None:
-                deadline = asyncio.get_running_loop().time() + 1
-                begun = None if asked is None else asked.fault
-                reply = await subject.engine.call("retrieve", {}, deadline, after=begun)
+            reply = await subject.start(1)
             assert reply.replica == "1"
         assert [replica.up for replica in subject.engine.state().replicas] == [False, True]
         assert subject.engine.state().breaker == "closed"
@@ -244,7 +227,7 @@ def test_replicas_are_greeted_at_once_and_the_first_that_answers_will_do() -> No
         assert jumping_loop().time() - began == pytest.approx(1.2)
         assert (await subject.ask()).replica == "1", "the others have not shaken hands yet"
         await asyncio.sleep(0.4)
-        assert [replica.greeted for replica in subject.engine.replicas] == [False, True, True]
+        assert [replica.handshake_done for replica in subject.engine.replicas] == [False, True, True]
         await subject.engine.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -292,7 +275,7 @@ def test_slow_calls_are_hedged() -> None:
         assert hedged
         assert all((reply.replica, reply.attempts) == ("1", 2) for reply in hedged)
         assert subject.instrumentation.count("hedge") == len(hedged)
-        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+        assert (first.under_way, second.under_way, subject.engine.semaphore.in_flight) == (0, 0, 0)
         assert [replica.in_flight for replica in subject.engine.state().replicas] == [0, 0]
 
     virtually(story())
@@ -342,7 +325,7 @@ def test_hedged_call_that_is_late_leaves_nothing() -> None:
             transport.script("retrieve", never)
         fault = await subject.fault(2.0)
         assert (fault.kind, fault.attempts, fault.hedged) == ("timeout", 2, True)
-        assert (first.under_way, second.under_way, subject.engine.gate.in_flight) == (0, 0, 0)
+        assert (first.under_way, second.under_way, subject.engine.semaphore.in_flight) == (0, 0, 0)
 
     virtually(story())
 

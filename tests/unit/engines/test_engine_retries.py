@@ -156,7 +156,7 @@ def test_attempts_have_a_time_of_their_own() -> None:
         fault = await subject.fault(2.5)
         assert (fault.kind, fault.attempts) == ("timeout", 3)
         assert jumping_loop().time() - began == pytest.approx(2.5)
-        assert subject.engine.gate.in_flight == subject.transport.under_way == 0
+        assert subject.engine.semaphore.in_flight == subject.transport.under_way == 0
 
     virtually(story())
 
@@ -228,13 +228,13 @@ def test_a_long_wish_to_wait_leaves_the_engine_alone() -> None:
         await asyncio.sleep(2.0)
         fault = await subject.fault()
         assert (fault.kind, fault.attempts, fault.retry_after_ms) == ("rate_limited", 0, 3000)
-        assert subject.engine.begin("retrieve", {}) is None
+        assert await subject.needs_task()
         assert subject.engine.state().breaker == "closed"
         assert subject.engine.up
         assert transport.asked("retrieve") == 1
         await asyncio.sleep(3.0)
         assert (await subject.ask()).result == GOOD
-        subject.begin().drop()
+        subject.begin().cancel()
         assert subject.instrumentation.count("held 5 s") == 1
 
     virtually(story())
@@ -274,11 +274,10 @@ def test_engines_are_told_the_time_that_is_left() -> None:
 
 async def resumed(subject: LoneEngine, seconds: float = 2.0) -> Reply:
     """Begin a question; what came of that goes on the long way."""
-    asked = subject.begin()
+    asked = subject.begin(seconds)
     await turns()
-    assert asked.take() is None
-    assert asked.fault is not None
-    return await subject.ask(seconds, after=asked.fault)
+    assert asked.collect() is None
+    return await asked
 
 
 @pytest.mark.parametrize(
@@ -299,7 +298,7 @@ def test_a_begun_attempt_is_the_first_of_its_call(fault: LegError, lines: list[s
         subject = await shaken(fault, GOOD, transport=QuickTransport)
         assert (await resumed(subject)).attempts == 2
         assert subject.instrumentation.lines == lines
-        assert subject.engine.gate.in_flight == 0
+        assert subject.engine.semaphore.in_flight == 0
 
     virtually(story())
 
@@ -316,7 +315,7 @@ def test_a_begun_attempt_uses_up_its_retries_as_any_other() -> None:
         asked = without.begin()
         await turns()
         with pytest.raises(BadStatus):
-            asked.take()
+            asked.collect()
 
     virtually(story())
 
@@ -352,10 +351,10 @@ def test_a_restarted_engine_is_greeted_once_for_all_begun() -> None:
         subject.transport.script("initialize", described())
         asked = [subject.begin() for _ in range(10)]
         await turns()
-        assert [each.take() for each in asked] == [None] * 10
-        assert subject.engine.begin("retrieve", {}) is None
-        await asyncio.gather(*(subject.ask(after=each.fault) for each in asked))
+        assert [each.collect() for each in asked] == [None] * 10
+        assert await subject.needs_task()
+        await asyncio.gather(*asked)
         assert subject.transport.asked("initialize") == 2
-        subject.begin().drop()
+        subject.begin().cancel()
 
     virtually(story())

@@ -2,7 +2,14 @@
 
 import pytest
 
-from app.engines.error_classification import Secrets, counts, is_suspect, marks_down, strays, worth_repeating
+from app.engines.error_classification import (
+    concerns_replica,
+    counts_as_failure,
+    is_suspect,
+    marks_down,
+    worth_repeating,
+)
+from app.engines.redaction import Secrets
 from app.engines.transport import ConnectionLost
 from app.protocol.errors import (
     BadStatus,
@@ -68,7 +75,7 @@ TABLE = [
 @pytest.mark.parametrize(("fault", "counted", "down", "again"), TABLE, ids=lambda value: str(value)[:40])
 def test_table(fault: LegError, counted: bool, down: bool, again: bool) -> None:
     """What each fault says (B41, B46); an idempotent question is meant."""
-    assert (counts(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
+    assert (counts_as_failure(fault), marks_down(fault), worth_repeating(fault, True, 0)) == (counted, down, again)
 
 
 STRAYING = {"no JSON", "expired", "closed"} | {f"HTTP {status}" for status in (302, 401, 404, 500, 501, 503)}
@@ -77,16 +84,16 @@ STRAYING = {"no JSON", "expired", "closed"} | {f"HTTP {status}" for status in (3
 @pytest.mark.parametrize(("fault", "_", "__", "again"), TABLE, ids=lambda value: str(value)[:40])
 def test_who_strays_from_its_siblings(fault: LegError, _: bool, __: bool, again: bool) -> None:
     """What tells of one address only is asked of another replica; a request that is refused is refused by all."""
-    assert strays(fault) == (fault.message in STRAYING)
-    assert worth_repeating(fault, True, 0, elsewhere=True) == (again or strays(fault))
-    assert not strays(fault) or worth_repeating(fault, True, 1, elsewhere=True)
+    assert concerns_replica(fault) == (fault.message in STRAYING)
+    assert worth_repeating(fault, True, 0, elsewhere=True) == (again or concerns_replica(fault))
+    assert not concerns_replica(fault) or worth_repeating(fault, True, 1, elsewhere=True)
 
 
 @pytest.mark.parametrize("code", [-32001, -32003, -32004])
 def test_a_replica_that_cannot_what_its_engine_advertises_strays(code: int) -> None:
     """It never heard of the method, or of the handshake that was just made: its siblings have."""
     fault = Refused("no", code=code)
-    assert (counts(fault), strays(fault), worth_repeating(fault, True, 0)) == (False, True, False)
+    assert (counts_as_failure(fault), concerns_replica(fault), worth_repeating(fault, True, 0)) == (False, True, False)
     assert worth_repeating(fault, True, 0, elsewhere=True)
     assert not worth_repeating(fault, False, 0, elsewhere=True)
 
@@ -119,7 +126,7 @@ def test_secrets_are_masked() -> None:
             headers={"Authorization": "Bearer THIRD"},
         )
     )
-    fault = secrets.masked(BadStatus("HTTP 500: no FIRST SECOND THIRD Bearer THIRD"))
+    fault = secrets.mask_error(BadStatus("HTTP 500: no FIRST SECOND THIRD Bearer THIRD"))
     assert fault.message == "HTTP 500: no *** *** *** ***"
     assert str(fault) == fault.message
     assert repr(secrets) == "<Secrets: 5 words>"
@@ -140,10 +147,10 @@ def test_secrets_are_masked() -> None:
 def test_arguments_that_look_like_secrets_are_masked(arguments: tuple[str, ...], said: str, told: str) -> None:
     """Of what a program is told, its own words keep what is no secret."""
     secrets = Secrets(EngineEntry(id="e", command=["engine", *arguments]))
-    assert secrets.without(said) == told
+    assert secrets.mask(said) == told
 
 
 def test_a_query_is_masked_as_it_is_read() -> None:
     """An engine that quotes a value without its percent signs tells it all the same."""
     secrets = Secrets(entry_of("e", url="http://a.invalid/rcp?key=a%20b%2Fc&bare&empty="))
-    assert secrets.without("a%20b%2Fc, a b/c, bare, empty") == "***, ***, ***, empty"
+    assert secrets.mask("a%20b%2Fc, a b/c, bare, empty") == "***, ***, ***, empty"

@@ -34,13 +34,11 @@ def test_a_delayed_engine_answers_later() -> None:
 
     async def story() -> None:
         subject, fault_injection = await drilled("delay", 0.5)
-        assert subject.engine.begin("retrieve", {}) is None
+        assert await subject.needs_task()
         assert await asked(subject) == (GOOD, 0.5)
         fault_injection.end()
         assert await asked(subject) == (GOOD, 0.0)
-        begun = subject.engine.begin("retrieve", {})
-        assert begun is not None
-        begun.drop()
+        assert not await subject.needs_task()
 
     virtually(story())
 
@@ -100,10 +98,10 @@ def test_an_incident_can_be_read() -> None:
 
     async def story() -> None:
         subject, fault_injection = await drilled("hang")
-        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, on>"
+        assert repr(fault_injection) == f"<FaultInjection hang of {subject.engine.id}, on>"
         (replica,) = subject.engine.policies.tracker.replicas.all
-        assert repr(replica.transport).startswith("<Drilled hang ")
+        assert repr(replica.transport).startswith("<FaultInjectingTransport hang ")
         fault_injection.end()
-        assert repr(fault_injection) == f"<Drill hang of {subject.engine.id}, over>"
+        assert repr(fault_injection) == f"<FaultInjection hang of {subject.engine.id}, over>"
 
     virtually(story())

@@ -45,7 +45,7 @@ class Watched:
         def told(fault: LegError | None) -> None:
             self.reports.append((self.now, engine_id, None if fault is None else fault.kind))
 
-        self.health.watch(RemoteEngine(entry_of(engine_id), transport, lambda engine: None, told=told))
+        self.health.watch(RemoteEngine(entry_of(engine_id), transport, lambda engine: None, on_availability=told))
         return transport
 
     async def until(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.health_check import REFRESH
+from app.engines.health import REFRESH
 from app.protocol.errors import LegTimeout, Refused
 from tests.support.fake_engine import FakeTransport, described, never
 from tests.support.lone_engine import LoneEngine
@@ -69,7 +69,7 @@ def test_a_refused_handshake_is_the_reason_it_is_down() -> None:
         with pytest.raises(Refused):
             await subject.check()
         assert subject.engine.down_reason == "refused: -32002 too old"
-        assert repr(subject.engine._checkup) == "<Checkup 1 checks>"
+        assert repr(subject.engine._health_check) == "<HealthCheck 1 checks>"
 
     virtually(story())
 

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.engines.hedging import LEAST, REMEMBERED, HedgePolicy, race
+from app.engines.call import race
+from app.engines.policies import LEAST, REMEMBERED, HedgePolicy
 from tests.support.virtual_time import jumping_loop, virtually
 
 

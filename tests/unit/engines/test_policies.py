@@ -81,7 +81,7 @@ def test_settings_of_replicas() -> None:
 def test_settings_of_the_gate(wishes: dict[str, Any], queue: int) -> None:
     """Eight wait for each place, unless the entry says otherwise."""
     made = policies({}, maxConcurrency=3, **wishes)
-    assert (made.gate.limit, made.gate.queue) == (3, queue)
+    assert (made.semaphore.limit, made.semaphore.queue) == (3, queue)
 
 
 def surprise(chance: random.Random) -> Any:
@@ -121,21 +121,8 @@ def test_whatever_happens_no_place_is_lost(seed: int) -> None:
         await subject.shake()
 
         async def one() -> None:
-            asked = subject.engine.begin("retrieve", {"query": "q"})
-            after = None
-            if asked is not None:
-                try:
-                    done, _ = await asyncio.wait([asked.pending], timeout=chance.choice([0.05, 2.0]))
-                except asyncio.CancelledError:
-                    asked.drop()
-                    raise
-                if not done:
-                    asked.late(2.0)
-                    return
-                if asked.take() is not None:
-                    return
-                after = asked.fault
-            reply = await subject.ask(chance.choice([0.05, 2.0]), after=after)
+            call = subject.start(chance.choice([0.05, 2.0]))
+            reply = await call
             assert isinstance(reply, Reply)
 
         for _ in range(40):

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.engines import registry
+from app.engines import registry, transport_factory
 from app.engines.engine import RemoteEngine
 from app.engines.http.client import HttpTransport
 from app.engines.http.http2_client import Http2Transport
-from app.engines.registry import EngineSet, Warmed, open_transport, probe
+from app.engines.registry import EngineSet, Warmed
 from app.engines.stdio import StdioTransport
+from app.engines.transport_factory import open_transport, probe
 from app.protocol.errors import ConnectFailed, LegError, LegTimeout
 from app.settings.schema import EngineEntry, EnginesSettings
 from tests.support.fake_engine import FakeTransport, described, entry_of, never
@@ -29,7 +30,8 @@ def wires(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeTransport]:
     def open_fake(entry: EngineEntry, *_: Any) -> FakeTransport:
         return wires.setdefault(entry.id, FakeTransport())
 
-    monkeypatch.setattr(registry, "open_transport", open_fake)
+    for module in (registry, transport_factory):
+        monkeypatch.setattr(module, "open_transport", open_fake)
     return wires
 
 
@@ -199,7 +201,7 @@ def test_who_joined_through_a_gateway_is_left_alone(
     wires: dict[str, FakeTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A diff of the registry touches no engine that never stood in it."""
-    monkeypatch.setattr(registry, "open_wary_transport", lambda entry, settings: FakeTransport())
+    monkeypatch.setattr(registry, "open_guarded_transport", lambda entry, settings: FakeTransport())
 
     async def story() -> None:
         engines = engine_set(entry_of("a"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.remote_catalog import MAX_LISTED, MAX_PAGES, listing_of, read_catalog
+from app.engines.discovery import MAX_LISTED, MAX_PAGES, listing_of, read_catalog
 from app.protocol.errors import ProtocolViolation
 from app.settings.engine_parts import EngineTls
 from app.settings.schema import EngineEntry

@@ -38,7 +38,7 @@ def test_a_lone_one_is_always_chosen() -> None:
     """An engine with one address has no choice, whatever that one does."""
     some = Some(1)
     some.fail(0, 100)
-    assert some.all.lone is some.each[0]
+    assert some.all.single is some.each[0]
     assert some.all.choose(100.0) is some.each[0]
     assert some.told == []
 

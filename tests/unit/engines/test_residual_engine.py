@@ -1,6 +1,6 @@
 """A gateway asked for some of its engines only."""
 
-from app.engines.residual_engine import ResidualEngine
+from app.engines.discovery import ResidualEngine
 from tests.support.fake_engine import FakeTransport
 from tests.support.lone_engine import LoneEngine
 
@@ -22,7 +22,7 @@ async def test_params_are_narrowed_and_nothing_else() -> None:
 
 
 async def test_it_is_its_gateway_otherwise() -> None:
-    """Identity, wishes, advertisement and state are the gateway's; what cannot begin at once is called."""
+    """Identity, wishes, advertisement and state are the gateway's."""
     lone = LoneEngine(FakeTransport())
     rest = ResidualEngine(lone.engine, ("y",))
     assert (rest.id, rest.entry) == (lone.engine.id, lone.engine.entry)
@@ -30,5 +30,4 @@ async def test_it_is_its_gateway_otherwise() -> None:
     await lone.shake()
     assert rest.advertisement is lone.engine.advertisement is not None
     assert rest.down_reason is None
-    assert rest.begin("retrieve", {}) is None
-    assert repr(rest).startswith("<Remainder y of <RemoteEngine docs")
+    assert repr(rest).startswith("<ResidualEngine y of <RemoteEngine docs")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.engines.ssrf_guard import GuardedResolver
+from app.engines.http.resolver import GuardedResolver
 from app.protocol.errors import ConnectFailed
 
 

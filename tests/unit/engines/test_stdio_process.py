@@ -189,10 +189,10 @@ async def test_a_process_that_is_still_loading_is_left_alone() -> None:
 
         for _ in range(5):
             await silence()
-        assert transport._backoff.deaths == 0
+        assert transport._backoff.exits == 0
         clock.now += START_SECONDS
         await silence()
-        await until(lambda: transport._backoff.deaths == 1)
+        await until(lambda: transport._backoff.exits == 1)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ async def test_without_pidfds_the_end_is_seen_all_the_same() -> None:
 
 async def test_a_call_that_meets_a_dying_process_hears_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first sign of the end and the end itself, a call waits for the reason instead of guessing."""
-    monkeypatch.setattr("app.engines.child_process.LAST_WORDS_SECONDS", 2.0)
+    monkeypatch.setattr("app.engines.child_process.DRAIN_SECONDS", 2.0)
     async with opened() as transport:
         await ask(transport)
         first = asyncio.ensure_future(failure(transport, ["close", 1], ["hold"]))

@@ -1,40 +1,25 @@
-"""Legs within spans: engines that tell what they are told, and spans that end once."""
-
-from typing import Any
+"""Trace spans of engine calls: the trace context that requests carry, and the end of each span."""
 
 from opentelemetry.sdk.trace import TracerProvider
 
-from app.federation.call_tracing import TracedEngine, traced
+from app.federation.call_tracing import CallSpans, spans_for
 from app.telemetry.tracing import OUTGOING, Tracing
 
 
-class Told:
-    """An engine that remembers what it would have told."""
-
-    id = "docs"
-    entry = advertisement = down_reason = None
-
-    def begin(self, method: str, params: Any) -> None:
-        self.trace = OUTGOING.get()
-
-    def __repr__(self) -> str:
-        return "<Told>"
-
-
-def test_an_engine_is_asked_within_its_span() -> None:
-    """What is told holds while the engine is asked and not after; the rest is the engine's own."""
-    span = Tracing(TracerProvider(shutdown_on_exit=False)).engine_call("docs", "retrieve")
-    engine: Any = Told()
-    within = TracedEngine(engine, span)
-    assert within.begin("retrieve", {}) is None
-    assert engine.trace == span.trace
+def test_requests_started_within_a_span_carry_its_trace_context() -> None:
+    """It holds while the call is started, and not for the call that is started next."""
+    spans = CallSpans(Tracing(TracerProvider(shutdown_on_exit=False)), "retrieve")
+    with spans.start("docs"):
+        first = OUTGOING.get()
+    with spans.start("wiki"):
+        second = OUTGOING.get()
+    assert first is not None
+    assert second is not None
+    assert first.lines != second.lines
     assert OUTGOING.get() is None
-    assert (within.id, within.entry, within.advertisement, within.down_reason) == ("docs", None, None, None)
-    assert repr(within) == f"<TracedEngine <Told> in {span!r}>"
+    assert repr(spans) == "<CallSpans retrieve, 2 open>"
 
 
-def test_without_tracing_engine_calls_are_as_they_are() -> None:
-    """Nothing is wrapped, and nothing made."""
-    engine_calls: list[Any] = []
-    heard: Any = object()
-    assert traced(None, "retrieve", engine_calls, heard) == (engine_calls, heard)
+def test_without_tracing_there_are_no_spans() -> None:
+    """Then a fan-out does nothing about traces."""
+    assert spans_for(None, "retrieve") is None

@@ -9,7 +9,7 @@ import pytest
 from app.federation.fanout import FanOut
 from app.federation.outcome import Outcome, told
 from app.federation.planner import EngineCall
-from app.protocol.errors import BadStatus, ConnectFailed, ProtocolViolation, Refused
+from app.protocol.errors import BadStatus, ConnectFailed, Departed, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeEngine, hits, never
 from tests.support.virtual_time import JumpingLoop, jumping_loop, turns, virtually
 
@@ -58,10 +58,10 @@ def test_everybody_is_asked_at_once() -> None:
         fan_out = FanOut(
             engine_calls_of(*engines), lambda outcome: heard.append((loop.time() - 1000, outcome.engine)), loop.time
         )
-        assert repr(fan_out) == "<FanOut 0 of 3 legs ended>"
+        assert repr(fan_out) == "<FanOut 0 of 3 calls ended>"
         assert await fan_out.run() is None
         assert heard == [(1, "e1"), (2, "e2"), (3, "e3")]
-        assert repr(fan_out) == "<FanOut 3 of 3 legs ended>"
+        assert repr(fan_out) == "<FanOut 3 of 3 calls ended>"
         assert {outcome.engine: outcome.took for outcome in fan_out.outcomes} == {"e1": 1, "e2": 2, "e3": 3}
         assert all(engine.asked == [{"query": "q", "k": 20}] for engine in engines)
 
@@ -195,7 +195,7 @@ def test_fault_of_ours_costs_one_engine() -> None:
     loop = virtually(story(), faults=True)
     (told,) = loop.faults
     assert isinstance(told["exception"], ZeroDivisionError)
-    assert told["message"] == "a leg failed through a fault of the gateway"
+    assert told["message"] == "a bug of the gateway failed an engine call"
 
 
 def test_stray_cancellation_does_not_hang_the_whole() -> None:
@@ -260,13 +260,20 @@ async def test_any_method_can_be_fanned_out() -> None:
     assert [outcome.result for outcome in fan_out.outcomes] == [{"nodes": [1]}, {"nodes": [2]}]
 
 
-async def test_what_must_not_run_twice_is_not_begun() -> None:
-    """Only `call` can promise that a request is sent once."""
-
-    class Eager(FakeEngine):
-        def begin(self, method: str, params: Mapping[str, Any]) -> None:
-            raise AssertionError("begun")
-
-    engine = Eager("a", {})
+async def test_a_call_that_is_not_idempotent_is_started_as_such() -> None:
+    """The engine knows that it must not send the request twice."""
+    engine = FakeEngine("a", {})
     await FanOut(engine_calls_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
     assert engine.idempotent == [False]
+
+
+async def test_a_call_that_cannot_be_started_fails_that_engine() -> None:
+    """An error raised at the start of a call is the outcome of its engine; the others are called all the same."""
+
+    class Gone(FakeEngine):
+        def call(self, *_: Any, **__: Any) -> Any:
+            raise Departed("it has left")
+
+    fan_out = FanOut(engine_calls_of(Gone("a"), FakeEngine("b")), lambda outcome: None)
+    assert await fan_out.run() is None
+    assert statuses(fan_out.outcomes) == {"a": Departed.kind, "b": "ok"}

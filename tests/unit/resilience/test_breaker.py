@@ -99,7 +99,7 @@ def test_probe_that_says_nothing_frees_its_place() -> None:
     for now in (101.0, 101.1, 101.2):
         generation = admitted(breaker, now)
         assert breaker.admit(now) is None
-        breaker.said_nothing(generation, now)
+        breaker.inconclusive(generation, now)
     assert breaker.succeeded(admitted(breaker, 101.3))
 
 
@@ -108,7 +108,7 @@ def test_success_from_before_says_nothing() -> None:
     breaker = opened()
     assert not breaker.succeeded(0)
     assert not breaker.failed(0, 100.5)
-    breaker.said_nothing(0, 100.5)
+    breaker.inconclusive(0, 100.5)
     assert (breaker.state, breaker.retry_in(100.5)) == (OPEN, 0.5)
     probe = admitted(breaker, 101.0)
     assert not breaker.succeeded(0)
@@ -163,10 +163,10 @@ def test_whatever_happens_it_can_always_close_again(failures: int, steps: list[t
             elif step == "fail":
                 breaker.failed(generation, now)
             else:
-                breaker.said_nothing(generation, now)
+                breaker.inconclusive(generation, now)
         assert breaker.closed == (breaker.state == CLOSED)
     for generation, _ in under_way:
-        breaker.said_nothing(generation, now)
+        breaker.inconclusive(generation, now)
     probe = breaker.admit(now + 8.0)
     assert probe is not None
     breaker.succeeded(probe)

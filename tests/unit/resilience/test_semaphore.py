@@ -28,7 +28,7 @@ async def test_room_is_taken_at_once() -> None:
     await gate.enter()
     assert gate.in_flight == 2
     assert not gate.try_enter()
-    assert repr(gate) == "<Gate 2/2 in flight, 0/1 waiting>"
+    assert repr(gate) == "<BoundedSemaphore 2/2 in flight, 0/1 waiting>"
 
 
 async def test_first_come_first_served() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.resilience.timeout import Timeout
+from app.resilience.cancel_scope import Timeout
 from tests.support.virtual_time import jumping_loop, turns, virtually
 
 

@@ -94,7 +94,7 @@ def test_damaged_compression(coding: bytes, data: bytes, text: str) -> None:
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, gzip", b"\xff"])
 def test_coding_that_is_not_understood(coding: bytes) -> None:
     """A content encoding that nobody asked for is refused before any byte of the body."""
-    with pytest.raises(ProtocolViolation, match="not asked for"):
+    with pytest.raises(ProtocolViolation, match="not requested"):
         ResponseBody(1000, coding)
 
 
@@ -110,7 +110,7 @@ def test_state_is_readable() -> None:
     """An incident shows how far a body has come."""
     body = ResponseBody(10)
     body.feed(b"1234")
-    assert repr(body) == "<Body 4/10 bytes>"
+    assert repr(body) == "<ResponseBody 4/10 bytes>"
 
 
 @pytest.mark.parametrize(

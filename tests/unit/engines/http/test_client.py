@@ -69,7 +69,8 @@ def test_calls_over_a_kept_connection(run: Run) -> None:
             for n in range(10):
                 assert (await transport.call("retrieve", {"n": n})).result == {"n": n}
             assert (
-                repr(transport) == f"<HttpTransport docs <Pool 127.0.0.1:{peer.port} 1 idle of 1, 0 dialling, epoch 0>>"
+                repr(transport)
+                == f"<HttpTransport docs <ConnectionPool 127.0.0.1:{peer.port} 1 idle of 1, 0 dialling, epoch 0>>"
             )
             await transport.close()
             assert len(peer.lines) == 1

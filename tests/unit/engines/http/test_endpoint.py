@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from app.engines.error_classification import counts, marks_down
+from app.engines.error_classification import counts_as_failure, marks_down
 from app.engines.http.endpoint import Endpoint, request_headers, tls_context
 from app.protocol.errors import Refused, TlsFailed
 from app.settings.engine_parts import EngineTls
@@ -90,9 +90,9 @@ def test_what_this_process_lacks_is_no_fault_of_the_engine(number: int) -> None:
     """Out of file descriptors or ports: no breaker opens for it, and the text names the remedy."""
     endpoint = Endpoint.of("https://engine")
     for fault in (endpoint.unreachable(OSError(number, "x")), endpoint.distrusted(OSError(number, "x"))):
-        assert (fault.kind, counts(fault), marks_down(fault)) == ("overloaded", False, False)
+        assert (fault.kind, counts_as_failure(fault), marks_down(fault)) == ("overloaded", False, False)
         assert "ulimit -n" in fault.message
-    assert counts(endpoint.unreachable(ConnectionRefusedError(errno.ECONNREFUSED, "x")))
+    assert counts_as_failure(endpoint.unreachable(ConnectionRefusedError(errno.ECONNREFUSED, "x")))
 
 
 def test_context_verifies() -> None:

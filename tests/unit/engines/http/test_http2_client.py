@@ -111,7 +111,7 @@ async def test_engine_without_http2(serve: Serve, reach: Reach, authority: Autho
         for n in range(3):
             assert (await transport.call("retrieve", {"n": n})).result == {"n": n}
         assert len(peer.lines) == 1
-        assert transport.begin("retrieve", {}) is not None
+        assert transport.send("retrieve", {}) is not None
         assert "HTTP/1.1" in repr(transport)
         await transport.close()
 

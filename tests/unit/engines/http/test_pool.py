@@ -104,7 +104,7 @@ async def test_idle_expiry_without_any_use(listen: Listen, pools: Pools, clock: 
     assert not young.closed
     clock.now += 0.02
     await until(lambda: peer.open_lines == 0)
-    await until(lambda: repr(pool) == f"<Pool 127.0.0.1:{peer.port} 0 idle of 0, 0 dialling, epoch 0>")
+    await until(lambda: repr(pool) == f"<ConnectionPool 127.0.0.1:{peer.port} 0 idle of 0, 0 dialling, epoch 0>")
 
 
 async def test_age_limit(listen: Listen, pools: Pools, clock: Clock) -> None:
@@ -222,7 +222,7 @@ async def test_closed_pool_connects_no_more(listen: Listen, pools: Pools) -> Non
     with pytest.raises(ConnectFailed, match="closed"):
         await pool.dial()
     await until(lambda: peer.open_lines == 0)
-    assert repr(pool) == f"<Pool 127.0.0.1:{peer.port} closed, 0 dialling, epoch 0>"
+    assert repr(pool) == f"<ConnectionPool 127.0.0.1:{peer.port} closed, 0 dialling, epoch 0>"
 
 
 async def test_close_ends_a_lookup_that_hangs(pools: Pools) -> None:

@@ -1,8 +1,4 @@
-"""What a child process writes, cut into lines without ever keeping more than it may (room: engines).
-
-Decides where a line of stdout ends, what is left of one that is too long and whose answer it was, and which part of
-stderr is kept and logged. Refuses to know processes, and what the lines mean to a caller.
-"""
+"""What a child process writes: stdout split into lines under a size limit, the tail of stderr, and a limit on noise."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -205,7 +201,7 @@ class StderrTail:
         if self._line.strip():
             self._emit(bytes(self._line))
         self._line.clear()
-        self.say_dropped()
+        self.report_dropped()
 
     def _log_lines(self, chunk: bytes) -> None:
         self._turn_second()
@@ -229,7 +225,7 @@ class StderrTail:
     def _turn_second(self) -> None:
         now = self._clock()
         if now - self._second >= 1.0:
-            self.say_dropped()
+            self.report_dropped()
             self._second, self._logged = now, 0
 
     def _emit(self, line: bytes) -> None:
@@ -238,7 +234,7 @@ class StderrTail:
             text = line.decode("utf-8", "replace").strip()
             self._log("".join(c if c.isprintable() else " " for c in text))
 
-    def say_dropped(self) -> None:
+    def report_dropped(self) -> None:
         """Log how many lines were dropped since this was last said."""
         if self.dropped and self._log is not None:
             self._log(f"[{self.dropped} lines dropped]")
@@ -246,3 +242,54 @@ class StderrTail:
 
     def __repr__(self) -> str:
         return f"<StderrTail {len(self.text)} characters kept, {self.dropped} lines dropped, last {self.last_line!r}>"
+
+
+BURST_BYTES: Final = 1_048_576
+"""Read in one second without a pause."""
+
+PAUSE_SECONDS: Final = 0.05
+"""Pause after each further read in the same second; one read is about 64 KiB."""
+
+MOST_BYTES: Final = 67_108_864
+"""Without any answer in between; a process that writes more is killed. Reading that much takes about a minute."""
+
+LINE_COST: Final = 100
+"""Bytes added for each line, because the number of lines costs time."""
+
+
+class OutputLimit:
+    """Counts the bytes of one stream that answer nothing, and says when to pause reading."""
+
+    __slots__ = ("_fresh", "_in_second", "_second", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Bytes since the last `reset`."""
+        self._fresh = 0
+        self._in_second = 0
+        self._second = 0.0
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the process must be killed."""
+        return self.total > MOST_BYTES
+
+    def add(self, size: int, lines: int = 0) -> None:
+        """Add bytes, and the number of lines that they contain."""
+        self.total += size
+        self._fresh += size + lines * LINE_COST
+
+    def reset(self) -> None:
+        """Start again from 0, because an answer has arrived."""
+        self.total = 0
+
+    def pause(self, now: float) -> float:
+        """Seconds to pause reading after what has arrived; 0 if it is little."""
+        if now >= self._second + 1.0:
+            self._second, self._in_second = now, 0
+        self._in_second += self._fresh
+        fresh, self._fresh = self._fresh, 0
+        return PAUSE_SECONDS if fresh and self._in_second > BURST_BYTES else 0.0
+
+    def __repr__(self) -> str:
+        return f"<OutputLimit {self.total} bytes, {self._in_second} in the last second>"

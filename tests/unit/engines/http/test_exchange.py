@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from app.engines.pending_answer import PendingAnswer
+from app.engines.http.exchange import HttpExchange
 from app.protocol.errors import ConnectFailed
 
 
 def test_who_listens_is_told_at_once() -> None:
     """In the moment the answer is there, without a loop, and never again."""
-    pending, heard = PendingAnswer(), []
+    pending, heard = HttpExchange(), []
     pending.add_done_callback(heard.append)
     pending.set_result(b"body")
     assert heard == [pending]
@@ -20,7 +20,7 @@ def test_who_listens_is_told_at_once() -> None:
 
 async def test_who_comes_late_is_told_soon() -> None:
     """Never while it is still adding itself."""
-    pending, heard = PendingAnswer(), []
+    pending, heard = HttpExchange(), []
     pending.set_result(b"")
     pending.add_done_callback(heard.append)
     assert heard == []
@@ -30,7 +30,7 @@ async def test_who_comes_late_is_told_soon() -> None:
 
 def test_a_fault_is_raised() -> None:
     """There is no answer, and why."""
-    pending, fault = PendingAnswer(), ConnectFailed("gone")
+    pending, fault = HttpExchange(), ConnectFailed("gone")
     pending.set_exception(fault)
     assert pending.exception() is fault
     with pytest.raises(ConnectFailed, match="gone"):
@@ -39,13 +39,13 @@ def test_a_fault_is_raised() -> None:
 
 def test_nobody_is_told_of_what_nobody_wants() -> None:
     """After a cancellation it is done, tells nobody, and has no answer; what has ended stays as it ended."""
-    pending, heard = PendingAnswer(), []
+    pending, heard = HttpExchange(), []
     pending.add_done_callback(heard.append)
     pending.cancel()
     assert (pending.done(), pending.cancelled(), pending.exception(), heard) == (True, True, None, [])
     with pytest.raises(asyncio.CancelledError):
         pending.result()
-    ended = PendingAnswer()
+    ended = HttpExchange()
     ended.set_result(b"body")
     ended.cancel()
     assert not ended.cancelled()
@@ -53,11 +53,11 @@ def test_nobody_is_told_of_what_nobody_wants() -> None:
 
 async def test_a_task_can_wait_for_it() -> None:
     """Before it ends and after, for an answer and for a fault."""
-    pending = PendingAnswer()
+    pending = HttpExchange()
     asyncio.get_running_loop().call_soon(pending.set_result, b"body")
     assert await pending == b"body"
     assert await pending == b"body"
-    failed = PendingAnswer()
+    failed = HttpExchange()
     asyncio.get_running_loop().call_soon(failed.set_exception, ConnectFailed("gone"))
     with pytest.raises(ConnectFailed):
         await failed
@@ -65,7 +65,7 @@ async def test_a_task_can_wait_for_it() -> None:
 
 async def test_a_task_that_gives_up() -> None:
     """Its waiter may end after it without anybody being hurt."""
-    pending = PendingAnswer()
+    pending = HttpExchange()
 
     async def wait() -> None:
         await pending
@@ -80,11 +80,11 @@ async def test_a_task_that_gives_up() -> None:
 
 def test_a_pending_can_be_looked_at() -> None:
     """In an incident: how it stands."""
-    pending = PendingAnswer()
-    assert repr(pending) == "<Waiter pending>"
+    pending = HttpExchange()
+    assert repr(pending) == "<HttpExchange pending>"
     pending.set_result(b"")
-    assert repr(pending) == "<Waiter done>"
-    cancelled, failed = PendingAnswer(), PendingAnswer()
+    assert repr(pending) == "<HttpExchange done>"
+    cancelled, failed = HttpExchange(), HttpExchange()
     cancelled.cancel()
     failed.set_exception(ConnectFailed("gone"))
-    assert (repr(cancelled), repr(failed)) == ("<Waiter cancelled>", "<Waiter failed>")
+    assert (repr(cancelled), repr(failed)) == ("<HttpExchange cancelled>", "<HttpExchange failed>")

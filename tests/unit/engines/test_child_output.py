@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engines.line_splitter import NOBODY, LineSplitter, OversizedLine, StderrTail, number_in_head, number_in_tail
+from app.engines.child_output import NOBODY, LineSplitter, OversizedLine, StderrTail, number_in_head, number_in_tail
 from tests.support.stdio_engine import StillClock
 
 
@@ -179,7 +179,7 @@ def test_stderr_log_is_rate_limited_and_says_so() -> None:
     clock.now += 1.0
     stderr.feed(b" and its end\n")
     assert logged[20:] == ["[480 lines dropped]", "half a line and its end"]
-    stderr.say_dropped()
+    stderr.report_dropped()
     assert len(logged) == 22
 
 
