@@ -110,7 +110,6 @@ class Dispatcher:
         """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
         # The loop's own clock may be no finer than a millisecond, so it measures only the time before this.
         started = perf_counter() - _waited(caller)
-        begun = 0.0
         reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
@@ -122,7 +121,7 @@ class Dispatcher:
             session = caller.stream_scope
         running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
         try:
-            begun = await self._begin(request.method, request.params, caller)
+            await self._begin(request.method, request.params, caller)
             if self._handshake is not None:
                 caller = await self._handshake.before(request.method, caller)
             params = simplest_params(request.method, request.params)
@@ -158,21 +157,18 @@ class Dispatcher:
         finally:
             if running is not None:
                 self._in_flight.leave(running)
-            if begun and request.method not in UNGATED:
-                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._instrumentation(request, caller, audit, perf_counter() - started, len(body))
             await self._settle_hits(reservation, audit.hits, caller)
         return body
 
-    async def _begin(self, method: str, params: Any, caller: Caller) -> float:
-        """Wait until the loop has time for a request, and say when it began. Raises DeadlineExceeded, Unauthorized."""
+    async def _begin(self, method: str, params: Any, caller: Caller) -> None:
+        """Wait until the loop has time for a request. Raises DeadlineExceeded, Unauthorized."""
         if not self._pace.may_begin():
             await self._wait(params, caller)
         if caller.tenant is not None:
             caller.tenant.check(method)
-        return perf_counter()
 
     async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back what was reserved and not answered."""
@@ -188,15 +184,10 @@ class Dispatcher:
         return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
 
     async def _wait(self, params: Any, caller: Caller) -> None:
-        """Wait until the loop has time for this request. Raises DeadlineExceeded, at once if it will not in time.
-
-        Twice what work usually takes is left after the wait, but at most half of the time that there is.
-        """
-        now = asyncio.get_running_loop().time()
-        arrived = now if caller.since is None else caller.since
-        deadline = arrived + deadline_seconds(params, self._state.settings)
+        """Wait until the loop has time for this request. Raises DeadlineExceeded before the deadline."""
+        arrived = asyncio.get_running_loop().time() if caller.since is None else caller.since
         try:
-            await self._pace.wait(deadline - min(2 * self._pace.service_seconds, (deadline - now) / 2))
+            await self._pace.wait(arrived + deadline_seconds(params, self._state.settings))
         except TooLate as fault:
             again = max(1, ceil(fault.seconds * 1000))
             message = "the gateway has too much to do to answer before the deadline"
@@ -213,7 +204,6 @@ class Dispatcher:
     ) -> dict[str, Any]:
         """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
         started = perf_counter() - _waited(caller)
-        begun = 0.0
         reservation: Reservation | None = None
         state = self._state
         state.metrics.requests_in_flight.inc()
@@ -221,7 +211,7 @@ class Dispatcher:
         request = Request(method, params)
         span, caller = self._traced(request, caller)
         try:
-            begun = await self._begin(method, params, caller)
+            await self._begin(method, params, caller)
             params = simplest_params(method, params)
             reservation = await self._reserve_hits(method, params, caller)
             if listener is None:
@@ -240,8 +230,6 @@ class Dispatcher:
             self._log.exception("internal_error", request_id=caller.request_id, method=known(method))
             raise InternalError("internal error; the log has it under this request id") from None
         finally:
-            if begun and request.method not in UNGATED:
-                self._pace.ended(perf_counter() - begun)
             if span is not None:
                 span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
             self._instrumentation(request, caller, audit, perf_counter() - started, None)

@@ -12,6 +12,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from app.api.admission import RETRY_AFTER_MS, overload_error
 from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
@@ -19,8 +20,9 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
+from app.api.methods import deadline_seconds
 from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
-from app.api.rpc_path import BASE, RpcPath, place_of
+from app.api.rpc_path import BASE, ENGINES, RpcPath, place_of
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
@@ -33,6 +35,7 @@ from app.protocol.errors import (
     RcpError,
     Unauthorized,
 )
+from app.telemetry.logs import logger
 from app.telemetry.tracing import Trace, read_trace
 
 STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
@@ -134,8 +137,8 @@ class RpcEndpoint:
                 await self._refuse(send, 415, COMPRESSED, request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
-            elif self._admission.full and await self._refused_early(scope, send, request_id):
-                pass
+            elif self._admission.full:  # before who asks is looked at, and the body read
+                await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
             elif self._guard is not None:
                 await self._serve_known(self._guard, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
@@ -312,23 +315,6 @@ class RpcEndpoint:
                 return None
         return b"".join(parts)
 
-    async def _refused_early(self, scope: Scope, send: Send, request_id: str) -> bool:
-        """Refuse a request before anything costs: who calls is not looked at, and the body is neither read nor parsed.
-
-        A connection that comes back too soon is held for a moment first. False if there is room by then.
-        """
-        seconds = self._admission.hold(scope.get("client"))
-        if not seconds:
-            await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
-            return True
-        await asyncio.sleep(seconds)
-        if not self._admission.full:
-            return False
-        fault = self._admission.refusal("full")
-        self._state.metrics.error(fault.code)  # and no line in the log: its first refusal has one
-        await send_answer(send, 503, envelope.failure(None, fault), request_id, RETRY_AFTER)
-        return True
-
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
 
@@ -378,6 +364,51 @@ class RpcEndpoint:
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+
+
+class OverloadRefusal:
+    """Refusals that the server sends by itself while the gateway is full, before ASGI and without reading the body."""
+
+    retry_after = RETRY_AFTER_MS / 1000
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._fault = overload_error()
+        self._body = envelope.failure(None, self._fault)
+        self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
+
+    def refuses(self, scope: Scope) -> bool:
+        """Whether the request of this scope can only be refused now; those other than RCP are not."""
+        if not self._state.admission.full or scope["method"] != "POST":
+            return False
+        path = scope["path"]
+        return path == BASE or path.startswith(f"{BASE}/") or (path.startswith(ENGINES) and BASE in path)
+
+    def longest_hold(self, body: bytes) -> float:
+        """Seconds that a request with this body may be held at most: until its deadline."""
+        try:
+            message = envelope.read_body(body)
+        except RcpError:
+            return self.retry_after
+        params = message.get("params") if type(message) is dict else None
+        return deadline_seconds(params, self._state.settings)
+
+    def refusal(self, scope: Scope, *, repeated: bool) -> tuple[bytes, bytes]:
+        """(header lines, body) of the 503, which is counted, and logged unless it is a `repeated` one."""
+        fault = self._fault
+        request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
+        self._state.metrics.door.refused("full")
+        self._state.metrics.error(fault.code)
+        if not repeated:
+            logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
+        lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (
+            request_id.encode(),
+            *RETRY_AFTER,
+        )
+        return lines, self._body
+
+    def __repr__(self) -> str:
+        return f"<OverloadRefusal of {self._state.admission!r}>"
 
 
 def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

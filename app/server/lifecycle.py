@@ -17,6 +17,7 @@ from app.api.auth.client_address import ClientAddress
 from app.api.gateway_state import GatewayState
 from app.api.probes import quick_probes
 from app.api.responses import only_probes
+from app.api.rpc import OverloadRefusal
 from app.server.connection_limits import ConnectionLimits
 from app.server.http_protocol import HttpProtocol
 from app.server.shutdown_stage import ShutdownStage, advanced
@@ -64,6 +65,7 @@ class GatewayServer(uvicorn.Server):
             state.metrics.door.connection_cut,
             only_probes,
             quick_probes(state),
+            OverloadRefusal(state),
             ClientAddress(state.settings.server.trusted_proxies).counted_address,
         )
         self._state = state

@@ -19,8 +19,8 @@ class ServerMetrics:
         self._refused = Counter(
             "rcp_gateway_admission_refusals", "Requests that were not taken on.", ["reason"], registry=registry
         )
-        for reason in REFUSALS:
-            self._refused.labels(reason)
+        # Resolved once: refusals must stay cheap under overload.
+        self._refusals = {reason: self._refused.labels(reason) for reason in REFUSALS}
         self._waits = Histogram(
             "rcp_gateway_admission_wait_seconds",
             "Time of requests that had to wait until they were taken on or refused.",
@@ -58,7 +58,7 @@ class ServerMetrics:
 
     def refused(self, reason: str) -> None:
         """A request was not taken on; `reason` is one of REFUSALS."""
-        self._refused.labels(reason).inc()
+        self._refusals[reason].inc()
 
     def waited(self, seconds: float) -> None:
         """A request waited for so long until it was taken on, or refused."""
