@@ -25,7 +25,7 @@ LONGEST_SECONDS = 0.004
 WAIT_SHARE = 0.8
 """Longest wait, as a share of the time until the deadline. The rest is for the work itself."""
 
-OLDEST_FIRST_SHARE = 0.3
+OLDEST_FIRST_SHARE = 0.5
 """Once the oldest has waited this share of its longest wait, the newest is served first. Serving on in order would give
 everybody too little time, and their answers would be late or incomplete."""
 
