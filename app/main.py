@@ -17,11 +17,12 @@ from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from app import compiled
 from app.api.admin import admin
@@ -33,14 +34,16 @@ from app.api.cors import CorsPolicy
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState, Readiness, identity_of
 from app.api.methods import ANSWERED
-from app.api.metrics import MetricsPort
+from app.api.metrics import MetricsPort, metrics_route
 from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, tell_of_twins
-from app.api.responses import Asgi, not_found
-from app.api.rpc import RpcEndpoint
+from app.api.responses import Asgi, Receive, Scope, not_found
+from app.api.rpc import RpcEndpoint, rpc_routes
+from app.api.rpc_path import USUAL_PATHS
 from app.api.stdio import StdioEndpoint
+from app.api.streaming import Send
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
@@ -50,6 +53,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
+from app.mcp.lazy_mount import PATHS as MCP_PATHS
 from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
 from app.protocol.errors import CALL_KINDS, RCP_CODES, LegError
@@ -64,7 +68,7 @@ from app.server.tls import door_context
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.field_errors import SettingsError
 from app.settings.masking import masked
-from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
+from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
 from app.state.in_memory import ALONE
@@ -75,9 +79,6 @@ from app.telemetry import logs, worker_metrics
 from app.telemetry.log_rate_limit import LogAllowance
 from app.telemetry.metrics import Metrics
 from app.telemetry.state_metrics import StateMetrics
-
-if TYPE_CHECKING:
-    pass
 
 READY_POLL_SECONDS = 0.01
 
@@ -202,10 +203,26 @@ def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:
         raise SettingsError("settings", missing)
 
 
-def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
-    """The ASGI application of one gateway: the RPC door in front of FastAPI. `reload` keeps it to its files.
+class GatewayApplication(FastAPI):
+    """FastAPI, with a shorter way to the route of RCP methods.
 
-    It starts up to `patience` seconds later if it is not ready before. Raises SettingsError if a library that a setting
+    FastAPI's five layers of middleware and its router cost 7 % of the CPU of a retrieve, and do nothing for the RCP
+    endpoint. Middleware that the settings add is never skipped.
+    """
+
+    rcp: Asgi
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in USUAL_PATHS and not self.user_middleware:
+            await self.rcp(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> FastAPI:
+    """The application of one gateway, with a route for everything it answers. `reload` follows its files.
+
+    Start-up waits up to `patience` seconds until the gateway is ready. Raises SettingsError if a library that a setting
     needs is not installed.
     """
     _need_extras(state.settings, over_http=True)
@@ -233,32 +250,41 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             await _close(state)
             logs.logger().info("stopped")
 
-    app = FastAPI(
+    app = GatewayApplication(
         title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None, redirect_slashes=False
     )
-    app.include_router(probes(state))
-    app.include_router(admin(state, os.environ, reload))
-    app.include_router(console())
-    app.router.default = not_found
     dispatcher = Dispatcher(state)
-    mcp = _mcp_lazy_mount(app, dispatcher, state)
-    door = _closed(RpcEndpoint(app if mcp is None else mcp, dispatcher, state), state.settings.server)
-    port = state.settings.metrics.port
-    return MetricsPort(door, state.metrics, port) if port else door
+    app.rcp = endpoint = RpcEndpoint(dispatcher, state)
+    app.router.routes += rpc_routes(endpoint)
+    mcp = _mcp_mount(dispatcher, state)
+    if mcp is not None:
+        app.router.routes += [Route(path, mcp, name=f"mcp {path}", include_in_schema=False) for path in MCP_PATHS]
+    routers = [probes(state), admin(state, os.environ, reload), console()]
+    if not state.settings.metrics.port:
+        routers.append(metrics_route(state))
+    for router in routers:
+        app.router.routes += router.routes  # `include_router` would hide them from `app.routes`
+    app.router.default = not_found
+    _add_middleware(app, state)
+    return app
 
 
-def _mcp_lazy_mount(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
-    """What stands before the door for MCP clients, unless there is none."""
+def _mcp_mount(dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
+    """The endpoint of MCP, unless it is switched off or its library is missing."""
     if state.settings.mcp.enabled is False or not installed("mcp"):
         return None
-    return LazyMount(app, dispatcher, state)
+    return LazyMount(not_found, dispatcher, state)
 
 
-def _closed(door: Asgi, wishes: ServerSettings) -> Asgi:
-    """`door` for the names and the web pages that are listed; itself where nothing is."""
-    if wishes.cors_origins:
-        door = CorsPolicy(door, wishes.cors_origins)
-    return AllowedHosts(door, wishes.allowed_hosts) if wishes.allowed_hosts else door
+def _add_middleware(app: FastAPI, state: GatewayState) -> None:
+    """What the settings put in front of the routes. Each one added is called before those added earlier."""
+    server, port = state.settings.server, state.settings.metrics.port
+    if server.cors_origins:
+        app.add_middleware(CorsPolicy, origins=server.cors_origins, mcp_paths=MCP_PATHS)
+    if server.allowed_hosts:
+        app.add_middleware(AllowedHosts, allowed=server.allowed_hosts)
+    if port:
+        app.add_middleware(MetricsPort, metrics=state.metrics, port=port)
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:

@@ -48,7 +48,7 @@ LIBRARIES = {
     "pydantic": {"settings", "protocol/retrieve_params", "protocol/fuse_params", "mcp/tool_arguments"},
     "pydantic_core": {"settings"},
     "yaml": {"settings"},
-    "prometheus_client": {"telemetry", "api/probes"},
+    "prometheus_client": {"telemetry", "api/metrics"},
     "structlog": {"telemetry"},
     "opentelemetry": {"telemetry/tracing", "telemetry/span_export"},
     "typer": {"cli", "evaluation/judged_queries", "__main__"},

@@ -15,6 +15,11 @@ ARRIVAL = "rcp_gateway.arrival"
 """The ASGI extension in which the server notes when a request came: `{"time": event-loop seconds}`."""
 
 
+ANSWER_AT_ONCE = "rcp_gateway.answer_at_once"
+"""The ASGI extension by which the server takes a whole 200 in one call: `(header lines, body) -> taken`. A middleware
+that has to see or change answers removes it from the scope."""
+
+
 class Caller(NamedTuple):
     """One caller of one message."""
 

@@ -1,26 +1,57 @@
-"""The numbers on a port of their own: `/metrics` and nothing else there, open to whoever reaches that port.
+"""`/metrics`, for Prometheus: a route of the gateway, or the only path of a port of its own (`metrics.port`)."""
 
-It decides by the port at which a request came in. It refuses to know what the numbers mean.
-"""
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
 
-from app.api.probes import exposition
+from app.api.admin import refusal
+from app.api.auth.principal import AuthError
+from app.api.gateway_state import GatewayState
+from app.api.operator_access import LOOKING
 from app.api.responses import Asgi, Receive, Scope, not_found
 from app.api.streaming import Send
 from app.telemetry.metrics import Metrics
 
+PATH = "/metrics"
+
+
+def metrics_route(state: GatewayState) -> APIRouter:
+    """The route `/metrics`, open to callers as `metrics.access` says."""
+    router = APIRouter()
+
+    @router.api_route(PATH, methods=LOOKING)
+    async def metrics(request: Request) -> Response:
+        """All metrics in the Prometheus or OpenMetrics text format."""
+        if state.guard is not None and state.settings.metrics.access != "open":
+            try:
+                await state.guard.admin(request.scope)
+            except AuthError as away:
+                return refusal(away)
+        return exposition(state.metrics, request.headers.get("accept", ""))
+
+    return router
+
+
+def exposition(metrics: Metrics, accept: str) -> Response:
+    """The current values in the format that the Accept header asks for."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (ValueError, TypeError):  # the header names a version that is not a number
+        encode, content_type = choose_encoder("")
+    return Response(encode(metrics.scraped()), headers={"content-type": content_type})
+
 
 class MetricsPort:
-    """Stands before `door`, which gets every request that came in elsewhere."""
+    """Middleware for `metrics.port`: requests that arrive on that port get `/metrics`, without credentials, or 404."""
 
-    def __init__(self, door: Asgi, metrics: Metrics, port: int) -> None:
-        self._door = door
+    def __init__(self, app: Asgi, metrics: Metrics, port: int) -> None:
+        self._app = app
         self._metrics = metrics
         self._port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope.get("server") or (None, None))[1] != self._port:
-            await self._door(scope, receive, send)
-        elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+        elif scope["path"] == PATH and scope["method"] in LOOKING:
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
             await exposition(self._metrics, accept)(scope, receive, send)
         else:

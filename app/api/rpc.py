@@ -12,6 +12,8 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from starlette.routing import Route
+
 from app.api.admission import RETRY_AFTER_MS, overload_error
 from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
@@ -21,7 +23,7 @@ from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unl
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.methods import deadline_seconds
-from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
+from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc_path import BASE, ENGINES, RpcPath, place_of
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
@@ -85,12 +87,15 @@ class AdmittedRequest(NamedTuple):
 class _ResponseSender:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
-    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "send", "stream")
+    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "scope", "send", "stream")
 
     caller: Caller
     """Who asks; set as soon as that is known."""
 
-    def __init__(self, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float) -> None:
+    def __init__(
+        self, scope: Scope, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float
+    ) -> None:
+        self.scope = scope
         self.place = place
         self.arrived = arrived
         self.admitted: AdmittedRequest | None = None
@@ -107,11 +112,10 @@ class _ResponseSender:
 
 
 class RpcEndpoint:
-    """The RCP endpoint in front of `app`."""
+    """The RCP endpoint of one gateway: a plain ASGI application, for FastAPI's handling of requests costs too much."""
 
-    def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
+    def __init__(self, dispatcher: Dispatcher, state: GatewayState) -> None:
         proxies = state.settings.server.trusted_proxies
-        self._app = app
         self._dispatcher = dispatcher
         self._state = state
         self._guard = state.guard
@@ -120,14 +124,14 @@ class RpcEndpoint:
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = place_of(scope["path"], self._dispatcher.knows) if scope["type"] == "http" else None
-        if place is None:
-            await self._app(scope, receive, send)
+        place = place_of(scope["path"], self._dispatcher.knows)
+        if place is None:  # such as `/engines//rcp`
+            await not_found(scope, receive, send)
             return
         arrived = arrival_of(scope)
         head = self._read_headers(scope)
         request_id = head.request_id
-        request = _ResponseSender(place, head, receive, send, arrived)
+        request = _ResponseSender(scope, place, head, receive, send, arrived)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -216,7 +220,7 @@ class RpcEndpoint:
             answer = await self._answer(body, request)
             if request.stream is not None and request.stream.opened and answer is not None:
                 await request.stream.finish(answer)
-            elif answer is None or not at_once(send, answer, head.request_id):
+            elif answer is None or not send_at_once(request.scope, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
         except AuthError as away:
             await self._turn_away(away, request)
@@ -364,6 +368,13 @@ class RpcEndpoint:
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+
+
+def rpc_routes(endpoint: RpcEndpoint) -> list[Route]:
+    """The routes of RCP. The endpoint reads the path again: an engine's id and a method may both hold slashes."""
+    federation = (BASE, f"{BASE}/{{method:path}}")
+    paths = (*federation, *(f"{ENGINES}{{id:path}}{path}" for path in federation))
+    return [Route(path, endpoint, name=f"rcp {path}", include_in_schema=False) for path in paths]
 
 
 class OverloadRefusal:

@@ -27,6 +27,8 @@ _USUAL: Mapping[str, RpcPath] = MappingProxyType(
 )
 """What nearly every request names, made once."""
 
+USUAL_PATHS = frozenset(_USUAL)
+
 
 def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
     """The place of `path`; None if RCP is not spoken there. An engine that nobody knows is named all the same."""

@@ -75,7 +75,7 @@ class LazyMount:
         """The life of the door, in one task from beginning to end, as the SDK wants it."""
         made = await asyncio.to_thread(import_module, "app.mcp.http")
         gc.freeze()  # what was loaded will stay, so it need not be looked at again and again
-        door: McpEndpoint = made.McpDoor(self._app, self._dispatcher, self._state)
+        door: McpEndpoint = made.McpEndpoint(self._app, self._dispatcher, self._state)
         async with door.running():
             self._door = door
             self._opened.set()

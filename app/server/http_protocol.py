@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from app.api.caller import ARRIVAL
+from app.api.caller import ANSWER_AT_ONCE, ARRIVAL
 from app.server.buffered_transport import BufferedTransport
 from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.server.request_parser import RequestHead, RequestParser, Unreadable, read_target
@@ -194,6 +194,7 @@ class HttpProtocol(asyncio.Protocol):
             expects_continue=head.expects_continue,
         )
         request.scope["abort"] = request.abort
+        request.scope["extensions"][ANSWER_AT_ONCE] = request.answer_at_once
         if self._answering is None:
             self._start(request)
         else:
