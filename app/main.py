@@ -35,6 +35,7 @@ from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState, Readiness, identity_of
 from app.api.methods import ANSWERED
 from app.api.metrics import MetricsPort, metrics_route
+from app.api.openapi import docs_routes, openapi_document
 from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
@@ -264,6 +265,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         routers.append(metrics_route(state))
     for router in routers:
         app.router.routes += router.routes  # `include_router` would hide them from `app.routes`
+    if state.settings.server.docs:
+        app.router.routes += docs_routes(openapi_document(app.routes)).routes
     app.router.default = not_found
     _add_middleware(app, state)
     return app

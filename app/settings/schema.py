@@ -249,6 +249,8 @@ class ServerSettings(_Section):
     """Names that callers may use, as `host` (any port) or `host:port`; another `Host` is answered 421. Empty: any."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
     """Origins of web pages whose scripts may speak RCP and MCP here (CORS), written out; empty: none."""
+    docs: bool = True
+    """Serve `/openapi.json` and `/docs`, which describe the methods and endpoints to anybody. Read at start."""
     tls: ServerTls | None = None
     """Serve HTTPS; absent: HTTP, for a machine of its own or with TLS in front. `certFile` and so on, as towards
     engines, will do as well."""

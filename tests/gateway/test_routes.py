@@ -13,6 +13,7 @@ ROUTES = {
     *("/livez", "/readyz", "/metrics"),
     *("/engines", "/admin/session", "/admin/engines", "/admin/overlap", "/admin/settings"),
     *("/admin/explain", "/admin/fuse", "/admin/actions"),
+    *("/openapi.json", "/docs"),
     *("/", "/console.css", "/console.js", "/favicon.ico"),
 }
 
@@ -27,6 +28,7 @@ def test_every_endpoint_is_a_route() -> None:
     """`app.routes` shows all that is served, and what the settings switch off is not among it."""
     assert paths() >= ROUTES
     assert ROUTES - paths({"mcp": {"enabled": False}}) == {"/mcp", "/.well-known/oauth-protected-resource/mcp"}
+    assert ROUTES - paths({"server": {"docs": False}}) == {"/openapi.json", "/docs"}
     assert ROUTES - paths({"metrics": {"port": 9464}}) == {"/metrics"}
 
 
