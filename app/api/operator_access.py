@@ -1,7 +1,6 @@
-"""Who may use the operator's doors: a caller with the role `admin`, or, where callers are not told apart, this machine.
+"""Access of operators: callers with the role `admin`, or, where there are no keys, requests from this machine.
 
-It decides who is let in, and that no other page in the operator's browser can act in its name. It refuses to know what
-operators do.
+Web pages of other sites are refused, so that they cannot act in the name of an operator who visits them.
 """
 
 from collections.abc import Mapping
