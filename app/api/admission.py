@@ -1,7 +1,6 @@
-"""How many requests one gateway takes on at once: so many, a few more wait for a moment, the rest are refused.
+"""The bound on requests under way: some more wait for a moment, and the rest are refused before they are parsed.
 
-The doors' own gate, before a request is parsed. It decides in constant time and touches no engine, so that
-refusing costs next to nothing when there is too much to do. It refuses to know what is asked and by whom.
+The decision takes constant time and no engine is asked, so refusing is cheap when the gateway is overloaded.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Who sent a message, as far as the door it came through can tell; made once per message, handed down unchanged.
+"""The caller of a message: one value, made once for each message by HTTP, MCP or stdio and passed on unchanged.
 
-It refuses to know what is asked. A named tuple, since one is made for every request.
+A named tuple, since one is made for every request.
 """
 
 import asyncio

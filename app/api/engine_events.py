@@ -1,4 +1,7 @@
-"""What happens to engines, as log lines and as metric series that appear and disappear with them."""
+"""What happens to engines, as log lines and as metric series that appear and disappear with them.
+
+Separate from the composition root, which only passes these callbacks on.
+"""
 
 from collections.abc import Iterable
 

@@ -44,7 +44,7 @@ class OperatorRefused(Exception):
 
 
 async def let_in(request: Request, state: GatewayState) -> Operator:
-    """The operator that asks. Raises Kept."""
+    """The operator that asks. Raises OperatorRefused."""
     address = request.client.host if request.client else ""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise OperatorRefused(403, Unauthorized("another site's page may not use the operator's doors"))
@@ -70,7 +70,7 @@ def kept_out(away: AuthError) -> OperatorRefused:
 
 
 async def body_of(request: Request, most: int) -> dict[str, Any]:
-    """The JSON object that was sent, of at most so many bytes. Raises Kept.
+    """The JSON object that was sent, of at most so many bytes. Raises OperatorRefused.
 
     It must be declared as JSON: a form on another site's page cannot do that.
     """

@@ -1,8 +1,4 @@
-"""Whole answers on their way out: in one go where the server takes it so, else in ASGI's two events.
-
-It decides what is said at a path that nobody serves, and to a connection for which there is no room. It refuses to
-know what an answer says.
-"""
+"""Whole responses: in one call where the server takes that, else as ASGI's two events."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""POST /rcp/{method} and /engines/{id}/rcp/{method}: body -> message -> dispatch -> JSON or events; raw ASGI.
+"""The RCP endpoint: `POST /rcp/{method}` and `POST /engines/{id}/rcp/{method}`, as a plain ASGI application.
 
-It decides which HTTP status an answer has (RCP §5.2), whether it is one body with its length or a stream, and that a
-caller that hangs up cancels its request. It refuses to know methods; other paths are left to the application behind.
+It reads headers and body, authenticates, and sends the answer as one body or as an event stream with the HTTP status of
+RCP §5.2. A caller that disconnects cancels its request.
 """
 
 import asyncio
@@ -300,7 +300,7 @@ class RpcEndpoint:
         await send_answer(request.send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
+        """The whole body, or None as soon as it is longer than allowed. Raises ClientDisconnected."""
         event = await receive()
         if event["type"] == "http.disconnect":
             raise ClientDisconnected

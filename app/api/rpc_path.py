@@ -1,6 +1,6 @@
-"""Which endpoint and which method the path of a URL names: `/rcp`, or `/engines/{id}/rcp` for one engine (RCP §5.2).
+"""Reads the path of a URL: `/rcp`, or `/engines/{id}/rcp` for one engine, and the method behind it (RCP §5.2).
 
-Ids and methods may both hold slashes, so which engines there are decides where one ends. It refuses to know HTTP.
+Ids and methods may both hold slashes, so the known engines decide where an id ends.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,4 @@
-"""uvicorn's server as one gateway needs it: its signals, its end in stages, and a look at all connections now and then.
-
-It decides when a gateway that was told to stop stops being ready, stops accepting, and stops waiting; the doors and
-engines behind it are stopped by the application's own shutdown, which always runs. It refuses to know what is served.
-"""
+"""uvicorn's server with the gateway's signals, a shutdown in stages, and a periodic look at all connections."""
 
 import asyncio
 import signal

@@ -1,8 +1,6 @@
-"""Who is calling, may they, have they budget: credential -> tenant -> role -> limits.
+"""Authentication: credential -> tenant -> role -> limits.
 
-Decides whether a request goes on, and on whose behalf; whoever is turned away is told why. Every caller that was let in
-is known until it leaves, so that a credential that is taken away ends what it began. It refuses to know what is asked
-beyond a method's name.
+Callers under way are known until they leave, so that revoking a credential also ends what it began.
 """
 
 import time
