@@ -13,29 +13,29 @@ from app.settings.schema import ServerSettings
 from app.telemetry.server_metrics import ServerMetrics
 
 RETRY_AFTER_MS = 1000
-"""When whoever was refused may come again."""
+"""Milliseconds after which a refused caller may ask again."""
 
 SMOOTHING = 1 / 16
 """Weight of the latest measurement in a moving average."""
 
 
 class Admission:
-    """The gate of one gateway. `in_flight` counts members of batches one by one."""
+    """The bound of one gateway. `in_flight` counts members of batches one by one."""
 
     __slots__ = ("_gate", "_left_at", "_metrics", "_patience", "_seconds_per_place")
 
-    def __init__(self, wishes: ServerSettings, metrics: ServerMetrics) -> None:
+    def __init__(self, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self._metrics = metrics
-        self._gate = BoundedSemaphore(wishes.max_in_flight, wishes.max_waiting)
-        self._patience = wishes.max_wait_ms / 1000
+        self._gate = BoundedSemaphore(settings.max_in_flight, settings.max_waiting)
+        self._patience = settings.max_wait_ms / 1000
         self._left_at = 0.0
         self._seconds_per_place = 0.0
         """Moving average of the time between two places that got free while requests waited for them."""
 
-    def renew(self, wishes: ServerSettings) -> None:
-        """Other bounds hold from now on; nobody who is in has to leave."""
-        self._gate.limit, self._gate.queue = wishes.max_in_flight, wishes.max_waiting
-        self._patience = wishes.max_wait_ms / 1000
+    def renew(self, settings: ServerSettings) -> None:
+        """Apply other bounds; requests under way stay."""
+        self._gate.limit, self._gate.queue = settings.max_in_flight, settings.max_waiting
+        self._patience = settings.max_wait_ms / 1000
 
     @property
     def in_flight(self) -> int:
@@ -86,7 +86,7 @@ class Admission:
         self._gate.in_flight += more
 
     def leave(self, count: int = 1) -> None:
-        """So many are answered."""
+        """Give back the places of requests that were answered."""
         now = perf_counter()
         if self._gate.waiting:
             self._seconds_per_place += ((now - self._left_at) / count - self._seconds_per_place) * SMOOTHING
