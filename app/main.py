@@ -1,7 +1,6 @@
-"""The composition root: builds everything, starts it, stops it in reverse. Knows all rooms, is known by none.
+"""Composition root: builds a gateway, starts it, and stops it in reverse order.
 
-It decides in which order a gateway starts and stops, and how uvicorn is set up. It refuses to know what a request is.
-`serve` and `serve_stdio` are what the command line calls; `work` is what each of several workers runs.
+`serve` and `serve_stdio` are called by the command line; `work` is what each of several worker processes runs.
 """
 
 import asyncio
@@ -17,11 +16,12 @@ from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from app.api.admin import admin
 from app.api.admission import Admission
@@ -30,20 +30,20 @@ from app.api.auth.authentication import Authenticator
 from app.api.console import console
 from app.api.cors import CorsPolicy
 from app.api.dispatch import Dispatcher
+from app.api.engine_events import EngineEvents
 from app.api.gateway_state import GatewayState, Readiness, identity_of
 from app.api.methods import ANSWERED
-from app.api.metrics import MetricsPort
+from app.api.metrics import MetricsPort, metrics_route
+from app.api.openapi import docs_routes, openapi_document
 from app.api.optional_features import installed, missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, tell_of_twins
-from app.api.responses import Asgi, not_found
-from app.api.rpc import RpcEndpoint
+from app.api.responses import not_found
+from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
 from app.api.stdio import StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
-from app.engines.discovery import Move
-from app.engines.engine import RemoteEngine
-from app.engines.registry import EngineSet, Warmed
+from app.engines.registry import EngineSet
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.learning import Learning
@@ -51,9 +51,10 @@ from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.recent_hits import RecentHits
 from app.fusion import rrf
+from app.mcp.lazy_mount import PATHS as MCP_PATHS
 from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
-from app.protocol.errors import CALL_KINDS, RCP_CODES, LegError
+from app.protocol.errors import RCP_CODES
 from app.resilience.byte_budget import ByteBudget
 from app.server.early_signals import end_on_signals
 from app.server.http_protocol import HttpProtocol
@@ -65,7 +66,7 @@ from app.server.tls import door_context
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
-from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
+from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
 from app.state.in_memory import ALONE
@@ -79,14 +80,10 @@ from app.telemetry.metric_groups import StateMetrics
 from app.telemetry.metrics import Metrics
 from app.telemetry.worker_snapshots import WorkerSnapshots, forget_gauges
 
-if TYPE_CHECKING:
-    pass
-
 READY_POLL_SECONDS = 0.01
-
 WORKER_PATIENCE = 0.5
-"""A worker that takes over from one that died shares its port: it is given so many seconds to reach an engine before it
-accepts. A gateway of one process answers its probes at once; the balancer waits for `/readyz`."""
+"""Seconds that a worker waits for a first engine before it accepts connections, for it shares its port with workers
+that are ready. A gateway of one process answers probes at once; the load balancer waits."""
 
 VERSION = installed_version("rcp-gateway")
 
@@ -100,18 +97,26 @@ def build_state(
     tenants: Tenants | None = None,
     workers: WorkerSnapshots | None = None,
 ) -> GatewayState:
-    """One gateway, put together and not started. Raises SettingsError if something that is wished is not installed.
+    """Build one gateway without starting it. Raises SettingsError if a library that a setting needs is missing.
 
     `workers`: the metrics of the other worker processes, if there are several.
     """
     _need_extras(settings, over_http=tenants is not None)
     metrics = Metrics(VERSION, compiled=COMPILED, workers=workers)
-    engines = _engines(loaded, settings, metrics)
+    events = EngineEvents(metrics)
+    engines = EngineSet(
+        loaded.registry.engines,
+        settings.engines,
+        events.changed,
+        events.stderr_line,
+        events.moved,
+        lambda engine_id: EngineInstrumentation(engine_id, metrics),
+        settings.retrieve.deadline_ms / 1000,
+        events.warmed,
+    )
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
-    metrics.declare_engines((engine.id for engine in engines.engines), CALL_KINDS)
-    for engine in engines.engines:
-        metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+    events.declare(engines.engines)
     metrics.watch_engines(engines.states)
     membership = Membership(
         engines,
@@ -123,6 +128,9 @@ def build_state(
         learning=settings.fusion.learning == "on",
     )
     backend = _backend(settings, lambda: membership.identity, metrics.state)
+    authenticator = None
+    if tenants is not None:
+        authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -134,13 +142,9 @@ def build_state(
         readiness=Readiness(engines, backend),
         admission=Admission(settings.server, metrics.door),
         answer_bytes=ByteBudget(
-            settings.engines.max_held_bytes,
-            watch=metrics.held_bytes.set,
-            pausing=metrics.paused_answers.inc,
+            settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
         ),
-        guard=None
-        if tenants is None
-        else Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend),
+        guard=authenticator,
         pages=Pages.kept(settings.state, screen=settings.screen, backend=backend, learning=learning),
         idempotency=Idempotency.kept(settings.state, backend),
         recent=RecentHits.kept(settings.mcp, backend),
@@ -152,60 +156,18 @@ def build_state(
     )
 
 
-def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics) -> EngineSet:
-    """The engines of the registry, whose fates are logged and counted."""
-    log = logs.logger()
-
-    def engine_changed(engine: RemoteEngine, fault: LegError | None) -> None:
-        if fault is None:
-            log.info("engine_up", engine=engine.id)
-        else:
-            log.warning("engine_down", engine=engine.id, reason=fault.kind, detail=fault.message)
-
-    def child_line(engine_id: str, line: str) -> None:
-        log.info("engine_stderr", engine=engine_id, line=line)
-
-    def engine_moved(move: Move) -> None:
-        if move.kind == "joined":
-            metrics.declare_engines([move.engine], CALL_KINDS)
-            log.info("engine_joined", engine=move.engine, gateway=move.gateway)
-        elif move.kind == "left":
-            metrics.forget_engines([move.engine])
-            log.info("engine_left", engine=move.engine, gateway=move.gateway)
-        else:
-            log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
-
-    def engine_warmed(warmed: Warmed) -> None:
-        seconds = round(warmed.seconds, 1)
-        if warmed.fault is None:
-            log.info("engine_warmed", engine=warmed.engine, seconds=seconds)
-        else:
-            log.warning("engine_not_warm", engine=warmed.engine, seconds=seconds, detail=warmed.fault)
-
-    return EngineSet(
-        loaded.registry.engines,
-        settings.engines,
-        engine_changed,
-        child_line,
-        engine_moved,
-        lambda engine_id: EngineInstrumentation(engine_id, metrics),
-        settings.retrieve.deadline_ms / 1000,
-        engine_warmed,
-    )
-
-
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
-    """The store that replicas share, if there is one. Redis is imported only where it is used."""
+    """Where sessions, cursors and limits are kept: in Redis if `state.url` is set, else in this process."""
     if not settings.state.shared:
         return ALONE
+    # Loaded on demand: the Redis client is optional, and costs time and memory.
     from app.state.redis_state import RedisState
 
-    server = settings.server
-    return RedisState(settings.state, server.id or server.name, identity, metrics)
+    return RedisState(settings.state, settings.server.id or settings.server.name, identity, metrics)
 
 
 async def _close(state: GatewayState) -> None:
-    """Close engines and state, and send the last spans."""
+    """Close connections to engines and to the shared state, and send the last spans."""
     await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()
@@ -220,17 +182,17 @@ def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:
         raise SettingsError("settings", missing)
 
 
-def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> Asgi:
-    """The ASGI application of one gateway: the RPC door in front of FastAPI. `reload` keeps it to its files.
+def build_app(state: GatewayState, reload: Reload | None = None, patience: float = 0.0) -> FastAPI:
+    """The application of one gateway, with a route for everything it answers. `reload` follows its files.
 
-    It starts up to `patience` seconds later if it is not ready before. Raises SettingsError if a library that a setting
+    Start-up waits up to `patience` seconds until the gateway is ready. Raises SettingsError if a library that a setting
     needs is not installed.
     """
     _need_extras(state.settings, over_http=True)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        calm_the_collector()
+        relax_garbage_collection()
         await state.backend.start()
         state.pages.learning.start()
         state.engines.start()
@@ -239,7 +201,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         if reload is not None:
             reload.start()
         await _until_ready(state.readiness, patience)
-        _tell_started(state)
+        _log_started(state)
         try:
             async with nullcontext() if mcp is None else mcp.running():
                 yield
@@ -252,67 +214,79 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             await _close(state)
             logs.logger().info("stopped")
 
-    app = FastAPI(
+    app = GatewayApplication(
         title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None, redirect_slashes=False
     )
-    app.include_router(probes(state))
-    app.include_router(admin(state, os.environ, reload))
-    app.include_router(console())
-    app.router.default = not_found
     dispatcher = Dispatcher(state)
-    mcp = _mcp_lazy_mount(app, dispatcher, state)
-    door = _closed(RpcEndpoint(app if mcp is None else mcp, dispatcher, state), state.settings.server)
-    port = state.settings.metrics.port
-    return MetricsPort(door, state.metrics, port) if port else door
+    app.rcp = endpoint = RpcEndpoint(dispatcher, state)
+    app.router.routes += rpc_routes(endpoint)
+    mcp = _mcp_mount(dispatcher, state)
+    if mcp is not None:
+        app.router.routes += [Route(path, mcp, name=f"mcp {path}", include_in_schema=False) for path in MCP_PATHS]
+    routers = [probes(state), admin(state, os.environ, reload), console()]
+    if not state.settings.metrics.port:
+        routers.append(metrics_route(state))
+    for router in routers:
+        app.router.routes += router.routes  # `include_router` would hide them from `app.routes`
+    if state.settings.server.docs:
+        app.router.routes += docs_routes(openapi_document(app.routes)).routes
+    app.router.default = not_found
+    _add_middleware(app, state)
+    return app
 
 
-def _mcp_lazy_mount(app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
-    """What stands before the door for MCP clients, unless there is none."""
+def _mcp_mount(dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
+    """The endpoint of MCP, unless it is switched off or its library is missing."""
     if state.settings.mcp.enabled is False or not installed("mcp"):
         return None
-    return LazyMount(app, dispatcher, state)
+    return LazyMount(not_found, dispatcher, state)
 
 
-def _closed(door: Asgi, wishes: ServerSettings) -> Asgi:
-    """`door` for the names and the web pages that are listed; itself where nothing is."""
-    if wishes.cors_origins:
-        door = CorsPolicy(door, wishes.cors_origins)
-    return AllowedHosts(door, wishes.allowed_hosts) if wishes.allowed_hosts else door
+def _add_middleware(app: FastAPI, state: GatewayState) -> None:
+    """Add the middleware that the settings ask for. Each is called before those added earlier."""
+    server, port = state.settings.server, state.settings.metrics.port
+    if server.cors_origins:
+        app.add_middleware(CorsPolicy, origins=server.cors_origins, mcp_paths=MCP_PATHS)
+    if server.allowed_hosts:
+        app.add_middleware(AllowedHosts, allowed=server.allowed_hosts)
+    if port:
+        app.add_middleware(MetricsPort, metrics=state.metrics, port=port)
 
 
 async def _until_ready(readiness: Readiness, patience: float) -> None:
-    until = asyncio.get_running_loop().time() + patience
-    while readiness.reason() is not None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - bounded
+    now = asyncio.get_running_loop().time
+    until = now() + patience
+    while readiness.reason() is not None and now() < until:  # noqa: ASYNC110 - bounded
         await asyncio.sleep(READY_POLL_SECONDS)
 
 
-def _tell_started(state: GatewayState) -> None:
+def _log_started(state: GatewayState) -> None:
     entries = [engine.entry for engine in state.engines.engines]
     ids = [entry.id for entry in entries]
     logs.logger().info("started", version=state.version, compiled=COMPILED, engines=ids)
     tell_of_twins(entries)
 
 
-def calm_the_collector() -> None:
-    """Tell Python's cycle collector that what start-up made will stay, and to look at the rest less often.
+def relax_garbage_collection() -> None:
+    """Exclude objects made at start-up from garbage collection, and collect less often.
 
-    A request makes some thousand objects and hardly a cycle among them; by default the collector looks at them every
-    seven hundred, and each look takes the longer the more the process holds.
+    A request makes about a thousand objects and hardly any reference cycle. By default a collection runs after every
+    seven hundred, and takes longer the more objects the process holds.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
-def start_log(wishes: LogSettings) -> None:
+def start_log(settings: LogSettings) -> None:
     """Set up the log of this process."""
-    most = wishes.max_per_kind
-    budget = LogAllowance(most, wishes.per_kind_seconds, time.monotonic) if most else None
-    logs.configure(wishes.format, wishes.level, envelope.dumps, budget=budget)
+    most = settings.max_per_kind
+    budget = LogAllowance(most, settings.per_kind_seconds, time.monotonic) if most else None
+    logs.configure(settings.format, settings.level, envelope.dumps, budget=budget)
 
 
 def _refuse(faults: Sequence[SettingsError]) -> None:
-    """Raises the first of `faults`, or one for all if several files have some."""
+    """Raise SettingsError if there are faults: one error for all files."""
     if len(faults) == 1:
         raise faults[0]
     if faults:
@@ -321,14 +295,14 @@ def _refuse(faults: Sequence[SettingsError]) -> None:
 
 
 async def rehearse(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tenants | None) -> None:
-    """Build all that `serve` builds and close it again: what is at fault only there raises here as well."""
+    """Build everything that `serve` builds and close it again, so that `check` finds errors that only show there."""
     state = build_state(loaded, settings, tenants)
     build_app(state)
     await _close(state)
 
 
 def serve(registry: Path, config: Path | None, host: str | None, port: int | None, workers: int | None) -> int:
-    """Serve until SIGTERM, SIGINT or SIGQUIT; the exit code. None means: as the settings say.
+    """Serve until SIGTERM, SIGINT or SIGQUIT and return the exit code. None for an option: use the setting.
 
     Raises SettingsError for a bad file and OSError for an address that cannot be bound.
     """
@@ -360,9 +334,9 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
 def work(
     files: Files, metering: list[socket.socket], folder: str, place: int, listener: socket.socket, news: Connection
 ) -> None:
-    """One worker of several, in its own process: serves until it is told to stop.
+    """Serve in one of several worker processes until told to stop.
 
-    All share the listeners, those of `metering` too: whoever is scraped answers for all.
+    All workers share the listeners, those of `metering` too: the worker that is scraped reports for all.
     """
     end_on_signals()
     end_with_parent(told(ShutdownStage.FINISHING))
@@ -372,7 +346,7 @@ def work(
     try:
         start_log(files.load().settings.log)
         _run(_serve(files, [listener, *metering], signals, beating(news), WorkerSnapshots(Path(folder), place)))
-    except SettingsError as fault:  # the files have changed since the first start; who serves keeps what it has read
+    except SettingsError as fault:  # the files changed since the first start; other workers keep what they have read
         logs.logger().error("start_failed", worker=place, file=fault.file, faults=[str(one) for one in fault.faults])
         raise SystemExit(1) from None
 
@@ -404,44 +378,45 @@ async def _serve(
 
 
 def serve_stdio(registry: Path, config: Path | None) -> int:
-    """Serve one caller over stdin and stdout until it leaves, or SIGTERM or SIGINT comes; the exit code.
+    """Serve one caller over stdin and stdout until it leaves or SIGTERM or SIGINT comes, and return the exit code.
 
-    From here on nothing but protocol can reach the caller: what is printed by mistake goes to stderr. Raises
-    SettingsError for a bad file.
+    File descriptor 1 is redirected to stderr, so that nothing but messages can reach the caller. Raises SettingsError
+    for a bad file.
     """
     files = Files(registry, config)
-    wishes = files.load()
-    _refuse(start_faults(wishes.loaded, wishes.settings, registry=registry, config=config, over_http=False))
-    answers = os.dup(1)
+    read = files.load()
+    loaded, settings, _ = read
+    _refuse(start_faults(loaded, settings, registry=registry, config=config, over_http=False))
+    responses = os.dup(1)
     os.dup2(2, 1)
-    start_log(wishes.settings.log)
-    logs.logger().info("settings", gateway=masked(wishes.settings), registry=masked(wishes.loaded.registry))
-    log_config_warnings(wishes)
-    _run(_serve_pipe(files, 0, answers))
+    start_log(settings.log)
+    logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
+    log_config_warnings(read)
+    _run(_serve_pipe(files, 0, responses))
     return 0
 
 
-async def _serve_pipe(files: Files, questions: int, answers: int) -> None:
+async def _serve_pipe(files: Files, requests: int, responses: int) -> None:
     """Serve the caller at the other end of two file descriptors."""
     watch = files.watch()
     loaded, settings, _ = files.load()
     state = build_state(loaded, settings)
     reload = Reload(state, files.load, watch)
-    calm_the_collector()
+    relax_garbage_collection()
 
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
-    door = StdioEndpoint(state, Pipe(questions).read, Pipe(answers).write, settled)
-    for number, act in ((signal.SIGINT, door.stop), (signal.SIGTERM, door.stop), (signal.SIGHUP, reload.ask)):
+    endpoint = StdioEndpoint(state, Pipe(requests).read, Pipe(responses).write, settled)
+    for number, act in ((signal.SIGINT, endpoint.stop), (signal.SIGTERM, endpoint.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.backend.start()
     state.pages.learning.start()
     state.engines.start()
     reload.start()
-    _tell_started(state)
+    _log_started(state)
     try:
-        await door.serve()
+        await endpoint.serve()
     finally:
         await reload.stop()
         await _close(state)

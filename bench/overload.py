@@ -117,7 +117,7 @@ def run(counts: Sequence[int], engines: int, seconds: float, deadline_ms: int | 
     with tempfile.TemporaryDirectory() as place, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         workspace = Path(place)
         with (
-            stubs(["--engines", str(engines), "--hits", "20"], workspace) as engine,
+            stubs(["--engines", str(engines)], workspace) as engine,
             gateway(engine.urls, workspace) as child,
         ):
             runner.run(overload(child, 16, 1.0, None, patient=False))  # warm up

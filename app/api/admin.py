@@ -1,7 +1,6 @@
-"""The operator's JSON: engines, plans, overlap and settings to look at, and the few things that can be done.
+"""Endpoints for operators: engines, plans, overlap and settings to look at, and a few actions.
 
-It decides which paths there are, and that all but the list of engines are for operators. What is shown is never an
-address, a credential or a text of a hit. It refuses to know how any of it comes about, and asks no engine by itself.
+All but the list of engines are for operators only. No address, credential or text of a hit is shown.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""What an operator can do to an engine: shake hands again, switch it off or on, reset its breaker, hold a drill.
+"""What an operator can do to an engine: repeat its handshake, switch it off or on, reset its breaker, inject faults.
 
-Everything done, and everything refused, leaves a line in the log that says who did it. It holds for this process alone
-and until it ends. It refuses to know who may do it.
+Every action, done or refused, is logged with the operator. It holds for this process until the process ends.
 """
 
 import asyncio

@@ -1,12 +1,9 @@
-"""How many requests one gateway takes on at once: so many, a few more wait for a moment, the rest are refused.
+"""The bound on requests under way: some more wait for a moment, and the rest are refused before they are parsed.
 
-The doors' own gate, before a request is parsed. It decides in constant time and touches no engine, so that
-refusing costs next to nothing when there is too much to do. It refuses to know what is asked and by whom.
+The decision takes constant time and no engine is asked, so refusing is cheap when the gateway is overloaded.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Hashable
 from time import perf_counter
 
 from app.protocol.errors import RateLimited
@@ -16,31 +13,29 @@ from app.settings.schema import ServerSettings
 from app.telemetry.metric_groups import ServerMetrics
 
 RETRY_AFTER_MS = 1000
-"""When whoever was refused may come again."""
+"""Milliseconds after which a refused caller may ask again."""
 
-HOLD_SECONDS = 0.4
-"""A connection that comes back before that is held so long, and then served if there is room: two thousand callers that
-ask again at once would have the loop do nothing but refuse them."""
-
-MAX_REFUSED = 8192
-"""Connections that are remembered as refused."""
+SMOOTHING = 1 / 16
+"""Weight of the latest measurement in a moving average."""
 
 
 class Admission:
-    """The gate of one gateway. `in_flight` counts members of batches one by one."""
+    """The bound of one gateway. `in_flight` counts members of batches one by one."""
 
-    __slots__ = ("_gate", "_metrics", "_patience", "_refused")
+    __slots__ = ("_gate", "_left_at", "_metrics", "_patience", "_seconds_per_place")
 
-    def __init__(self, wishes: ServerSettings, metrics: ServerMetrics) -> None:
+    def __init__(self, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self._metrics = metrics
-        self._gate = BoundedSemaphore(wishes.max_in_flight, wishes.max_waiting)
-        self._refused: OrderedDict[Hashable, float] = OrderedDict()
-        self._patience = wishes.max_wait_ms / 1000
+        self._gate = BoundedSemaphore(settings.max_in_flight, settings.max_waiting)
+        self._patience = settings.max_wait_ms / 1000
+        self._left_at = 0.0
+        self._seconds_per_place = 0.0
+        """Moving average of the time between two places that got free while requests waited for them."""
 
-    def renew(self, wishes: ServerSettings) -> None:
-        """Other bounds hold from now on; nobody who is in has to leave."""
-        self._gate.limit, self._gate.queue = wishes.max_in_flight, wishes.max_waiting
-        self._patience = wishes.max_wait_ms / 1000
+    def renew(self, settings: ServerSettings) -> None:
+        """Apply other bounds; requests under way stay."""
+        self._gate.limit, self._gate.queue = settings.max_in_flight, settings.max_waiting
+        self._patience = settings.max_wait_ms / 1000
 
     @property
     def in_flight(self) -> int:
@@ -54,9 +49,12 @@ class Admission:
 
     @property
     def full(self) -> bool:
-        """Whether a request that comes now can only be refused."""
+        """Whether a request that comes now can only be refused: the queue is full, or too slow to be worth waiting."""
         gate = self._gate
-        return gate.in_flight >= gate.limit and gate.waiting >= gate.queue
+        if gate.in_flight < gate.limit:
+            return False
+        # Without the estimate most of those who wait would do so in vain, and refusing them then costs more.
+        return gate.waiting >= gate.queue or gate.waiting * self._seconds_per_place > self._patience
 
     def try_enter(self) -> bool:
         """Take one request on at once if there is room; say whether it worked. `leave` must follow."""
@@ -88,25 +86,24 @@ class Admission:
         self._gate.in_flight += more
 
     def leave(self, count: int = 1) -> None:
-        """So many are answered."""
+        """Give back the places of requests that were answered."""
+        now = perf_counter()
+        if self._gate.waiting:
+            self._seconds_per_place += ((now - self._left_at) / count - self._seconds_per_place) * SMOOTHING
+        self._left_at = now
         for _ in range(count):
             self._gate.leave()
-
-    def hold(self, connection: Hashable) -> float:
-        """Seconds to wait before a request is refused: 0, or more if the connection was refused a moment ago."""
-        now = asyncio.get_running_loop().time()
-        before = self._refused.pop(connection, None)
-        self._refused[connection] = now
-        if len(self._refused) > MAX_REFUSED:
-            self._refused.popitem(last=False)
-        return HOLD_SECONDS if before is not None and now - before < RETRY_AFTER_MS / 1000 else 0.0
 
     def refusal(self, reason: str) -> RateLimited:
         """What a request that is not taken on is answered; it is counted. `reason` is one of REFUSALS."""
         self._metrics.refused(reason)
-        return RateLimited(
-            "the gateway has as many requests under way as it takes", retryable=True, retryAfterMs=RETRY_AFTER_MS
-        )
+        return overload_error()
 
     def __repr__(self) -> str:
         return f"<Admission {self._gate!r}>"
+
+
+def overload_error() -> RateLimited:
+    """The error (-32011) of a request that the gateway is too busy to take on."""
+    message = "the gateway is at its limit of concurrent requests"
+    return RateLimited(message, retryable=True, retryAfterMs=RETRY_AFTER_MS)

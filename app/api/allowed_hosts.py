@@ -1,7 +1,6 @@
-"""Under which names the gateway is served: the Host header, held to `server.allowed_hosts` (DNS rebinding).
+"""Middleware that checks the Host header against `server.allowed_hosts`, against DNS rebinding.
 
-Pure ASGI, in front of every door, and only there if names are listed. Decides who is turned away; it refuses to know
-what is asked. Probes are exempt: orchestrators and Prometheus go by address.
+Probes are exempt: orchestrators and Prometheus address a gateway by its IP address.
 """
 
 import re

@@ -1,7 +1,6 @@
-"""The one line of the log that each request leaves: who asked what of whom, and what came of it.
+"""The log line of each request: caller, method, engines asked, and outcome.
 
-Decides what that line holds; never a hit, and what was asked for only if the operator wants it. It refuses to know how
-requests are answered.
+It never holds a hit, and holds the query only with `log.bodies`.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Who sent a message, as far as the door it came through can tell; made once per message, handed down unchanged.
+"""The caller of a message: one value, made once for each message by HTTP, MCP or stdio and passed on unchanged.
 
-It refuses to know what is asked. A named tuple, since one is made for every request.
+A named tuple, since one is made for every request.
 """
 
 import asyncio
@@ -13,6 +13,11 @@ from app.telemetry.tracing import Trace
 
 ARRIVAL = "rcp_gateway.arrival"
 """The ASGI extension in which the server notes when a request came: `{"time": event-loop seconds}`."""
+
+
+ANSWER_AT_ONCE = "rcp_gateway.answer_at_once"
+"""The ASGI extension by which the server takes a whole 200 in one call: `(header lines, body) -> taken`. A middleware
+that has to see or change answers removes it from the scope."""
 
 
 class Caller(NamedTuple):

@@ -1,7 +1,6 @@
-"""GET / and the two files it needs: the console, as it was packaged, from memory.
+"""The console's page at `/` and the files it loads, read once from the package.
 
-It decides what a browser may do with the page: load from here, talk to here, and nothing else. It refuses to know what
-the page shows; the page holds no secret, so anybody may have it.
+The page holds no secret, so anybody may load it. Separate from the endpoints that it calls, since it needs no gateway.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,13 +1,13 @@
-"""What browsers are told: which other sites' scripts may speak RCP and MCP here, and what a page of ours may do.
+"""Cross-origin rules for browsers: which web pages may call RCP and MCP here, and what the gateway's own pages may do.
 
-Decides what they hear; browsers themselves hold others to it, so none of it keeps out anybody who is no browser. It
-refuses to know requests. Starlette's middleware speaks CORS; it stands before these endpoints alone.
+They protect users of browsers only; other clients ignore them. Starlette's middleware implements CORS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 
+from app.api.caller import ANSWER_AT_ONCE
 from app.api.responses import Asgi, Receive, Scope
 from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATH
 from app.api.streaming import Send
@@ -38,12 +38,13 @@ PAGE_HEADERS = {
 
 
 class CorsPolicy:
-    """Opens the RCP and MCP endpoints of `app` to scripts of these `origins`, and nothing else of it to anybody."""
+    """Middleware that opens the RCP and MCP endpoints, and nothing else, to scripts of web pages of these `origins`."""
 
-    __slots__ = ("_app", "_mcp", "_origins", "_rcp")
+    __slots__ = ("_app", "_mcp", "_mcp_paths", "_origins", "_rcp")
 
-    def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
+    def __init__(self, app: Asgi, origins: Sequence[str], mcp_paths: Collection[str] = ()) -> None:
         self._app = app
+        self._mcp_paths = frozenset(mcp_paths)
         self._origins = tuple(origins)
         self._rcp = self._opened(("POST",), ASKING, TOLD)
         self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
@@ -54,14 +55,16 @@ class CorsPolicy:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self._app
+        app = self._app
         if scope["type"] == "http":
             path = scope["path"]
-            door = self._mcp if path in (MCP_PATH, MCP_METADATA) else self._rcp if _speaks_rcp(path) else door
-        await door(scope, receive, send)
+            app = self._mcp if path in (MCP_PATH, MCP_METADATA) else self._rcp if _speaks_rcp(path) else app
+        if app is not self._app:  # its headers are added as the response is sent
+            scope.get("extensions", {}).pop(ANSWER_AT_ONCE, None)
+        await app(scope, receive, send)
 
     def __repr__(self) -> str:
-        return f"<OtherSites {', '.join(self._origins)}>"
+        return f"<CorsPolicy {', '.join(self._origins)}>"
 
 
 def _speaks_rcp(path: str) -> bool:

@@ -1,7 +1,4 @@
-"""A caller that hangs up before it is answered: noticed without a task for each request, and parted with for good.
-
-It decides when to begin to listen for the end of a connection. It refuses to know what was asked.
-"""
+"""Callers that disconnect before they are answered: their work is cancelled, without a task for each request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -28,7 +25,7 @@ async def part(scope: Scope, receive: Receive) -> None:
 
 
 async def unless_hung_up(work: Awaitable[bytes | None], watch: "DisconnectWatcher") -> bytes | None:
-    """Do `work`, but cancel it when the caller hangs up. Raises HungUp."""
+    """Do `work`, but cancel it when the caller hangs up. Raises ClientDisconnected."""
     try:
         return await work
     except asyncio.CancelledError:

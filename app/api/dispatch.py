@@ -1,14 +1,14 @@
-"""One message or many -> their responses: framing, the gating order of RCP §12, and the outcome of each request.
+"""From messages to responses: framing, the gating order of RCP §12, and the outcome of each request.
 
-Order: malformed (-32600), no handshake where one is needed (-32001), not RCP (-32004), not offered (-32003), then the
-params (-32602) and the options (-32005). It refuses to know HTTP; the doors hand it bytes and get bytes back.
+Gating order: malformed (-32600), no handshake although one is needed (-32001), not RCP (-32004), not offered (-32003),
+then params (-32602) and options (-32005). HTTP, stdio and MCP use the same path, `_execute`.
 """
 
 import asyncio
 from collections.abc import Mapping
 from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.api.audit_log import AuditLog, known
 from app.api.auth.principal import AuthError
@@ -16,7 +16,7 @@ from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
 from app.api.methods import RpcMethods, deadline_seconds
 from app.api.rpc_sessions import HandshakePolicy, http_handshake
-from app.api.running_requests import RunningRequests
+from app.api.running_requests import RunningRequest, RunningRequests
 from app.api.single_engine import SingleEngineMethods
 from app.api.streaming import StreamProgressListener
 from app.federation.progress import ProgressListener
@@ -51,6 +51,15 @@ RESERVED_SECONDS = 5.0
 
 WELL = ("ok", "degraded")
 """How a request ends that got its answer."""
+
+
+class _Outcome(NamedTuple):
+    """How one request ended."""
+
+    body: bytes
+    """The response as JSON; empty if it was not asked for."""
+    result: dict[str, Any]
+    error: RcpError | None
 
 
 class Dispatcher:
@@ -109,72 +118,106 @@ class Dispatcher:
         return b"[" + b",".join(bodies) + b"]" if bodies else None
 
     async def respond(self, request: Request, caller: Caller, stream: StreamProgressListener | None = None) -> bytes:
-        """The response to one request; whatever goes wrong becomes its error. The edge of a request."""
-        # The loop's own clock may be no finer than a millisecond, so it measures only the time before this.
+        """The response to one request, as JSON. Whatever goes wrong becomes its error."""
+        return (await self._execute(request, caller, self._handshake, stream)).body
+
+    async def ask(
+        self, method: str, params: dict[str, Any], caller: Caller, listener: ProgressListener | None = None
+    ) -> dict[str, Any]:
+        """The result of one request that came in another framing, such as MCP's. Raises RcpError.
+
+        No handshake is demanded, since that framing has its own.
+        """
+        outcome = await self._execute(Request(method, params), caller, None, None, listener, encode=False)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result
+
+    async def _execute(
+        self,
+        request: Request,
+        caller: Caller,
+        handshake: HandshakePolicy | None,
+        stream: StreamProgressListener | None = None,
+        listener: ProgressListener | None = None,
+        *,
+        encode: bool = True,
+    ) -> _Outcome:
+        """Answer, count, log and trace one request. This is the edge of a request: it raises CancelledError only."""
         started = perf_counter() - _waited(caller)
-        begun = 0.0
-        reservation: Reservation | None = None
-        state = self._state
-        state.metrics.requests_in_flight.inc()
+        self._state.metrics.requests_in_flight.inc()
         audit = AuditLog()
-        body = b""
+        reservation: Reservation | None = None
+        error: RcpError | None = None
+        body, result = b"", dict[str, Any]()
         span, caller = self._traced(request, caller)
-        session = caller.cancel_scope
-        if session is None and stream is not None:
-            session = caller.stream_scope
-        running = None if session is None or request.id is None else self._in_flight.enter(session, request.id)
+        running = self._cancellable(request, caller, stream)
         try:
-            begun = await self._begin(request.method, request.params, caller)
-            if self._handshake is not None:
-                caller = await self._handshake.before(request.method, caller)
+            await self._begin(request.method, request.params, caller)
+            if handshake is not None:
+                caller = await handshake.before(request.method, caller)
             params = simplest_params(request.method, request.params)
             if request.method in UNGATED:
                 envelope.check_params(params)  # of other methods once it is clear that they are offered
             if stream is not None and not _wants_to_hear(request, caller, stream):
                 stream = None
             reservation = await self._reserve_hits(request.method, params, caller)
-            if caller.engine is not None:
-                result = await self._alone.answer(request.method, params, caller, stream)
-            elif stream is None:
-                result = await self._answers.of(request.method)(params, caller)
-            else:
-                result = await self._answers.streamed[request.method](params, caller, stream)
+            # A stream hears of progress if its caller asked for that, a listener always.
+            result = await self._answer(request.method, params, caller, stream or listener)
+            if stream is not None:
                 stream.open()
-            if self._handshake is not None:
-                await self._handshake.after(request.method, caller, request.params, result)
-            body = envelope.success(request.id, self._reported(request, caller, result))
+            if handshake is not None:
+                await handshake.after(request.method, caller, request.params, result)
+            if encode:
+                body = envelope.success(request.id, self._reported(request, caller, result))
             audit.answered(result)
-        except RcpError as error:
-            audit.failed(error)
-            body = envelope.failure(request.id, error)
+        except RcpError as fault:
+            audit.failed(fault)
+            error = fault
         except asyncio.CancelledError:
             audit.outcome = "cancelled"
             if running is None or not running.is_the_cause():
                 raise
             audit.code = Cancelled.code
-            body = envelope.failure(request.id, Cancelled("cancelled by the caller"))
-        except Exception:  # noqa: BLE001 - the edge of a request: nothing but an error object leaves it
+            error = Cancelled("cancelled by the caller")
+        except Exception:  # noqa: BLE001 - the edge of a request: nothing but an RcpError leaves it
             audit.code = InternalError.code
             self._log.exception("internal_error", request_id=caller.request_id, method=known(request.method))
-            body = envelope.failure(request.id, InternalError("internal error; the log has it under this request id"))
+            error = InternalError("internal error; search the log for this request id")
         finally:
+            if encode and error is not None:
+                body = envelope.failure(request.id, error)
             if running is not None:
                 self._in_flight.leave(running)
-            if begun and request.method not in UNGATED:
-                self._pace.ended(perf_counter() - begun)
-            if span is not None:
-                span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._instrumentation(request, caller, audit, perf_counter() - started, len(body))
+            self._record(span, request, caller, audit, perf_counter() - started, len(body) if encode else None)
             await self._settle_hits(reservation, audit.hits, caller)
-        return body
+        return _Outcome(body, result, error)
 
-    async def _begin(self, method: str, params: Any, caller: Caller) -> float:
-        """Wait until the loop has time for a request, and say when it began. Raises DeadlineExceeded, Unauthorized."""
+    def _cancellable(
+        self, request: Request, caller: Caller, stream: StreamProgressListener | None
+    ) -> RunningRequest | None:
+        """The request as `notifications/cancel` finds it; None if its caller has no way to name it."""
+        scope = caller.cancel_scope
+        if scope is None and stream is not None:
+            scope = caller.stream_scope
+        return None if scope is None or request.id is None else self._in_flight.enter(scope, request.id)
+
+    async def _answer(
+        self, method: str, params: dict[str, Any], caller: Caller, listener: ProgressListener | None
+    ) -> dict[str, Any]:
+        """The result of the federation, or of the one engine that the caller speaks to. Raises RcpError."""
+        if caller.engine is not None:
+            return await self._alone.answer(method, params, caller, listener)
+        if listener is None:
+            return await self._answers.of(method)(params, caller)
+        return await self._answers.streamed[method](params, caller, listener)
+
+    async def _begin(self, method: str, params: Any, caller: Caller) -> None:
+        """Wait until the loop has time for a request. Raises DeadlineExceeded, Unauthorized."""
         if not self._pace.may_begin():
             await self._wait(params, caller)
         if caller.tenant is not None:
             caller.tenant.check(method)
-        return perf_counter()
 
     async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back what was reserved and not answered."""
@@ -190,15 +233,10 @@ class Dispatcher:
         return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
 
     async def _wait(self, params: Any, caller: Caller) -> None:
-        """Wait until the loop has time for this request. Raises DeadlineExceeded, at once if it will not in time.
-
-        Twice what work usually takes is left after the wait, but at most half of the time that there is.
-        """
-        now = asyncio.get_running_loop().time()
-        arrived = now if caller.since is None else caller.since
-        deadline = arrived + deadline_seconds(params, self._state.settings)
+        """Wait until the loop has time for this request. Raises DeadlineExceeded before the deadline."""
+        arrived = asyncio.get_running_loop().time() if caller.since is None else caller.since
         try:
-            await self._pace.wait(deadline - min(2 * self._pace.service_seconds, (deadline - now) / 2))
+            await self._pace.wait(arrived + deadline_seconds(params, self._state.settings))
         except TooLate as fault:
             again = max(1, ceil(fault.seconds * 1000))
             message = "the gateway has too much to do to answer before the deadline"
@@ -209,46 +247,6 @@ class Dispatcher:
         if tenant is not None and not self._state.membership.sees(tenant, engine_id):
             return False
         return any(engine.id == engine_id for engine in self._state.engines.engines)
-
-    async def ask(
-        self, method: str, params: dict[str, Any], caller: Caller, listener: ProgressListener | None = None
-    ) -> dict[str, Any]:
-        """The result of one request that a door with another framing makes; witnessed as any other. Raises RcpError."""
-        started = perf_counter() - _waited(caller)
-        begun = 0.0
-        reservation: Reservation | None = None
-        state = self._state
-        state.metrics.requests_in_flight.inc()
-        audit = AuditLog()
-        request = Request(method, params)
-        span, caller = self._traced(request, caller)
-        try:
-            begun = await self._begin(method, params, caller)
-            params = simplest_params(method, params)
-            reservation = await self._reserve_hits(method, params, caller)
-            if listener is None:
-                result = await self._answers.of(method)(params, caller)
-            else:
-                result = await self._answers.streamed[method](params, caller, listener)
-            audit.answered(result)
-        except RcpError as error:
-            audit.failed(error)
-            raise
-        except asyncio.CancelledError:
-            audit.outcome = "cancelled"
-            raise
-        except Exception:  # noqa: BLE001 - the edge of a request: nothing but an RcpError leaves it
-            audit.code = InternalError.code
-            self._log.exception("internal_error", request_id=caller.request_id, method=known(method))
-            raise InternalError("internal error; the log has it under this request id") from None
-        finally:
-            if begun and request.method not in UNGATED:
-                self._pace.ended(perf_counter() - begun)
-            if span is not None:
-                span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
-            self._instrumentation(request, caller, audit, perf_counter() - started, None)
-            await self._settle_hits(reservation, audit.hits, caller)
-        return result
 
     def _reported(self, request: Request, caller: Caller, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result with the report of engines in the form that the caller, or else the operator, wants."""
@@ -271,10 +269,12 @@ class Dispatcher:
         enter(span)
         return span, caller._replace(trace=span.trace)
 
-    def _instrumentation(
-        self, request: Request, caller: Caller, audit: AuditLog, took: float, size: int | None
+    def _record(
+        self, span: Span | None, request: Request, caller: Caller, audit: AuditLog, took: float, size: int | None
     ) -> None:
-        """Count and log a request that has ended; `took` in seconds."""
+        """Trace, count and log a request that has ended; `took` in seconds."""
+        if span is not None:
+            span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
         metrics = self._state.metrics
         metrics.requests_in_flight.dec()
         trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None
@@ -336,6 +336,7 @@ def most_hits(method: str, params: Any, max_k: int) -> int:
 
 def _waited(caller: Caller) -> float:
     """Seconds since the caller's bytes came."""
+    # The loop's own clock may be no finer than a millisecond, so it measures only this part of the time.
     return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
 
 

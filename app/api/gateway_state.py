@@ -1,7 +1,6 @@
-"""What every door needs to answer: settings, members, witnesses, and whether this gateway is ready.
+"""The parts of one running gateway that its endpoints use, and whether it is ready.
 
-It decides when a gateway is ready. It refuses to know how its parts are made: the composition root builds them, a
-reload renews them in one step, and the doors read them for each request and keep none.
+The composition root builds them and a reload replaces them in one step; endpoints read them for each request.
 """
 
 from collections.abc import Sequence

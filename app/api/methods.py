@@ -1,8 +1,4 @@
-"""Method name -> answer: what this gateway says itself, and what it asks engines for.
-
-It decides whether a method is offered (-32004, -32003) and makes the one Call that travels, for every method alike. It
-refuses to know framing and what becomes of errors; how engines are asked is the federation's business.
-"""
+"""The RCP methods: which are offered (-32004, -32003), and who answers each, the gateway or its engines."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping

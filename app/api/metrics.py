@@ -1,16 +1,43 @@
-"""The port that serves `/metrics` and nothing else (`metrics.port`).
+"""`/metrics`, for Prometheus: a route of the gateway, or the only path of a port of its own (`metrics.port`)."""
 
-Separate from the probes: it wraps the whole application, since it decides by the port of the connection.
-"""
+from fastapi import APIRouter, Request, Response
 
-from app.api.probes import exposition
+from app.api.admin import refusal
+from app.api.auth.principal import AuthError
+from app.api.gateway_state import GatewayState
+from app.api.operator_access import LOOKING
 from app.api.responses import Asgi, Receive, Scope, not_found
 from app.api.streaming import Send
 from app.telemetry.metrics import Metrics
 
+PATH = "/metrics"
+
+
+def metrics_route(state: GatewayState) -> APIRouter:
+    """The route `/metrics`, open to callers as `metrics.access` says."""
+    router = APIRouter()
+
+    @router.api_route(PATH, methods=LOOKING)
+    async def metrics(request: Request) -> Response:
+        """All metrics in the Prometheus or OpenMetrics text format."""
+        if state.guard is not None and state.settings.metrics.access != "open":
+            try:
+                await state.guard.admin(request.scope)
+            except AuthError as away:
+                return refusal(away)
+        return await exposition(state.metrics, request.headers.get("accept", ""))
+
+    return router
+
+
+async def exposition(metrics: Metrics, accept: str) -> Response:
+    """The current values in the format that the Accept header asks for."""
+    text, content_type = await metrics.exposition.text(accept)
+    return Response(text, headers={"content-type": content_type})
+
 
 class MetricsPort:
-    """Answers what comes in at `port`, without authentication; `app` gets every other request."""
+    """Middleware for `metrics.port`: requests that arrive on that port get `/metrics`, without credentials, or 404."""
 
     def __init__(self, app: Asgi, metrics: Metrics, port: int) -> None:
         self._app = app
@@ -20,7 +47,7 @@ class MetricsPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope.get("server") or (None, None))[1] != self._port:
             await self._app(scope, receive, send)
-        elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD"):
+        elif scope["path"] == PATH and scope["method"] in LOOKING:
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
             response = await exposition(self._metrics, accept)
             await response(scope, receive, send)

@@ -1,7 +1,6 @@
-"""Who may use the operator's doors: a caller with the role `admin`, or, where callers are not told apart, this machine.
+"""Access of operators: callers with the role `admin`, or, where there are no keys, requests from this machine.
 
-It decides who is let in, and that no other page in the operator's browser can act in its name. It refuses to know what
-operators do.
+Web pages of other sites are refused, so that they cannot act in the name of an operator who visits them.
 """
 
 from collections.abc import Mapping
@@ -45,7 +44,7 @@ class OperatorRefused(Exception):
 
 
 async def let_in(request: Request, state: GatewayState) -> Operator:
-    """The operator that asks. Raises Kept."""
+    """The operator that asks. Raises OperatorRefused."""
     address = request.client.host if request.client else ""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise OperatorRefused(403, Unauthorized("another site's page may not use the operator's doors"))
@@ -71,7 +70,7 @@ def kept_out(away: AuthError) -> OperatorRefused:
 
 
 async def body_of(request: Request, most: int) -> dict[str, Any]:
-    """The JSON object that was sent, of at most so many bytes. Raises Kept.
+    """The JSON object that was sent, of at most so many bytes. Raises OperatorRefused.
 
     It must be declared as JSON: a form on another site's page cannot do that.
     """

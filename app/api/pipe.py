@@ -1,7 +1,7 @@
-"""One end of a pipe, read or written in a thread beside the event loop: stdin and stdout of this process.
+"""One end of a pipe, read or written by a thread beside the event loop: stdin and stdout of this process.
 
-Making those descriptors non-blocking instead would change them for everybody who shares them, such as the terminal, and
-does not work with files. Nobody waits for the thread at exit. It refuses to know what goes through.
+Making the descriptors non-blocking instead would change them for every process that shares them, such as the terminal,
+and does not work with files. Exit does not wait for the thread.
 """
 
 import asyncio

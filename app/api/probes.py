@@ -1,19 +1,15 @@
-"""/livez, /readyz and /metrics, for orchestrators and Prometheus. No engine is asked.
+"""`/livez` and `/readyz`, for orchestrators and load balancers: is the process alive, should it be sent traffic.
 
-Liveness says that the event loop runs; readiness is decided by `Readiness`. Both are open to everybody; access to the
-metrics follows `metrics.access`, unless they have a port of their own (`metrics.port`).
+Neither does I/O or asks an engine. The server answers them by itself under load, see `quick_probes`.
 """
 
 from collections.abc import Callable
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from app.api.admin import refusal
-from app.api.auth.principal import AuthError
 from app.api.gateway_state import GatewayState, Readiness
 from app.api.operator_access import LOOKING
 from app.protocol import envelope
-from app.telemetry.metrics import Metrics
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that are answered however busy the gateway is."""
@@ -23,7 +19,7 @@ Verdict = tuple[int, bytes]
 
 
 def probes(state: GatewayState) -> APIRouter:
-    """The routes of the probes."""
+    """The routes `/livez` and `/readyz` of one gateway."""
     router = APIRouter()
 
     @router.api_route("/livez", methods=LOOKING)
@@ -34,25 +30,7 @@ def probes(state: GatewayState) -> APIRouter:
     async def readyz() -> Response:
         return _response(readiness(state.readiness))
 
-    if state.settings.metrics.port:
-        return router  # served by MetricsPort
-
-    @router.api_route("/metrics", methods=LOOKING)
-    async def metrics(request: Request) -> Response:
-        if state.guard is not None and state.settings.metrics.access != "open":
-            try:
-                await state.guard.admin(request.scope)
-            except AuthError as away:
-                return refusal(away)
-        return await exposition(state.metrics, request.headers.get("accept", ""))
-
     return router
-
-
-async def exposition(metrics: Metrics, accept: str) -> Response:
-    """The metrics as they are now, in the format that the header `accept` asks for."""
-    text, content_type = await metrics.exposition.text(accept)
-    return Response(text, headers={"content-type": content_type})
 
 
 def liveness() -> Verdict:

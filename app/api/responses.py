@@ -1,12 +1,9 @@
-"""Whole answers on their way out: in one go where the server takes it so, else in ASGI's two events.
-
-It decides what is said at a path that nobody serves, and to a connection for which there is no room. It refuses to
-know what an answer says.
-"""
+"""Whole responses: in one call where the server takes that, else as ASGI's two events."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from app.api.caller import ANSWER_AT_ONCE
 from app.api.probes import PROBES
 from app.api.streaming import Send
 from app.protocol import envelope
@@ -20,15 +17,15 @@ RETRY_AFTER = (b"retry-after", b"1")
 CLOSE = (b"connection", b"close")
 
 
-def at_once(send: Send, body: bytes, request_id: str) -> bool:
-    """Give the usual answer to a server that takes it in one go; False if this one does not, or who stands before it.
+def send_at_once(scope: Scope, body: bytes, request_id: str) -> bool:
+    """Give the server a whole 200 in one call (see ANSWER_AT_ONCE); False if it was not taken and has to be sent.
 
-    The id was made here or is a sane one, so it can stand in a header.
+    `request_id` stands in a header, so it must be one of ours or a sane one.
     """
-    at_once = getattr(getattr(send, "__self__", None), "answer_at_once", None)
-    if at_once is None:
+    answer_at_once = (scope.get("extensions") or {}).get(ANSWER_AT_ONCE)
+    if answer_at_once is None:
         return False
-    done: bool = at_once(b"x-request-id: %b\r\ncontent-type: application/json\r\n" % request_id.encode(), body)
+    done: bool = answer_at_once(b"x-request-id: %b\r\ncontent-type: application/json\r\n" % request_id.encode(), body)
     return done
 
 

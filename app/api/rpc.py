@@ -1,7 +1,7 @@
-"""POST /rcp/{method} and /engines/{id}/rcp/{method}: body -> message -> dispatch -> JSON or events; raw ASGI.
+"""The RCP endpoint: `POST /rcp/{method}` and `POST /engines/{id}/rcp/{method}`, as a plain ASGI application.
 
-It decides which HTTP status an answer has (RCP §5.2), whether it is one body with its length or a stream, and that a
-caller that hangs up cancels its request. It refuses to know methods; other paths are left to the application behind.
+It reads headers and body, authenticates, and sends the answer as one body or as an event stream with the HTTP status of
+RCP §5.2. A caller that disconnects cancels its request.
 """
 
 import asyncio
@@ -12,6 +12,10 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from app.api.admission import RETRY_AFTER_MS, overload_error
 from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
@@ -19,8 +23,9 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, at_once, send_answer
-from app.api.rpc_path import BASE, RpcPath, place_of
+from app.api.methods import deadline_seconds
+from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
+from app.api.rpc_path import BASE, ENGINES, USUAL_PATHS, RpcPath, place_of
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
@@ -33,6 +38,7 @@ from app.protocol.errors import (
     RcpError,
     Unauthorized,
 )
+from app.telemetry.logs import logger
 from app.telemetry.tracing import Trace, read_trace
 
 STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
@@ -82,12 +88,15 @@ class AdmittedRequest(NamedTuple):
 class _ResponseSender:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
-    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "send", "stream")
+    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "scope", "send", "stream")
 
     caller: Caller
     """Who asks; set as soon as that is known."""
 
-    def __init__(self, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float) -> None:
+    def __init__(
+        self, scope: Scope, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float
+    ) -> None:
+        self.scope = scope
         self.place = place
         self.arrived = arrived
         self.admitted: AdmittedRequest | None = None
@@ -104,11 +113,10 @@ class _ResponseSender:
 
 
 class RpcEndpoint:
-    """The RCP endpoint in front of `app`."""
+    """The RCP endpoint of one gateway: a plain ASGI application, for FastAPI's handling of requests costs too much."""
 
-    def __init__(self, app: Asgi, dispatcher: Dispatcher, state: GatewayState) -> None:
+    def __init__(self, dispatcher: Dispatcher, state: GatewayState) -> None:
         proxies = state.settings.server.trusted_proxies
-        self._app = app
         self._dispatcher = dispatcher
         self._state = state
         self._guard = state.guard
@@ -117,14 +125,14 @@ class RpcEndpoint:
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = place_of(scope["path"], self._dispatcher.knows) if scope["type"] == "http" else None
-        if place is None:
-            await self._app(scope, receive, send)
+        place = place_of(scope["path"], self._dispatcher.knows)
+        if place is None:  # such as `/engines//rcp`
+            await not_found(scope, receive, send)
             return
         arrived = arrival_of(scope)
         head = self._read_headers(scope)
         request_id = head.request_id
-        request = _ResponseSender(place, head, receive, send, arrived)
+        request = _ResponseSender(scope, place, head, receive, send, arrived)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -134,8 +142,8 @@ class RpcEndpoint:
                 await self._refuse(send, 415, COMPRESSED, request_id)
             elif head.length > self._max_body:
                 await self._refuse_body(send, request_id)
-            elif self._admission.full and await self._refused_early(scope, send, request_id):
-                pass
+            elif self._admission.full:  # before who asks is looked at, and the body read
+                await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
             elif self._guard is not None:
                 await self._serve_known(self._guard, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
@@ -213,7 +221,7 @@ class RpcEndpoint:
             answer = await self._answer(body, request)
             if request.stream is not None and request.stream.opened and answer is not None:
                 await request.stream.finish(answer)
-            elif answer is None or not at_once(send, answer, head.request_id):
+            elif answer is None or not send_at_once(request.scope, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
         except AuthError as away:
             await self._turn_away(away, request)
@@ -292,7 +300,7 @@ class RpcEndpoint:
         await send_answer(request.send, away.status, body, request_id, *headers)
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None as soon as it is longer than allowed. Raises HungUp."""
+        """The whole body, or None as soon as it is longer than allowed. Raises ClientDisconnected."""
         event = await receive()
         if event["type"] == "http.disconnect":
             raise ClientDisconnected
@@ -311,23 +319,6 @@ class RpcEndpoint:
             if size > most:
                 return None
         return b"".join(parts)
-
-    async def _refused_early(self, scope: Scope, send: Send, request_id: str) -> bool:
-        """Refuse a request before anything costs: who calls is not looked at, and the body is neither read nor parsed.
-
-        A connection that comes back too soon is held for a moment first. False if there is room by then.
-        """
-        seconds = self._admission.hold(scope.get("client"))
-        if not seconds:
-            await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
-            return True
-        await asyncio.sleep(seconds)
-        if not self._admission.full:
-            return False
-        fault = self._admission.refusal("full")
-        self._state.metrics.error(fault.code)  # and no line in the log: its first refusal has one
-        await send_answer(send, 503, envelope.failure(None, fault), request_id, RETRY_AFTER)
-        return True
 
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
@@ -378,6 +369,74 @@ class RpcEndpoint:
 
     def __repr__(self) -> str:
         return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+
+
+class GatewayApplication(FastAPI):
+    """FastAPI, with a shorter way to the route of RCP methods.
+
+    FastAPI's five layers of middleware and its router cost 7 % of the CPU of a retrieve, and do nothing for the RCP
+    endpoint. Middleware that the settings add is never skipped.
+    """
+
+    rcp: RpcEndpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in USUAL_PATHS and not self.user_middleware:
+            await self.rcp(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def rpc_routes(endpoint: RpcEndpoint) -> list[Route]:
+    """The routes of RCP. The endpoint reads the path again: an engine's id and a method may both hold slashes."""
+    federation = (BASE, f"{BASE}/{{method:path}}")
+    paths = (*federation, *(f"{ENGINES}{{id:path}}{path}" for path in federation))
+    return [Route(path, endpoint, name=f"rcp {path}", include_in_schema=False) for path in paths]
+
+
+class OverloadRefusal:
+    """Refusals that the server sends by itself while the gateway is full, before ASGI and without reading the body."""
+
+    retry_after = RETRY_AFTER_MS / 1000
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._fault = overload_error()
+        self._body = envelope.failure(None, self._fault)
+        self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
+
+    def refuses(self, scope: Scope) -> bool:
+        """Whether the request of this scope can only be refused now; those other than RCP are not."""
+        if not self._state.admission.full or scope["method"] != "POST":
+            return False
+        path = scope["path"]
+        return path == BASE or path.startswith(f"{BASE}/") or (path.startswith(ENGINES) and BASE in path)
+
+    def longest_hold(self, body: bytes) -> float:
+        """Seconds that a request with this body may be held at most: until its deadline."""
+        try:
+            message = envelope.read_body(body)
+        except RcpError:
+            return self.retry_after
+        params = message.get("params") if type(message) is dict else None
+        return deadline_seconds(params, self._state.settings)
+
+    def refusal(self, scope: Scope, *, repeated: bool) -> tuple[bytes, bytes]:
+        """(header lines, body) of the 503, which is counted, and logged unless it is a `repeated` one."""
+        fault = self._fault
+        request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
+        self._state.metrics.door.refused("full")
+        self._state.metrics.error(fault.code)
+        if not repeated:
+            logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
+        lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (
+            request_id.encode(),
+            *RETRY_AFTER,
+        )
+        return lines, self._body
+
+    def __repr__(self) -> str:
+        return f"<OverloadRefusal of {self._state.admission!r}>"
 
 
 def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

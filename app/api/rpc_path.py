@@ -1,6 +1,6 @@
-"""Which endpoint and which method the path of a URL names: `/rcp`, or `/engines/{id}/rcp` for one engine (RCP §5.2).
+"""Reads the path of a URL: `/rcp`, or `/engines/{id}/rcp` for one engine, and the method behind it (RCP §5.2).
 
-Ids and methods may both hold slashes, so which engines there are decides where one ends. It refuses to know HTTP.
+Ids and methods may both hold slashes, so the known engines decide where an id ends.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,6 +29,8 @@ _USUAL: Mapping[str, RpcPath] = MappingProxyType(
     {BASE: RpcPath(None, ""), **{f"{BASE}/{method}": RpcPath(None, method) for method in UNGATED | GATES.keys()}}
 )
 """What nearly every request names, made once."""
+
+USUAL_PATHS = frozenset(_USUAL)
 
 
 def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:

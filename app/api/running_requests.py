@@ -1,7 +1,7 @@
-"""Who is under way and may be called off with `notifications/cancel` (RCP §7), each within its own session.
+"""Requests under way that `notifications/cancel` (RCP §7) can cancel, each within its own session.
 
-Ids of different callers are not comparable, so nobody ends the request of another session. What is called off is
-answered once, with -32006. It refuses to know doors and methods, and who counts as one session.
+Ids of different callers are not comparable, so nobody cancels the request of another session. A cancelled request is
+answered once, with -32006.
 """
 
 from app.protocol.envelope import RequestId

@@ -10,11 +10,11 @@ from typing import Any
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
 from app.api.methods import WRITTEN, Params, negotiated
-from app.api.streaming import StreamProgressListener
 from app.engines.engine import RemoteEngine
 from app.federation.calls import MethodCall
 from app.federation.direct import ask_alone
 from app.federation.membership import WRITING
+from app.federation.progress import ProgressListener
 from app.federation.tenants import Tenant
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, NotFound, UnknownMethod
@@ -44,7 +44,7 @@ class SingleEngineMethods:
         raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
 
     async def answer(
-        self, method: str, params: Params, caller: Caller, stream: StreamProgressListener | None = None
+        self, method: str, params: Params, caller: Caller, stream: ProgressListener | None = None
     ) -> Params:
         """The result of `method` at the engine that the caller speaks to. Raises RcpError."""
         engine = self.engine(caller.engine or "", caller.tenant)

@@ -1,7 +1,6 @@
-"""RCP over a pipe (RCP §5.1): a JSON-RPC message a line in both directions, answered as answers come.
+"""RCP over a pipe (RCP §5.1): one JSON-RPC message per line in both directions, answered as answers come.
 
-It decides where a message ends, how many are under way at once, and what becomes of them when the caller leaves or the
-gateway is told to stop: each is answered exactly once. It refuses to know methods, and what the pipe really is.
+Each request is answered exactly once, also when the caller leaves or the gateway is told to stop.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""One answer as an event stream (RCP §5.2, §9): progress while engines end, then the response, a frame each.
+"""One response as an event stream (RCP §5.2, §9): progress while engines are asked, then the response.
 
-Decides what a caller that reads slowly still hears, when it has to be reminded that the stream lives, and when it is
-given up. It refuses to know what is told.
+A caller that reads slowly hears the latest progress of each stage, and one that does not read is disconnected. Comments
+keep an idle stream open.
 """
 
 import asyncio

@@ -1,15 +1,16 @@
-"""The loop's turns kept short: work that could wait a turn does so once this one has lasted long enough.
+"""Starts requests no faster than the event loop can serve them; the others wait here.
 
-Whatever is ready in the same moment would otherwise be done in one go, and everybody else, a probe above all, would
-wait for all of it. The queue is bounded by time: nobody waits in it who cannot be served before a deadline.
+Everything that is ready at the same moment would otherwise be done in one turn of the loop, and everybody else, probes
+above all, would wait for all of it. Nobody waits longer than a share of the time that its deadline leaves.
 """
 
 import asyncio
 from collections import deque
 from time import perf_counter
+from typing import NamedTuple
 
 TURN_SECONDS = 0.001
-"""After so long no further work is begun in a turn of the loop: about two federated retrieves."""
+"""No more work is begun in a turn of the loop after this time: about two federated retrieves."""
 
 SHARE = 0.5
 """Of the time that a turn spent on other things, what it may spend on beginning work from the queue.
@@ -21,11 +22,12 @@ turns are long because of something else, such as thousands of refusals, one req
 LONGEST_SECONDS = 0.004
 """Most that one turn spends on beginning work from the queue."""
 
-REFUSALS_PER_SECOND = 300
-"""Most that are refused at once in a second, and in one burst; the others wait until their time is over.
+WAIT_SHARE = 0.8
+"""Longest wait, as a share of the time until the deadline. The rest is for the work itself."""
 
-Callers that ask again at once would otherwise have the loop refuse them all the time and serve nobody.
-"""
+OLDEST_FIRST_SHARE = 0.5
+"""Once the oldest has waited this share of its longest wait, the newest is served first. Serving on in order would give
+everybody too little time, and their answers would be late or incomplete."""
 
 LAGGING_TURNS = 3
 """Turns of the loop between the last answer of an engine and the bytes of ours: a timer, a task, and the writing."""
@@ -35,28 +37,29 @@ SMOOTHING = 1 / 16
 
 
 class TooLate(Exception):
-    """The queue is too long, or has been waited in for too long, to be served in time."""
+    """The request waited so long that it cannot be served before its deadline."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds`: how long the queue takes now."""
+        """`seconds`: how long the whole queue takes now."""
         super().__init__(f"the queue takes {seconds:.3f} s")
         self.seconds = seconds
 
 
-class AdmissionQueue:
-    """Says whether a piece of work may begin in this turn of the loop; else it waits in line for one of the next.
+class _Waiter(NamedTuple):
+    turn: "asyncio.Future[bool]"
+    """True: begin; False: its longest wait is over."""
+    newest_first_at: float
+    """From then on (event-loop seconds), newer ones are served before this one."""
 
-    Belongs to one loop. Times of waiting are event-loop seconds.
-    """
+
+class AdmissionQueue:
+    """Whether work may begin in this turn of the event loop, and the queue of what may not. Belongs to one loop."""
 
     __slots__ = (
         "_begun",
         "_cost",
         "_interval",
         "_mark",
-        "_refilled",
-        "_refusals",
-        "_service",
         "_turn_seconds",
         "_turned",
         "_turning",
@@ -67,25 +70,17 @@ class AdmissionQueue:
     def __init__(self) -> None:
         self._turning = False
         self._until = 0.0
-        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._waiting: deque[_Waiter] = deque()
         self._begun = 0
         self._mark = 0.0
         self._turned = 0.0
         self._cost = self._interval = TURN_SECONDS
-        self._service = 0.0
         self._turn_seconds = 0.0
-        self._refusals = float(REFUSALS_PER_SECOND)
-        self._refilled = float("-inf")
 
     @property
     def expected_wait(self) -> float:
-        """Seconds until whoever joins the queue now can begin, at the rate at which it moved last."""
+        """Seconds until all who wait now have begun, at the rate at which the queue moved last."""
         return len(self._waiting) * self._interval
-
-    @property
-    def service_seconds(self) -> float:
-        """How long work has taken lately from its beginning to its end."""
-        return self._service
 
     @property
     def lag(self) -> float:
@@ -105,15 +100,16 @@ class AdmissionQueue:
         asyncio.get_running_loop().call_soon(self._turn)
         return True
 
-    async def wait(self, until: float) -> None:
-        """Wait in line until `until` at most. Raises TooLate, if possible at once (see REFUSALS_PER_SECOND)."""
+    async def wait(self, deadline: float) -> None:
+        """Wait until work that has to be done by `deadline` (event-loop seconds) may begin. Raises TooLate."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now + self.expected_wait >= until and (now >= until or self._may_refuse(now)):
+        longest = (deadline - now) * WAIT_SHARE
+        if longest <= 0:
             raise TooLate(self.expected_wait)
         turn: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_at(until, _expire, turn)
-        self._waiting.append(turn)
+        timer = loop.call_at(now + longest, _expire, turn)
+        self._waiting.append(_Waiter(turn, now + longest * OLDEST_FIRST_SHARE))
         if not self._turning:
             self._turning = True
             self._begun = 0
@@ -122,20 +118,8 @@ class AdmissionQueue:
             in_time = await turn
         finally:
             timer.cancel()
-        if not in_time or loop.time() >= until:
+        if not in_time:
             raise TooLate(self.expected_wait)
-
-    def ended(self, seconds: float) -> None:
-        """A piece of work has ended, so long after it began."""
-        self._service += (seconds - self._service) * SMOOTHING
-
-    def _may_refuse(self, now: float) -> bool:
-        self._refusals = min(REFUSALS_PER_SECOND, self._refusals + (now - self._refilled) * REFUSALS_PER_SECOND)
-        self._refilled = now
-        if self._refusals < 1:
-            return False
-        self._refusals -= 1
-        return True
 
     def _turn(self) -> None:
         """Another turn of the loop has begun, or has come past the work that the last one let begin."""
@@ -154,22 +138,31 @@ class AdmissionQueue:
         loop.call_soon(self._mark_beginning)
         self._begun = 0
         most = max(1, int(budget / self._cost))
-        while self._waiting and self._begun < most:
-            first = self._waiting.popleft()
-            if not first.done():  # else it was cancelled, or its time is over
-                first.set_result(True)
-                self._begun += 1
+        while self._begun < most and (turn := self._next(loop.time())) is not None:
+            turn.set_result(True)
+            self._begun += 1
         if self._begun:
             loop.call_soon(self._turn)
         else:
             self._turning = False
+
+    def _next(self, now: float) -> "asyncio.Future[bool] | None":
+        """Take out whoever begins next: the oldest, or the newest if the oldest has waited for too long."""
+        waiting = self._waiting
+        while waiting and waiting[0].turn.done():  # cancelled, or its longest wait is over
+            waiting.popleft()
+        while waiting:
+            turn = (waiting.popleft() if now < waiting[0].newest_first_at else waiting.pop()).turn
+            if not turn.done():
+                return turn
+        return None
 
     def _mark_beginning(self) -> None:
         """What was let begin runs next."""
         self._mark = perf_counter()
 
     def __repr__(self) -> str:
-        return f"<Pace {len(self._waiting)} waiting for {self.expected_wait:.3f} s>"
+        return f"<AdmissionQueue {len(self._waiting)} waiting for {self.expected_wait:.3f} s>"
 
 
 def _expire(turn: "asyncio.Future[bool]") -> None:

@@ -36,7 +36,7 @@ class BoundedSemaphore:
         return False
 
     async def enter(self) -> None:
-        """Wait for a place. Raises GateFull at once if the queue is full."""
+        """Wait for a place. Raises SemaphoreQueueFull at once if the queue is full."""
         if self.try_enter():
             return
         if len(self._waiters) >= self.queue:

@@ -65,6 +65,25 @@ class TrackedConnection(Protocol):
         ...
 
 
+class Overload(Protocol):
+    """What the application refuses while it is full; the connection sends such a refusal itself."""
+
+    retry_after: float
+    """Seconds after which a refused caller may ask again."""
+
+    def refuses(self, scope: Any) -> bool:
+        """Whether the request of this ASGI scope can only be refused now."""
+        ...
+
+    def longest_hold(self, body: bytes) -> float:
+        """Seconds that a request with this body may be held at most before it is answered."""
+        ...
+
+    def refusal(self, scope: Any, *, repeated: bool) -> tuple[bytes, bytes]:
+        """(header lines, body) of the 503, which is counted. `repeated`: the caller asked again too early."""
+        ...
+
+
 class ConnectionLimits:
     """The connections and requests of one server process."""
 
@@ -74,6 +93,7 @@ class ConnectionLimits:
         count_cut: CountCut,
         only_probes: Callable[[Any], Any],
         probe: Probe,
+        overload: Overload,
         counted_address: Callable[[str], str | None] = lambda host: host,
     ) -> None:
         """`only_probes` makes of the application the one that spare connections are served by.
@@ -91,6 +111,7 @@ class ConnectionLimits:
         self.count_cut = count_cut
         self.only_probes = only_probes
         self.probe = probe
+        self.overload = overload
         self.counted_address = counted_address
         self.closing = False
         """Every answer is the last one of its connection."""

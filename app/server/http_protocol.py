@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from app.api.caller import ARRIVAL
+from app.api.caller import ANSWER_AT_ONCE, ARRIVAL
 from app.server.buffered_transport import BufferedTransport
 from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.server.request_parser import RequestHead, RequestParser, Unreadable, read_target
@@ -89,6 +89,11 @@ class HttpProtocol(asyncio.Protocol):
         self._reading_paused = False
         self._can_write = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._held: RequestResponse | None = None
+        """The request whose caller was told to ask later; it is served or refused then."""
+        self._hold: asyncio.TimerHandle | None = None
+        self._may_ask_again_at = 0.0
+        """When the refusal of this connection's last request lets it ask again (event-loop seconds)."""
         self._seen: tuple[str, int] = ("", 0)
         self._seen_at = 0.0
 
@@ -115,6 +120,8 @@ class HttpProtocol(asyncio.Protocol):
         self.limits.release(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._hold is not None:
+            self._hold.cancel()
         for request in (self._answering, self._reading):
             if request is not None:
                 request.disconnect()
@@ -187,6 +194,7 @@ class HttpProtocol(asyncio.Protocol):
             expects_continue=head.expects_continue,
         )
         request.scope["abort"] = request.abort
+        request.scope["extensions"][ANSWER_AT_ONCE] = request.answer_at_once
         if self._answering is None:
             self._start(request)
         else:
@@ -207,6 +215,8 @@ class HttpProtocol(asyncio.Protocol):
         request, self._reading = self._reading, None
         if request is not None:
             request.end_body()
+            if request is self._held:
+                self._hold_to_its_end(request)
         if not self._keep_alive:
             self._input.ended = True
         self.limits.uploading.pop(self, None)
@@ -306,6 +316,8 @@ class HttpProtocol(asyncio.Protocol):
         """The answer to this request was written; go on with the next one."""
         self.limits.total_requests += 1
         self._answering = None
+        if request.refused:
+            self._may_ask_again_at = self.loop.time() + self.limits.overload.retry_after
         if not request.keep_alive or (request is self._reading and request.rest_is_long):
             self._end_connection()
         elif self._waiting:
@@ -317,7 +329,41 @@ class HttpProtocol(asyncio.Protocol):
             self._note_idle()
 
     def _start(self, request: RequestResponse) -> None:
+        """Let the application answer a request, or refuse it here if the gateway is full: ASGI costs as much again."""
         self._answering = request
+        overload = self.limits.overload
+        if not overload.refuses(request.scope):
+            self._run(request)
+        elif self.loop.time() < self._may_ask_again_at:
+            # Thousands of callers that ask again at once would have the loop do nothing but refuse them.
+            self._held = request
+            if not request.more_body:
+                self._hold_to_its_end(request)
+        else:
+            self._refuse_overload(request, repeated=False)
+
+    def _hold_to_its_end(self, request: RequestResponse) -> None:
+        """Hold a complete request until its caller may ask again, or until its deadline if that is earlier."""
+        arrived: float = request.scope["extensions"][ARRIVAL]["time"]
+        deadline = arrived + self.limits.overload.longest_hold(request.peek_body())
+        in_time = self._may_ask_again_at < deadline
+        self._hold = self.loop.call_at(min(self._may_ask_again_at, deadline), self._end_hold, request, in_time)
+
+    def _end_hold(self, request: RequestResponse, in_time: bool) -> None:
+        self._held = None
+        if self._answering is not request or request.disconnected:
+            return
+        if not in_time or self.limits.overload.refuses(request.scope):
+            self._refuse_overload(request, repeated=True)
+        else:
+            self._run(request)
+
+    def _refuse_overload(self, request: RequestResponse, *, repeated: bool) -> None:
+        lines, body = self.limits.overload.refusal(request.scope, repeated=repeated)
+        if not request.answer_at_once(lines, body, 503):
+            self._run(request)  # the caller does not read, so the application waits for it
+
+    def _run(self, request: RequestResponse) -> None:
         task = request.start(self.app, self.loop)
         self.limits.tasks.add(task)
         task.add_done_callback(self.limits.tasks.discard)

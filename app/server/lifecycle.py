@@ -1,8 +1,4 @@
-"""uvicorn's server as one gateway needs it: its signals, its end in stages, and a look at all connections now and then.
-
-It decides when a gateway that was told to stop stops being ready, stops accepting, and stops waiting; the doors and
-engines behind it are stopped by the application's own shutdown, which always runs. It refuses to know what is served.
-"""
+"""uvicorn's server with the gateway's signals, a shutdown in stages, and a periodic look at all connections."""
 
 import asyncio
 import signal
@@ -17,6 +13,7 @@ from app.api.auth.client_address import ClientAddress
 from app.api.gateway_state import GatewayState
 from app.api.probes import quick_probes
 from app.api.responses import only_probes
+from app.api.rpc import OverloadRefusal
 from app.server.connection_limits import ConnectionLimits
 from app.server.http_protocol import HttpProtocol
 from app.server.shutdown_stage import ShutdownStage, advanced
@@ -64,6 +61,7 @@ class GatewayServer(uvicorn.Server):
             state.metrics.door.connection_cut,
             only_probes,
             quick_probes(state),
+            OverloadRefusal(state),
             ClientAddress(state.settings.server.trusted_proxies).counted_address,
         )
         self._state = state

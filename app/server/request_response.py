@@ -66,6 +66,7 @@ class RequestResponse:
         "disconnected",
         "keep_alive",
         "more_body",
+        "refused",
         "response_complete",
         "response_started",
         "scope",
@@ -81,6 +82,8 @@ class RequestResponse:
         self.more_body = True
         self.disconnected = False
         """The connection is lost, or what came on it could not be read; nothing is written any more."""
+        self.refused = False
+        """It was answered 503."""
         self.response_started = False
         self.response_complete = False
         self._channel = channel
@@ -107,6 +110,10 @@ class RequestResponse:
         self._pieces.append(piece)
         self._unread += len(piece)
         self._wake()
+
+    def peek_body(self) -> bytes:
+        """What has arrived of the body and was not taken."""
+        return b"".join(self._pieces)
 
     def end_body(self) -> None:
         """The last byte of the request arrived."""
@@ -172,17 +179,18 @@ class RequestResponse:
         else:
             raise RuntimeError(f"unexpected {message['type']} after the response was complete")
 
-    def answer_at_once(self, lines: bytes, body: bytes) -> bool:
-        """Write a whole 200 in one system call; False if it has to be sent as events. Not for HEAD.
+    def answer_at_once(self, lines: bytes, body: bytes, status: int = 200) -> bool:
+        """Write a whole response in one system call; False if it has to be sent as events. Not for HEAD.
 
         `lines`: header lines, each with its end, free of anything a caller sent.
         """
         if self.disconnected or self.response_started or self._channel.write_paused:
             return False
         self.response_started = True
+        self.refused = status == 503
         closing = b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (
-            *(STATUS_LINES[200], self._channel.default_lines(), lines, closing),
+            *(STATUS_LINES[status], self._channel.default_lines(), lines, closing),
             len(body),
         )
         self._channel.transport.write_now(head + body)
@@ -254,6 +262,7 @@ class RequestResponse:
         self._chunked = chunked
         lines.append(b"\r\n")
         self.response_started = True
+        self.refused = status == 503
         self._channel.transport.write(b"".join(lines))
 
     def _send_body(self, body: bytes, more: bool) -> None:

@@ -258,6 +258,8 @@ class ServerSettings(Section):
     """Accepted `Host` headers, as `host` (any port) or `host:port`. Others are answered with 421. Empty: all."""
     cors_origins: Annotated[list[WebOrigin], BeforeValidator(words)] = Field(default_factory=list)
     """Origins of web pages that may call RCP and MCP (CORS). Empty: none."""
+    docs: bool = True
+    """Serve `/openapi.json` and `/docs`, which describe the methods and endpoints to anybody. Read at start."""
     tls: ServerTls | None = None
     """Serve HTTPS. If absent, the gateway serves HTTP. The registry's spelling (`certFile`, …) is accepted as well."""
 

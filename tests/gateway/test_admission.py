@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.api import admission, rpc
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from tests.support.gateway_process import gateway_process
@@ -69,28 +68,69 @@ async def test_a_full_gateway_refuses_before_it_looks(engines: Any) -> None:
         assert (await gateway.post(b"{no json")).status_code == 400
 
 
-async def test_who_comes_back_at_once_is_held(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that was refused a moment ago waits for its next refusal, and is served if there is room by then."""
-    held = asyncio.Event()
-    sleep = asyncio.sleep
+def posted(message: Json) -> bytes:
+    """One request on a connection that is kept."""
+    body = json.dumps(message).encode()
+    return b"POST /rcp HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
-    async def holding(seconds: float) -> None:
-        if seconds == admission.HOLD_SECONDS:
-            held.set()
-            await end(tasks)
-            seconds = 0.0
-        await sleep(seconds)
 
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Json]:
+    """(status, headers, JSON body) of the next answer on a connection."""
+    async with asyncio.timeout(PATIENCE):
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:-2])
+        body = await reader.readexactly(int(headers["content-length"]))
+    return int(lines[0].split()[1]), headers, json.loads(body)
+
+
+async def test_a_full_gateway_refuses_on_the_connection(engines: Any) -> None:
+    """The refusal has an id, its own or the caller's, and leaves the connection to other requests; it is counted and
+    logged. Nothing but RCP is refused."""
     engine = await engines()
+    engine.answers["retrieve"] = hang
     settings = {"server": {"max_in_flight": 1, "max_waiting": 0}}
-    async with running([entry("e", engine, timeoutMs=60_000)], settings) as gateway:
-        tasks = await taken(gateway, engine, 1)
-        assert (await gateway.post(PING)).status_code == 503
-        assert not held.is_set()
-        monkeypatch.setattr(rpc.asyncio, "sleep", holding)
-        assert (await gateway.post(PING)).status_code == 200
-        assert held.is_set()
-        assert await gateway.metric("rcp_gateway_admission_refusals_total", reason="full") == 1
+    with own_log() as log:
+        async with listening([entry("e", engine, timeoutMs=60_000)], settings) as (state, port):
+            async with asking(port, question(None)):
+                await until(lambda: state.admission.in_flight == 1)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(posted(PING).replace(b"host: g", b"host: g\r\nx-request-id: mine"))
+                status, headers, body = await read_answer(reader)
+                assert (status, headers["retry-after"], headers["x-request-id"]) == (503, "1", "mine")
+                assert (body["id"], body["error"]["code"]) == (None, -32011)
+                writer.write(b"GET /engines HTTP/1.1\r\nhost: g\r\n\r\n")
+                assert (await read_answer(reader))[0] == 200
+            await until(lambda: state.admission.in_flight == 0)
+            writer.write(posted(PING))
+            assert (await read_answer(reader))[0] == 200
+            writer.close()
+    assert [line["request_id"] for line in log.lines if line["event"] == "refused"] == ["mine"]
+
+
+async def test_a_caller_that_asks_again_too_early_is_held(engines: Any) -> None:
+    """The next request of a refused connection is answered when its caller may ask again, or at its deadline if that is
+    earlier; it is served if there is room by then."""
+    engine = await engines()
+    engine.answers["retrieve"] = hang
+    settings = {"server": {"max_in_flight": 1, "max_waiting": 0}}
+    async with listening([entry("e", engine, timeoutMs=60_000)], settings) as (state, port):
+        loop = asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        short = question(None)
+        short["params"] = {**short["params"], "_meta": {"deadlineMs": 50}}
+        async with asking(port, question(None)):
+            await until(lambda: state.admission.in_flight == 1)
+            asked_at = loop.time()
+            writer.write(posted(PING) + posted(short) + posted(PING))  # each begins when the one before is answered
+            assert (await read_answer(reader))[0] == 503
+            assert (await read_answer(reader))[0] == 503
+            refused_at = loop.time()
+            assert refused_at >= asked_at + 0.05
+        assert (await read_answer(reader))[0] == 200
+        assert loop.time() >= refused_at + 0.5, "a second after its refusal"
+        counted = state.metrics.registry.get_sample_value("rcp_gateway_admission_refusals_total", {"reason": "full"})
+        assert counted == 2
+        writer.close()
 
 
 async def test_the_deadline_counts_from_the_arrival(engines: Any) -> None:
@@ -110,30 +150,32 @@ async def test_the_deadline_counts_from_the_arrival(engines: Any) -> None:
     assert [line["ms"] >= 50_000 for line in log.lines if line.get("method") == "retrieve"] == [True, True]
 
 
-async def test_who_cannot_be_served_in_time_is_refused_at_once(engines: Any) -> None:
-    """Of many requests at once those whose deadline the queue would miss are -32014 before any engine hears of them,
-    the others are served; none is logged as later than its deadline."""
+async def test_who_cannot_be_served_in_time_is_refused(engines: Any) -> None:
+    """Of many requests at once those that the event loop cannot begin in time are -32014 before any engine hears of
+    them and before their deadline; the others are served."""
     engine = await engines()
     engine.answers["retrieve"] = {"hits": hits("a")}
     with own_log() as log:
         async with running([entry("e", engine)], {"server": {"max_in_flight": 1000}}) as gateway:
             dispatcher = Dispatcher(gateway.state)
-            dispatcher._pace._interval = 1.0  # by what it has measured, the queue moves once a second
+            dispatcher._pace._turning = True  # the loop is busy with something else
 
             async def ask(number: int) -> Json:
                 message = {**question(None), "id": number}
-                message["params"] = {**message["params"], "_meta": {"deadlineMs": 5000}}
+                message["params"] = {**message["params"], "_meta": {"deadlineMs": 500 if number % 2 else 60_000}}
                 now = asyncio.get_running_loop().time()
-                answer = await dispatcher.message(message, Caller(f"r{number}", since=now), None)
-                return json.loads(answer or b"")
+                answer = json.loads(await dispatcher.message(message, Caller(f"r{number}", since=now), None) or b"")
+                if "error" in answer:
+                    dispatcher._pace._turn()  # the loop has time again
+                return answer
 
-            answers = await asyncio.gather(*(ask(number) for number in range(300)))
+            answers = await asyncio.gather(*(ask(number) for number in range(20)))
     refused = [answer for answer in answers if "error" in answer]
     assert {answer["error"]["code"] for answer in refused} == {-32014}
-    assert all(answer["error"]["data"]["retryAfterMs"] >= 1000 for answer in refused)
-    assert 200 <= len(refused) < 300
-    assert len(engine.requests()) == 300 - len(refused)
-    assert max(line["ms"] for line in log.lines if line.get("method") == "retrieve") <= 5000
+    assert all(answer["error"]["data"]["retryAfterMs"] >= 1 for answer in refused)
+    assert {answer["id"] % 2 for answer in refused} == {1}
+    assert len(engine.requests()) == 20 - len(refused)
+    assert max(line["ms"] for line in log.lines if line.get("code") == -32014) <= 500
 
 
 async def test_some_wait_for_a_moment(engines: Any) -> None:

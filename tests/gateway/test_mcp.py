@@ -294,18 +294,23 @@ async def test_the_caller_names_its_request(engine: ScriptedEngine) -> None:
             assert made.startswith("mcp-")
 
 
+def mcp_mount(app: Any) -> Any:
+    """The endpoint at the route `/mcp`."""
+    return next(route.endpoint for route in app.routes if route.path == "/mcp")
+
+
 async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
     """In an incident the porch says whether the door is open, and the door what it serves."""
     state = made_state([entry("docs", engine)], SERVED)
     app: Any = build_app(state)
-    assert repr(app._app) == "<LazyMount /mcp not opened yet>"
+    assert repr(mcp_mount(app)) == "<LazyMount /mcp not opened yet>"
     async with (
         lifespan(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as http,
     ):
         await until(lambda: state.engines.engines[0].advertisement is not None)
         answers = await asyncio.gather(*(posted(RunningGateway(state, http), modern("tools/list")) for _ in range(3)))
-        shown = repr(app._app)
+        shown = repr(mcp_mount(app))
     assert [answer.status_code for answer in answers] == [200] * 3
     assert shown.startswith("<LazyMount /mcp <McpEndpoint /mcp, <McpServer rcp-gateway ")
     assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
@@ -317,7 +322,7 @@ async def test_the_door_is_open_from_the_start_if_wished() -> None:
     state = made_state([], {"mcp": {"enabled": True}})
     app: Any = build_app(state)
     async with lifespan(app):
-        assert repr(app._app).startswith("<LazyMount /mcp <McpEndpoint")
+        assert repr(mcp_mount(app)).startswith("<LazyMount /mcp <McpEndpoint")
 
 
 async def test_without_the_library_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,6 @@ def test_the_port_of_the_doors_is_refused() -> None:
 def test_the_port_can_be_looked_at() -> None:
     """In an incident: which port."""
     state = made_state([], {"metrics": {"port": 9464}})
-    door = main.build_app(state)
-    assert isinstance(door, MetricsPort)
-    assert repr(door) == "<MetricsPort 9464>"
+    app = main.build_app(state)
+    assert [middleware.cls for middleware in app.user_middleware] == [MetricsPort]
+    assert repr(MetricsPort(app, state.metrics, 9464)) == "<MetricsPort 9464>"

@@ -50,16 +50,12 @@ class FakeDispatcher:
 
 
 class Door:
-    """An RPC door with a fake dispatcher behind it, and an application that notes what passes by."""
+    """An RPC endpoint with a fake dispatcher behind it."""
 
     def __init__(self, answer: Any = ANSWER, **wishes: Any) -> None:
         self.dispatcher = FakeDispatcher(answer)
-        self.passed: list[str] = []
         self.state = state_of(FakeEngines(), {"server": {"max_body_bytes": LIMIT, **wishes}})
-        self.app: Any = RpcEndpoint(self._app, self.dispatcher, self.state)  # type: ignore[arg-type]
-
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        self.passed.append(scope.get("path", scope["type"]))
+        self.app: Any = RpcEndpoint(self.dispatcher, self.state)  # type: ignore[arg-type]
 
     async def post(self, *chunks: bytes, path: str = "/rcp", **headers: str) -> Exchange:
         """Put one POST to the door; `headers` with underscores for dashes."""

@@ -46,6 +46,21 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
+class NeverOverloaded:
+    """A gateway that always has room."""
+
+    retry_after = 1.0
+
+    def refuses(self, scope: Any) -> bool:
+        return False
+
+    def longest_hold(self, body: bytes) -> float:
+        raise AssertionError("nothing is held")
+
+    def refusal(self, scope: Any, *, repeated: bool) -> tuple[bytes, bytes]:
+        raise AssertionError("nothing is refused")
+
+
 class RecordingTransport:
     """Keeps what is written, and whether it is closed."""
 
@@ -89,7 +104,7 @@ class HttpConnection:
 
     def __init__(self, app: Any = echo, **settings: Any) -> None:
         chosen = ServerSettings(**settings)
-        self.limits = ConnectionLimits(lambda: chosen, lambda reason: None, lambda app: app, _probe)
+        self.limits = ConnectionLimits(lambda: chosen, lambda reason: None, lambda app: app, _probe, NeverOverloaded())
         config = uvicorn.Config(app, http=HttpProtocol, ws="none", log_config=None, proxy_headers=False)
         self.protocol = HttpProtocol(config, self.limits, {})
         self.transport = RecordingTransport()

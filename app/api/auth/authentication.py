@@ -1,11 +1,10 @@
-"""Who is calling, may they, have they budget: credential -> tenant -> role -> limits.
+"""Authentication: credential -> tenant -> role -> limits.
 
-Decides whether a request goes on, and on whose behalf; whoever is turned away is told why. Every caller that was let in
-is known until it leaves, so that a credential that is taken away ends what it began. It refuses to know what is asked
-beyond a method's name.
+Callers under way are known until they leave, so that revoking a credential also ends what it began.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from math import ceil
@@ -13,7 +12,6 @@ from typing import Any, NoReturn, Protocol
 
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.credentials import Credential, MalformedCredential, credential_of
-from app.api.auth.failed_attempts import FailedAuthLimiter
 from app.api.auth.keys import ApiKey, ApiKeys
 from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller
@@ -30,6 +28,9 @@ from app.telemetry.logs import logger
 from app.telemetry.metric_groups import CallerMetrics
 
 Scope = MutableMapping[str, Any]
+
+FAILURE_WINDOW = 60.0
+"""Seconds in which failed authentications of an address are counted, from the first one."""
 
 _SAID = {
     "requests": "this caller has asked too often",
@@ -280,3 +281,37 @@ def _retry(seconds: float) -> dict[str, Any]:
 
 def _retry_after(seconds: float) -> tuple[bytes, bytes]:
     return b"retry-after", b"%d" % max(1, ceil(seconds))
+
+
+class FailedAuthLimiter:
+    """Failed authentications by client address; beyond `max_addresses` the least recently seen are evicted.
+
+    A valid credential is accepted whatever other clients at the same address do.
+    """
+
+    __slots__ = ("_clock", "_failures", "_max_addresses", "_most")
+
+    def __init__(self, most: int, max_addresses: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`most`: failures of one address within `FAILURE_WINDOW`; `clock` in seconds."""
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._most = most
+        self._max_addresses = max_addresses
+        self._clock = clock
+
+    def failed(self, address: str) -> float:
+        """Count one failure: 0, or the seconds until the address may try again if there were too many."""
+        now = self._clock()
+        count, end = self._failures.get(address, (0, now + FAILURE_WINDOW))
+        if end <= now:
+            count, end = 0, now + FAILURE_WINDOW
+        self._failures[address] = (count + 1, end)
+        self._failures.move_to_end(address)
+        if len(self._failures) > self._max_addresses:
+            self._failures.popitem(last=False)
+        return 0.0 if count < self._most else end - now
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def __repr__(self) -> str:
+        return f"<FailedAuthLimiter {len(self)}/{self._max_addresses} addresses>"

@@ -22,4 +22,4 @@ def test_pages_of_ours_are_held_tightly() -> None:
 
 def test_it_says_whom_it_opens_to() -> None:
     """For an incident: the origins."""
-    assert repr(CorsPolicy(nobody, ["https://a", "https://b"])) == "<OtherSites https://a, https://b>"
+    assert repr(CorsPolicy(nobody, ["https://a", "https://b"])) == "<CorsPolicy https://a, https://b>"

@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.gateway_state import Readiness
+from app.api.metrics import metrics_route
 from app.api.probes import probes
 from tests.support.fake_engine import FakeEngine, FakeEngines
 from tests.support.fake_gateway import http_client, state_of
@@ -22,6 +23,7 @@ class Probed:
         self.state = state_of(FakeEngines(self.first, self.second))
         app = FastAPI()
         app.include_router(probes(self.state))
+        app.include_router(metrics_route(self.state))
         self.client = http_client(app)
 
     async def get(self, path: str, **headers: str) -> httpx2.Response:

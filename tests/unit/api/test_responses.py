@@ -1,8 +1,7 @@
-"""Whole answers on their way out: in one go where the server takes it, and never past who stands in between."""
+"""Whole answers are sent in one call where the server takes them."""
 
-from typing import Any
-
-from app.api.responses import at_once, not_found
+from app.api.caller import ANSWER_AT_ONCE
+from app.api.responses import not_found, send_at_once
 from tests.support.fake_gateway import Exchange
 
 
@@ -14,35 +13,15 @@ async def test_unknown_path_is_404_with_a_body() -> None:
     assert answer.header("x-request-id") is None
 
 
-class Server:
-    """Takes a whole answer, or not."""
-
-    def __init__(self, *, taken: bool) -> None:
-        self.taken = taken
-        self.told: list[tuple[bytes, bytes]] = []
-
-    async def send(self, event: Any) -> None:
-        """ASGI's."""
-
-    def answer_at_once(self, lines: bytes, body: bytes) -> bool:
-        self.told.append((lines, body))
-        return self.taken
-
-
 def test_a_server_that_takes_it_is_given_the_whole() -> None:
-    """It is told our header lines and the body; whether it took them is what counts."""
+    """It is given header lines and body; whether it took them is what counts. Without the extension nothing is sent."""
+    given = []
     for taken in (True, False):
-        server = Server(taken=taken)
-        assert at_once(server.send, b"{}", "r-1") is taken
-        assert server.told == [(b"x-request-id: r-1\r\ncontent-type: application/json\r\n", b"{}")]
 
+        def answer_at_once(lines: bytes, body: bytes, taken: bool = taken) -> bool:
+            given.append((lines, body))
+            return taken
 
-async def test_who_stands_between_sees_every_event() -> None:
-    """A middleware that adds headers wraps ASGI's send, and is not passed by."""
-    server = Server(taken=True)
-
-    async def between(event: Any) -> None:
-        await server.send(event)
-
-    assert not at_once(between, b"{}", "r-1")
-    assert server.told == []
+        assert send_at_once({"extensions": {ANSWER_AT_ONCE: answer_at_once}}, b"{}", "r-1") is taken
+    assert given == [(b"x-request-id: r-1\r\ncontent-type: application/json\r\n", b"{}")] * 2
+    assert not send_at_once({}, b"{}", "r-1")

@@ -57,23 +57,6 @@ async def test_path_names_the_method(path: str, named: str | None) -> None:
     assert [path_method for *_, path_method in door.dispatcher.asked] == [named]
 
 
-@pytest.mark.parametrize("path", ["/", "", "/rcpx", "/RCP", "/livez", "/x/rcp", "rcp"])
-async def test_other_paths_belong_to_the_application(path: str) -> None:
-    """What is not RCP's passes by untouched, whatever its method."""
-    door = Door()
-    for method in ("GET", "POST"):
-        await Exchange(method=method, path=path).run(door.app)
-    assert door.passed == [path, path]
-    assert door.dispatcher.asked == []
-
-
-async def test_lifespan_belongs_to_the_application() -> None:
-    """Start-up and shutdown pass by."""
-    door = Door()
-    await door.app({"type": "lifespan"}, None, None)
-    assert door.passed == ["lifespan"]
-
-
 # Refusals
 
 

@@ -344,7 +344,7 @@ class Script:
         return False
 
     def door(self, **settings: Any) -> Any:
-        return RpcEndpoint(self.message, self, state_of(FakeEngines(), {"server": settings}))  # type: ignore[arg-type]
+        return RpcEndpoint(self, state_of(FakeEngines(), {"server": settings}))  # type: ignore[arg-type]
 
 
 def asking(**more: Any) -> Exchange:

@@ -43,7 +43,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def load(name: str) -> Any:
         assert loaded.wait(60)
-        return SimpleNamespace(McpDoor=Door)
+        return SimpleNamespace(McpEndpoint=Door)
 
     monkeypatch.setattr(lazy_mount, "import_module", load)
     return loaded

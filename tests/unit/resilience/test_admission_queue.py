@@ -1,6 +1,7 @@
 """Turns of the loop stay short: what would make one long waits for the next, in line."""
 
 import asyncio
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -44,7 +45,7 @@ async def test_the_line_moves_by_one_in_each_turn(clock: list[float]) -> None:
     assert pace.may_begin()
     tasks = {name: asyncio.create_task(work(name)) for name in "abcd"}
     await turns(1)
-    assert repr(pace) == "<Pace 4 waiting for 0.004 s>"
+    assert repr(pace) == "<AdmissionQueue 4 waiting for 0.004 s>"
     assert not pace.may_begin()
     tasks["b"].cancel()
     seen = []
@@ -56,7 +57,7 @@ async def test_the_line_moves_by_one_in_each_turn(clock: list[float]) -> None:
     await asyncio.wait(tasks.values())
     await turns()
     assert pace.may_begin()
-    assert repr(pace) == "<Pace 0 waiting for 0.000 s>"
+    assert repr(pace) == "<AdmissionQueue 0 waiting for 0.000 s>"
 
 
 async def test_waiting_needs_no_work_before_it(clock: list[float]) -> None:
@@ -90,27 +91,45 @@ async def test_long_turns_begin_more(clock: list[float]) -> None:
     assert max(steps) <= most
 
 
-def test_nobody_waits_who_cannot_be_served_in_time() -> None:
-    """Whoever would come too late by the rate at which the queue moves is refused at once, and whoever has waited until
-    its time is refused then, though nothing moves; those behind keep their order."""
+def test_nobody_waits_for_longer_than_a_share_of_its_time() -> None:
+    """A request is refused while there is time left to say so, though nothing moves; at once if its time is over."""
 
     async def scenario() -> None:
-        pace, loop = AdmissionQueue(), jumping_loop()
-        pace._turning = True  # a turn that does not end: the queue does not move
+        queue, loop = AdmissionQueue(), jumping_loop()
+        queue._turning = True  # a turn that does not end: the queue does not move
         now = loop.time()
-        waiting = [asyncio.create_task(pace.wait(now + 60 + number)) for number in range(100)]
-        await turns(1)
-        assert pace.expected_wait == pytest.approx(100 * module.TURN_SECONDS)
-        with pytest.raises(TooLate) as refused:
-            await pace.wait(now + 0.09)
-        assert refused.value.seconds == pytest.approx(0.1)
+        with pytest.raises(TooLate):
+            await queue.wait(now)
         assert loop.time() == now
-        pace._refusals = 0.0  # many have been refused in this second: the next wait until their time is over
-        ends = await asyncio.gather(pace.wait(now + 0.05), return_exceptions=True)
-        assert [type(end) for end in ends] == [TooLate]
-        assert loop.time() == pytest.approx(now + 0.05)
-        ends = await asyncio.gather(*waiting, return_exceptions=True)
-        assert all(isinstance(end, TooLate) for end in ends)
-        assert loop.time() == pytest.approx(now + 159)
+        ends = await asyncio.gather(*(queue.wait(now + seconds) for seconds in (1, 10)), return_exceptions=True)
+        assert [type(end) for end in ends] == [TooLate, TooLate]
+        assert loop.time() == pytest.approx(now + 10 * module.WAIT_SHARE)
+
+    virtually(scenario())
+
+
+def test_the_newest_are_served_first_once_the_oldest_waits_too_long() -> None:
+    """A queue that is longer than the deadlines of those in it serves whoever still has time; when it keeps up again,
+    the oldest come first again."""
+
+    async def scenario() -> None:
+        queue, came = AdmissionQueue(), list[str]()
+
+        async def work(name: str, seconds: float) -> None:
+            with suppress(TooLate):
+                await queue.wait(asyncio.get_running_loop().time() + seconds)
+                came.append(name)
+
+        queue._turning = True  # the queue does not move
+        tasks = [asyncio.create_task(work(name, 10.0)) for name in "ab"]
+        await asyncio.sleep(10 * module.WAIT_SHARE * module.OLDEST_FIRST_SHARE)
+        tasks += [asyncio.create_task(work(name, 10.0)) for name in "cd"]
+        await turns(1)
+        queue._turn()
+        await asyncio.wait(tasks)
+        assert came == ["d", "c", "b", "a"]
+        came.clear()
+        await asyncio.gather(*(work(name, 10.0) for name in "ef"))
+        assert came == ["e", "f"]
 
     virtually(scenario())

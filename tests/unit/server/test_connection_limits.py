@@ -8,6 +8,7 @@ import pytest
 from app.server import connection_limits
 from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.settings.schema import ServerSettings
+from tests.support.http_connection import NeverOverloaded
 
 
 class FakeConnection:
@@ -27,7 +28,9 @@ class FakeConnection:
 def limits_of(**settings: Any) -> ConnectionLimits:
     """Limits with these settings of the server."""
     chosen = ServerSettings(**settings)
-    return ConnectionLimits(lambda: chosen, lambda reason: None, lambda app: app, lambda target: None)
+    return ConnectionLimits(
+        lambda: chosen, lambda reason: None, lambda app: app, lambda target: None, NeverOverloaded()
+    )
 
 
 def admitted(limits: ConnectionLimits, now: float, *connections: FakeConnection) -> list[ConnectionPlace]:

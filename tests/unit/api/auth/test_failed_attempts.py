@@ -1,15 +1,15 @@
 """How often an address has failed, in a table that stays as large as it is."""
 
-from app.api.auth.failed_attempts import WINDOW, FailedAuthLimiter
+from app.api.auth.authentication import FAILURE_WINDOW, FailedAuthLimiter
 
 
 def test_failures_of_a_minute() -> None:
     """So many are in order; then the wait is told, until the minute since the first is over."""
     now = 100.0
     failed_auth = FailedAuthLimiter(2, 10, lambda: now)
-    assert [failed_auth.failed("a") for _ in range(3)] == [0.0, 0.0, WINDOW]
+    assert [failed_auth.failed("a") for _ in range(3)] == [0.0, 0.0, FAILURE_WINDOW]
     assert failed_auth.failed("b") == 0.0
-    now += WINDOW - 1
+    now += FAILURE_WINDOW - 1
     assert failed_auth.failed("a") == 1.0
     now += 1
     assert failed_auth.failed("a") == 0.0
@@ -24,4 +24,4 @@ def test_many_addresses() -> None:
         if number % 500 == 0:
             assert failed_auth.failed("busy") > 0
     assert len(failed_auth) == 1000
-    assert repr(failed_auth) == "<Strangers 1000/1000 addresses>"
+    assert repr(failed_auth) == "<FailedAuthLimiter 1000/1000 addresses>"
