@@ -103,17 +103,7 @@ def build_state(
     """
     _need_extras(settings, over_http=tenants is not None)
     metrics = Metrics(VERSION, compiled=COMPILED, workers=workers)
-    events = EngineEvents(metrics)
-    engines = EngineSet(
-        loaded.registry.engines,
-        settings.engines,
-        events.changed,
-        events.stderr_line,
-        events.moved,
-        lambda engine_id: EngineInstrumentation(engine_id, metrics),
-        settings.retrieve.deadline_ms / 1000,
-        events.warmed,
-    )
+    engines, events = _engines(loaded, settings, metrics)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     events.declare(engines.engines)
@@ -174,6 +164,22 @@ async def _close(state: GatewayState) -> None:
     state.metrics.publish()
     if state.instrumentation.tracing is not None:
         await asyncio.to_thread(state.instrumentation.tracing.close)
+
+
+def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics) -> tuple[EngineSet, EngineEvents]:
+    """The engines of the registry, and what logs and counts their changes."""
+    events = EngineEvents(metrics)
+    engines = EngineSet(
+        loaded.registry.engines,
+        settings.engines,
+        events.changed,
+        events.stderr_line,
+        events.moved,
+        lambda engine_id: EngineInstrumentation(engine_id, metrics),
+        settings.retrieve.deadline_ms / 1000,
+        events.warmed,
+    )
+    return engines, events
 
 
 def _need_extras(settings: GatewaySettings, *, over_http: bool) -> None:

@@ -1,4 +1,7 @@
-"""`/metrics`, for Prometheus: a route of the gateway, or the only path of a port of its own (`metrics.port`)."""
+"""`/metrics`, for Prometheus: a route of the gateway, or the only path of a port of its own (`metrics.port`).
+
+Separate from the probes, which are open to everyone and do no work.
+"""
 
 from fastapi import APIRouter, Request, Response
 

@@ -235,7 +235,7 @@ class StdioPeer:
                     await asyncio.shield(self._listener)
         how = "closed its output" if process.returncode is None else f"ended with status {process.returncode}"
         last = self._words.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f"the server {how}" + (f"; its last words: {last}" if last else "")
+        return f"the server {how}" + (f"; last output: {last}" if last else "")
 
     def __repr__(self) -> str:
         pid = "not running" if self._process is None else f"pid {self._process.pid}"

@@ -1,6 +1,6 @@
-"""The engines a caller may use, as a model needs to know them: what each can do, and what can be filtered on. Pure.
+"""The engines that a caller may use, described for a model: their methods and the fields that filters can name. Pure.
 
-It refuses to know who is asking: it is handed the `catalog/list` of that caller.
+Separate from the tools, since it only reshapes the result of `catalog/list`.
 """
 
 from collections.abc import Mapping, Sequence

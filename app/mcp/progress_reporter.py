@@ -1,7 +1,7 @@
-"""How a tool call comes along, told to an MCP client that wants to hear it: one notification per engine that answered.
+"""Progress of a tool call for MCP clients that ask for it: one notification per engine that answered.
 
-Engines that fail are told of in the result. It waits for a slow client only at the end, never an engine for it. It
-refuses to know how a notification travels.
+The result lists engines that failed. A slow client delays the end of the call, never an engine. Separate from the
+server, since it does not depend on how notifications are sent.
 """
 
 import asyncio

@@ -15,6 +15,9 @@ from app.settings.fields import file_name
 from app.settings.schema import EngineEntry, GatewaySettings, Registry
 from app.settings.tenants_file import TenantEntry, TenantsFile
 
+PAGE = re.compile(r"\bdocs/([\w-]+)/([\w-]+)\.md(#[\w-]+)?")
+"""A page of the documents that a description names: folder, page, section."""
+
 Json = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -68,7 +71,7 @@ def table(document: str) -> str:
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key in keys(document):
         default = key.default if key.default == "required" else f"`{key.default}`"
-        meaning = re.sub(r"\bdocs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", key.meaning).removesuffix(".")
+        meaning = PAGE.sub(r"[\2](../\1/\2.md\3)", key.meaning).removesuffix(".")
         lines.append(f"| `{key.name}` | {key.type} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 

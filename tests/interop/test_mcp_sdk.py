@@ -109,10 +109,10 @@ async def test_a_call_that_is_cancelled_ends_its_engine_calls(engine: ScriptedEn
     ):
         call = asyncio.create_task(client.call_tool("retrieve", {"query": "q"}))
         await until(lambda: len(engine.requests()) == 1)
-        assert state.engines.engines[0].gate.in_flight == 1
+        assert state.engines.engines[0].semaphore.in_flight == 1
         call.cancel()
         await asyncio.wait([call])
-        await until(lambda: state.engines.engines[0].gate.in_flight == 0)
+        await until(lambda: state.engines.engines[0].semaphore.in_flight == 0)
         assert len((await client.list_tools()).tools) == 4
 
 

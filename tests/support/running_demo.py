@@ -70,7 +70,7 @@ def running_demo() -> RunningDemo:
     def listen() -> None:
         for line in process.stderr or ():
             spoken.append(line)
-            if line.startswith("its registry: "):
+            if line.startswith("registry: "):
                 serving.set()
         serving.set()
 
@@ -82,7 +82,7 @@ def running_demo() -> RunningDemo:
         listener.start()
     in_time = serving.wait(START_SECONDS)
     progress = "".join(spoken)
-    place = re.search(r"^its registry: (.+)$", progress, re.MULTILINE)
+    place = re.search(r"^registry: (.+)$", progress, re.MULTILINE)
     if not in_time or place is None:
         process.kill()
         raise AssertionError(f"the demo did not come up:\n{progress}")

@@ -136,7 +136,7 @@ def test_engine_calls_without_tasks_are_cut_as_well() -> None:
         await remote.handshake(jumping_loop().time() + 1)
         outcomes, took = await run(engine_call_of(FakeEngine("a", after(0.1))), engine_call_of(remote))
         assert (kinds(outcomes), took) == ({"a": "ok", "slow": "late"}, 0.2)
-        assert remote.gate.in_flight == 0
+        assert remote.semaphore.in_flight == 0
         assert remote.up
 
     virtually(story())
