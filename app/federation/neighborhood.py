@@ -1,7 +1,7 @@
 """Nodes and edges of several graphs as one neighbourhood (RCP §7.9, op `neighbors`). Pure.
 
-Decides when two nodes or edges are one: nodes by the id that callers see, edges by their ends and all they say but
-their weight. It refuses to know who was asked, and how far the graphs were walked.
+Two nodes are the same if callers see the same id. Two edges are the same if their ends and all fields but the weight
+are equal. Separate from the method, since merging needs no engine.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Which hits each tenant has reported as poisoned (RCP §7.14), for a time: a tenant's word holds for itself alone.
+"""Hits that a tenant has reported as poisoned (RCP §7.14). A report counts for this tenant alone and expires.
 
-It decides what is forgotten first. It refuses to know what is done about a suspicion, and where they are kept.
+Separate from pages and sessions, since reports outlive both.
 """
 
 from collections.abc import Container, Iterable

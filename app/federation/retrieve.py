@@ -1,7 +1,7 @@
-"""The story of one question: plan -> fan out -> fuse -> serve -> report. Read this first.
+"""`retrieve` (RCP §7.7): plan, fan out, fuse, cut the page, report. Read this first.
 
-Every step is a value of its own: Call -> Plan -> Outcomes -> Stock -> Portion -> result; no step reaches back. The
-Journey takes them; what was kept from an earlier answer is served without asking anybody, as long as it lasts.
+Each step makes one value from the one before: call, plan, outcomes, result set, page, response. Hits kept from an
+earlier answer are served without asking engines. Separate because it is the outline of the whole request.
 """
 
 from time import perf_counter

@@ -130,7 +130,7 @@ class Overlap:
                 alone=now.alone[engine] + before.alone[engine],
                 share=(now.earned.get(engine, 0.0) + before.earned.get(engine, 0.0)) / hits if hits else 0.0,
             )
-            for engine in sorted(answered.keys() | given.keys())
+            for engine in sorted({*answered, *given})
         }
         return Agreement(now.answers + before.answers, hits, places, dict(now.shared + before.shared))
 

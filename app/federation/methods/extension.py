@@ -1,7 +1,7 @@
-"""`x-<vendor>/<name>`: to the first engine that advertises `x-<vendor>`, params and result as they are.
+"""`x-<vendor>/<name>`: sent to the first engine that advertises `x-<vendor>`, with params and result unchanged.
 
-It decides that such a call may do something, so that it is not repeated once it was sent, unless its caller says by an
-idempotency key that it may be. It refuses to know what vendors mean.
+A vendor's method may have side effects, so it is not repeated after it was sent, unless the caller allows that with an
+idempotency key. Separate because each method of RCP has its own module.
 """
 
 from app.federation.calls import MethodCall

@@ -1,6 +1,6 @@
-"""`query/transform`: by the first engine that has the method.
+"""`query/transform` (RCP §7.8): answered by the first engine that offers the method.
 
-It decides who fits. It refuses to know what a question becomes.
+Separate because each method of RCP has its own module.
 """
 
 from app.federation.calls import MethodCall
