@@ -27,11 +27,10 @@ MODULES: Final = (
         "federation.response",
         "federation.fanout",
         "federation.outcome",
-        "federation.snapshot_pins",
+        "federation.result_set",
         "federation.planner",
     ),
-    *("federation.page", "federation.result_set", "federation.instrumentation"),
-    *("federation.forwarded_params", "federation.base_plan", "federation.quorum"),
+    *("federation.instrumentation", "federation.forwarded_params", "federation.base_plan", "federation.quorum"),
     *(
         "engines.in_flight_call",
         "engines.http.connection",
@@ -41,8 +40,8 @@ MODULES: Final = (
     ),
     *("engines.replicas", "engines.transport", "engines.pending_answer"),
     *("protocol.envelope", "resilience.semaphore", "telemetry.metrics", "telemetry.labelled_metrics"),
-    *("federation.execution", "federation.retrieve", "federation.hit_validation", "federation.pagination"),
-    *("resilience.admission_queue", "telemetry.rolling", "telemetry.answer_metrics", "state.memory_store"),
+    *("federation.retrieve", "federation.hit_validation", "federation.pagination"),
+    *("resilience.admission_queue", "telemetry.rolling", "telemetry.answer_metrics", "state.store"),
     *("telemetry.plain_metrics", "telemetry.overlap", "telemetry.buckets", "resilience.deadline"),
 )
 """Where a federated retrieve spends its time, by module of this package."""

@@ -19,9 +19,9 @@ from app.api.methods import RpcMethods
 from app.api.operator_access import LOOKING, Operator, OperatorRefused, body_of, kept_out, let_in
 from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
-from app.federation.execution import blend_of
 from app.federation.explain import fused_told, plan_told
 from app.federation.planner import plan_retrieve
+from app.federation.retrieve import blend_of
 from app.federation.tenants import ADMIN
 from app.fusion.explanation import shares_of
 from app.fusion.ranked_lists import FusionConfig, RankedList

@@ -15,9 +15,7 @@ from app.protocol.errors import InvalidRequest, NotInitialized
 from app.protocol.method_names import UNGATED
 from app.protocol.retrieve_params import LOG_LEVELS
 from app.settings.schema import GatewaySettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import ALONE, MemoryStore, StateBackend, Store
 
 DEFAULT_LOG_LEVEL = "info"
 """Of a caller that wants a log and does not say how much of it."""

@@ -1,10 +1,9 @@
-"""One question of another method than `retrieve`, put to several engines at once: who was asked, and what came of it.
+"""Scatter-gather for methods other than `retrieve`: asks several engines at once and collects their answers.
 
-As for `retrieve`: engines that fail are left out and named, a required one fails the whole, and it is a success if one
-answers. It refuses to know methods: what each engine is sent and how its result is read comes with the question.
-"""
+The rules are those of `retrieve`: an engine that fails is left out and named in the report, a failed `required` engine
+fails the request, and one answer is a success. The caller supplies what each engine is sent and how it is read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from app.federation.call_tracing import traced
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
-from app.federation.engine_response import EngineResponse
 from app.federation.fanout import FanOut, Heard, Read
 from app.federation.forward import NEXT, share_of
 from app.federation.hit_validation import sanitized
@@ -30,10 +28,16 @@ from app.federation.outcome import (
     skipped,
 )
 from app.federation.planner import EngineCall
-from app.federation.progress import ProgressListener, fused
-from app.federation.progress_reporting import ProgressReporter
+from app.federation.progress import ProgressListener, ProgressReporter, fused
 from app.federation.request_options import engine_weights, loop_reason
+from app.federation.response_merge import EngineResponse
+from app.federation.result_set import lists_of
+from app.fusion.injection_screen import InjectionScreen
+from app.fusion.merge import FusedList
+from app.fusion.ranked_lists import FusionConfig
+from app.fusion.rrf import fuse
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded
+from app.protocol.retrieve_params import GatewayOptions
 from app.settings.schema import GatewaySettings
 
 _engine_of = attrgetter("engine")
@@ -202,3 +206,60 @@ def _check_required(members: Members, candidates: Candidates) -> None:
             raise BackendUnavailable(
                 f"the required engine '{engine.id}' has not been reached yet: {why}", retryable=True, detail=why
             )
+
+
+class HitFusion:
+    """How hits become one list: the settings', and what `x-gateway` says otherwise; at most `k`."""
+
+    __slots__ = ("_k", "_options", "_screen")
+
+    def __init__(
+        self, gateway: GatewayOptions, settings: GatewaySettings, k: int, screen: InjectionScreen | None = None
+    ) -> None:
+        """`screen` looks at what is answered."""
+        wishes = settings.fusion
+        weight = gateway.confidence_weight
+        self._k = k
+        self._screen = screen
+        self._options = FusionConfig(
+            # Floors are stated of the scores of `retrieve`; nobody states any here.
+            method="rrf" if wishes.method == "convex" else wishes.method,
+            rrf_k=wishes.rrf_k,
+            confidence_weight=wishes.confidence_weight if weight is None else weight,
+            identity=gateway.identity or settings.retrieve.identity,
+        )
+
+    def steps(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> Iterator[None]:
+        """Let a screen look at texts ahead of `fusion`; yields where others should have their turn of the loop."""
+        if self._screen is not None:
+            yield from self._screen.steps(fuse(lists_of(engine_calls, outcomes), self._options), 0, self._k)
+
+    def fusion(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> FusedList:
+        """All hits of those who answered, without those that a screen leaves out; `outcomes` by engine id."""
+        fusion = fuse(lists_of(engine_calls, outcomes), self._options)
+        return fusion if self._screen is None else self._screen.kept(fusion)
+
+    def hits(self, fusion: FusedList) -> list[Hit]:
+        """What is answered of them."""
+        hits = fusion.hits(0, self._k)
+        if self._screen is not None:
+            self._screen.inspect(hits)
+        return hits
+
+    def keys(self, fusion: FusedList) -> Sequence[str]:
+        """The identity keys of what is answered."""
+        return fusion.keys(0, self._k)
+
+    def so_far(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[Hit] | None:
+        """What the answer would hold if nobody else answered; None if nobody has yet."""
+        if not any(one.status == "ok" for one in outcomes):
+            return None
+        fusion = fuse(lists_of(engine_calls, outcomes), self._options)
+        if self._screen is not None and any(True for _ in self._screen.steps(fusion, 0, self._k)):
+            return None  # more to look at than fits into one turn of the loop: this progress comes without its hits
+        hits = self.hits(fusion if self._screen is None else self._screen.kept(fusion))
+        sanitized(hits)
+        return hits
+
+    def __repr__(self) -> str:
+        return f"<Blend of at most {self._k} by {self._options.method}>"

@@ -15,8 +15,7 @@ from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.hit_validation import relayed
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.memory_ids import memory_of
-from app.federation.methods.memory import named, owner_of
+from app.federation.methods.memory import memory_of, named, owner_of
 from app.federation.outcome import failed_alone
 from app.federation.request_options import closes_cycle
 from app.federation.sessions import scoped

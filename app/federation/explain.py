@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
-from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
-from app.federation.result_set import ResultSet
+from app.federation.result_set import Page, ResultSet
 from app.fusion.confidence import valid_confidence
 from app.fusion.document_index import DocumentIndex
 from app.fusion.explanation import Contributions, Explanation, shares_of

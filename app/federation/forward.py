@@ -1,13 +1,12 @@
-"""Methods that go to one engine: the candidates are asked in order until one answers.
+"""Forwards a call to one engine: candidates are tried in order until one answers.
 
-It decides after which failures the next one may be asked, and how the answer tells of those that failed. It refuses to
-know methods: what an engine is sent, and whether its result is one, comes with the question.
-"""
+Decides after which failures the next candidate may be tried, and reports those that failed. What an engine is sent and
+how its result is checked comes with the request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from app.federation.calls import LEAST_SECONDS, Call, MethodCall, time_left
 from app.federation.candidates import Candidates, check_route
@@ -220,3 +219,27 @@ def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
     if outcome.kind == "refused":
         return outcome.code in (NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
+
+
+Answer = TypeVar("Answer")
+
+
+async def side_by_side(calls: Sequence[Callable[[], Awaitable[Answer]]], at_once: int) -> list[Answer]:
+    """The answers in order. Raises what the first call to fail raised, once all others have ended."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+    answers: dict[int, Answer] = {}
+    waiting = iter(enumerate(calls))
+
+    async def work() -> None:
+        for place, call in waiting:
+            answers[place] = await call()
+
+    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(calls)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return [answers[place] for place in range(len(calls))]

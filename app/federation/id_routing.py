@@ -1,12 +1,19 @@
-"""Which ids a caller names belong to which engine, as far as namespaces tell (RCP §16.3). Pure.
+"""Routes ids of hits and documents to engines by namespace (RCP §16.3). Pure.
 
-An id with the prefix of an `idNamespace` belongs to the engines that have that namespace, and reaches them without it.
-Any other belongs to nobody in particular: to every engine that has no namespace. It refuses to know what ids stand for.
-"""
+The id `docs:7` belongs to the engines whose `idNamespace` is `docs`, which know it as `7`. Any other id may belong to
+any engine without a namespace; a write with such an id goes to the default writer."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from app.federation.candidates import Candidates
+from app.federation.capabilities import precedence
+from app.federation.engine_interface import Engine
+from app.federation.membership import Members
+from app.protocol.documents import NAMESPACE_END, DocumentId, namespace_in
+from app.protocol.errors import BackendUnavailable, InvalidParams
 from app.protocol.id_params import Id
+from app.protocol.retrieve_params import GatewayOptions
 
 
 def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:
@@ -36,3 +43,130 @@ def owners_of(hit_id: Id, engines: Mapping[str, str | None], namespaces: frozens
 def namespaces_of(namespaces: Iterable[str | None]) -> frozenset[str]:
     """The namespaces there are."""
     return frozenset(name for name in namespaces if name is not None)
+
+
+# --- Writes ---
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRouter:
+    """The engines of one call that can be written to, and which of them is meant where an id does not say."""
+
+    engines: Sequence[Engine]
+    target: Engine | None
+    owners: dict[str, list[Engine]]
+    """Namespace -> the writable engines whose ids begin with it; empty if none of them is writable."""
+    awaited: Engine | None = None
+    """The default writer while it has never been reached: nothing is written elsewhere in its place."""
+
+    def keeper(self, document_id: DocumentId | None, path: str) -> tuple[Engine, DocumentId | None]:
+        """(the engine that a document is added to, its id there). Raises InvalidParams naming `path`."""
+        owners, known_as = self._owners(document_id, path)
+        return self.writer() if owners is None else default_of(owners), known_as
+
+    def holders(self, document_id: DocumentId, path: str) -> tuple[list[Engine], DocumentId | None]:
+        """(the engines that may hold a document, its id there). Raises InvalidParams naming `path`.
+
+        An id without a namespace is looked for wherever `index/add` may have put it: at every engine without a
+        namespace, and at the default writer.
+        """
+        owners, known_as = self._owners(document_id, path)
+        if owners is not None:
+            return owners, known_as
+        if self.target is not None:
+            return [self.target], known_as
+        writer = self.writer()
+        return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], known_as
+
+    def writer(self) -> Engine:
+        """The engine that is written to where an id does not say. Raises BackendUnavailable (-32010)."""
+        if self.target is not None:
+            return self.target
+        if self.awaited is not None:
+            raise BackendUnavailable(
+                f"engine '{self.awaited.id}', the default writer, has not been reached yet",
+                retryable=True,
+                detail=self.awaited.down_reason,
+            )
+        return default_of(self.engines)
+
+    def chosen(self, ids: Iterable[DocumentId | None] = (None,)) -> str | None:
+        """The default writer's id, if the call left a choice and any of these documents goes there for that."""
+        if self.target is not None or len(self.engines) == 1:
+            return None
+        unnamed = any((named := namespace_in(each)) is None or named[0] not in self.owners for each in ids)
+        return default_of(self.engines).id if unnamed else None
+
+    def _owners(self, document_id: DocumentId | None, path: str) -> tuple[list[Engine] | None, DocumentId | None]:
+        """(the engines whose namespace the id has, or None; the id without it)."""
+        named = namespace_in(document_id)
+        owners = None if named is None else self.owners.get(named[0])
+        if named is None or owners is None:
+            return None, document_id
+        if self.target is not None and self.target in owners:
+            return [self.target], named[1]
+        if not owners or self.target is not None:
+            whose = "an engine that may not be written to" if not owners else "another engine than 'x-gateway.engine'"
+            raise InvalidParams(f"'{path}' belongs to {whose}", field=path)
+        return owners, named[1]
+
+
+def default_of(engines: Sequence[Engine]) -> Engine:
+    """The default writer: an engine with the flag `writer`, else the highest priority, then the smallest id."""
+    return min(engines, key=lambda engine: precedence(engine.entry.writer, engine.entry.priority, engine.id))
+
+
+def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> IndexRouter:
+    """Where documents of one call may go. Raises RcpError if nowhere."""
+    if not candidates.engines:
+        raise candidates.nobody()
+    owners: dict[str, list[Engine]] = {}
+    for engine in members.engines:
+        if engine.entry.id_namespace is not None:
+            owned = owners.setdefault(engine.entry.id_namespace, [])
+            if engine in candidates.engines:
+                owned.append(engine)
+    target = _target(candidates, members, gateway.engine)
+    return IndexRouter(candidates.engines, target, owners, _awaited(candidates, members))
+
+
+def _awaited(candidates: Candidates, members: Members) -> Engine | None:
+    """The engine flagged as writer that comes first, if nobody knows yet whether it can be written to."""
+    unknown = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
+    flagged = [
+        engine
+        for engine in members.engines
+        if engine.entry.writer and (engine.id in unknown or engine in candidates.engines)
+    ]
+    first = default_of(flagged) if flagged else None
+    return first if first is not None and first.id in unknown else None
+
+
+def public(document_id: DocumentId, engine: Engine) -> DocumentId:
+    """The id by which callers know a document of `engine`."""
+    namespace = engine.entry.id_namespace
+    return document_id if namespace is None else f"{namespace}{NAMESPACE_END}{document_id}"
+
+
+def choices(engines: Sequence[Engine]) -> list[str]:
+    """Their ids."""
+    return [engine.id for engine in engines]
+
+
+def _target(candidates: Candidates, members: Members, name: str | None) -> Engine | None:
+    """The engine that the call names. Raises RcpError if it cannot be written to."""
+    if name is None:
+        return None
+    for engine in candidates.engines:
+        if engine.id == name:
+            return engine
+    if name not in members.ids():
+        raise InvalidParams(f"'x-gateway.engine' names '{name}', which is not configured", field="x-gateway.engine")
+    left = next(outcome for outcome in (*candidates.skipped, *candidates.lost) if outcome.engine == name)
+    if left.kind == "unreached":
+        raise BackendUnavailable(f"engine '{name}' has not been reached yet", retryable=True, detail=left.detail)
+    raise InvalidParams(
+        f"'x-gateway.engine' names '{name}', which cannot be written to ({left.detail}); one of "
+        f"{', '.join(choices(candidates.engines))} can",
+        field="x-gateway.engine",
+    )

@@ -15,9 +15,7 @@ from app.protocol.documents import read_idempotency_key
 from app.protocol.envelope import canonical
 from app.protocol.errors import Conflict
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import ALONE, MemoryStore, StateBackend, Store
 
 Result = dict[str, Any]
 
@@ -49,7 +47,7 @@ class Idempotency:
         self._seconds = seconds
 
     @classmethod
-    def kept(cls, wishes: StateSettings, backend: StateBackend = ALONE) -> "Idempotency":
+    def from_settings(cls, wishes: StateSettings, backend: StateBackend = ALONE) -> "Idempotency":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_idempotency_keys
         return cls(backend.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)

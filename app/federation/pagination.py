@@ -12,11 +12,8 @@ from os import urandom
 from time import monotonic
 from typing import Any, NamedTuple
 
-from app.federation.hit_origins import HitOrigins
-from app.federation.page import Page, remembered_of
-from app.federation.poison_reports import PoisonReports
-from app.federation.result_set import ResultSet, dump_result_set, load_result_set
-from app.federation.sessions import RetrieveSessions, Trajectory
+from app.federation.result_set import Page, ResultSet, dump_result_set, load_result_set, remembered_of
+from app.federation.sessions import HitOrigins, PoisonReports, RetrieveSessions, Trajectory
 from app.federation.tenants import Tenant
 from app.fusion.injection_screen import InjectionScreen
 from app.protocol.content import comparable_query
@@ -24,9 +21,7 @@ from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.screen import ScreenSettings
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import ALONE, MemoryStore, StateBackend, Store
 
 PLACE = "place:"
 RESULT_SET = "stock:"
@@ -114,7 +109,7 @@ class Pages:
         self.origins = origins
 
     @classmethod
-    def kept(
+    def from_settings(
         cls,
         wishes: StateSettings,
         clock: Callable[[], float] = monotonic,

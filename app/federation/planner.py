@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from app.federation.base_plan import BasePlan, is_permanent, keep
 from app.federation.calls import RetrieveCall
-from app.federation.depth import SURFACE, Depth
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import (
     ALIKE,
@@ -22,10 +21,11 @@ from app.federation.forwarded_params import (
     write_inner_fusion,
 )
 from app.federation.membership import Members
-from app.federation.no_engine_errors import Refusal, nobody_can, only_cycles
-from app.federation.option_demands import demands_of
+from app.federation.option_demands import Refusal, demands_of, nobody_can, only_cycles
 from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.request_options import (
+    SURFACE,
+    Depth,
     asked_engines,
     check_one_version,
     check_weights,

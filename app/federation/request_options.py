@@ -1,11 +1,10 @@
-"""What one request wishes of the whole federation, read once before any engine is looked at. Pure.
+"""Options of a request that concern the whole federation rather than one engine. Pure.
 
-The blend, the engines it names, the snapshot it pins, and whether it may go on at all. It refuses to know what becomes
-of any single engine.
-"""
+They are read once, before any engine is considered: fusion, weights, the engines it names, the snapshot it pins, and
+whether it may be forwarded at all."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from app.federation.calls import Call
 from app.federation.forwarded_params import INNER_LISTS
@@ -132,3 +131,17 @@ def check_one_version(pinned: Sequence[str]) -> None:
             "that was answered, or name one engine in 'x-gateway.engines'",
             field="indexVersion",
         )
+
+
+class Depth(NamedTuple):
+    """How much further down than `k` needs engines are asked, since what was answered before is left out."""
+
+    beyond: int = 0
+    """Documents that may have to be left out."""
+    least: int = 0
+    """The smallest window: deeper than the one before."""
+    whole: frozenset[str] = frozenset()
+    """Engines whose kept list is all they have."""
+
+
+SURFACE: Final = Depth()

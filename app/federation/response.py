@@ -11,13 +11,12 @@ from app.federation.explain import answer_told
 from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, notes, report
-from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
-from app.federation.result_set import ResultSet
+from app.federation.result_set import Page, ResultSet
 from app.federation.snapshot_tokens import token_of, versions_in
 from app.protocol.retrieve_params import RetrieveParams
 
-ON_ITS_OWN: Final = (
+STATE_DEGRADED: Final = (
     "state: the shared state is not at hand and this gateway goes on alone: nextCursor leads on only here, and the "
     "session knows only what was answered here"
 )

@@ -1,18 +1,23 @@
-"""Sessions (RCP §7.7): which hits a trajectory of questions has been answered already, so that none is answered twice.
+"""What the gateway remembers of earlier answers: hits shown in a session, the engines they came from, hits reported as
+poisoned, and recent hits by id (RCP §7.7, §7.14, §7.16).
 
-Offered by the gateway itself, whatever the engines do. It decides what is forgotten first; it refuses to know how lists
-are fused and where sessions are kept.
-"""
+Entries expire, and beyond the configured limits the oldest are evicted. Each tenant sees only its own."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 from app.federation.tenants import Tenant
-from app.state.store import Store
+from app.protocol.id_params import Id
+from app.settings.mcp import McpSettings
+from app.state.store import ALONE, MemoryStore, StateBackend, Store
 
-PREFIX = "session:"
+# --- Sessions (RCP §7.7) ---
+
+SESSION = "session:"
 
 
 class Trajectory:
@@ -52,7 +57,7 @@ class RetrieveSessions:
 
     async def trajectory(self, session_id: str, root: str) -> Trajectory:
         """What this session has seen; `root` names the question that asks."""
-        return Trajectory(await self._store.get(PREFIX + session_id, _as_it_is) or {}, root)
+        return Trajectory(await self._store.get(SESSION + session_id, _unchanged) or {}, root)
 
     async def remember(self, session_id: str, root: str, keys: Iterable[str]) -> None:
         """The question `root` was answered with the hits of these keys. Renews the session's time."""
@@ -65,7 +70,7 @@ class RetrieveSessions:
                 del owners[key]
             return owners
 
-        await self._store.change(PREFIX + session_id, change, self._seconds, _as_it_is, _as_it_is, size=_size)
+        await self._store.change(SESSION + session_id, change, self._seconds, _unchanged, _unchanged, size=_size)
 
     def __repr__(self) -> str:
         return f"<Sessions for {self._seconds:g} s in {self._store!r}>"
@@ -85,9 +90,136 @@ def scoped_key(key: str, tenant: Tenant) -> str:
     return blake2b(f"{tenant.id}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def _size(owners: dict[str, str]) -> int:
-    return len(owners) + 1
+# --- Origins of hits, for feedback (RCP §7.16) ---
+
+ORIGINS = "origins:"
+
+Known = dict[str, Mapping[str, Id]]
+"""A hit's id as a string -> engine id -> the id that this engine knows it by."""
 
 
-def _as_it_is(value: Any) -> Any:
+class HitOrigins:
+    """The sessions under way. Each is remembered for `seconds` after its last answer."""
+
+    __slots__ = ("_max_hits", "_scope", "_seconds", "_store")
+
+    def __init__(self, store: Store, seconds: float, max_hits: int, scope: str = "") -> None:
+        """At most `max_hits` hits of a session are remembered; the oldest go first. `scope` tells whose they are."""
+        self._scope = ORIGINS + scope
+        self._store = store
+        self._seconds = seconds
+        self._max_hits = max_hits
+
+    def within(self, tenant_id: str) -> "HitOrigins":
+        """The sessions of one tenant: another's do not exist."""
+        return HitOrigins(self._store, self._seconds, self._max_hits, f"{tenant_id}:")
+
+    async def of(self, session_id: str) -> Mapping[str, Mapping[str, Id]]:
+        """A hit's id as a string -> engine id -> the id that this engine knows it by."""
+        return await self._store.get(self._scope + session_id, _unchanged) or {}
+
+    async def remember(self, session_id: str, origins: Mapping[str, Mapping[str, Id]]) -> None:
+        """These hits were answered under this session. Renews its time."""
+
+        def change(before: Known | None) -> Known:
+            known = {**(before or {})}
+            for hit_id, owners in origins.items():
+                known[hit_id] = {**known.pop(hit_id, {}), **owners}
+            for hit_id in list(islice(known, max(0, len(known) - self._max_hits))):
+                del known[hit_id]
+            return known
+
+        await self._store.change(self._scope + session_id, change, self._seconds, _unchanged, _unchanged, size=_size)
+
+    def __repr__(self) -> str:
+        return f"<Origins for {self._seconds:g} s in {self._store!r}>"
+
+
+# --- Poison reports (RCP §7.14) ---
+
+REPORTS = "suspicion:"
+
+
+class PoisonReports:
+    """What was reported. A tenant's reports live for `seconds` after its last."""
+
+    __slots__ = ("_max_ids", "_seconds", "_store")
+
+    def __init__(self, store: Store, seconds: float, max_ids: int) -> None:
+        """At most `max_ids` of each tenant; of more, the oldest are forgotten first."""
+        self._store = store
+        self._seconds = seconds
+        self._max_ids = max_ids
+
+    async def report(self, tenant: str, ids: Iterable[str]) -> None:
+        """Remember that this tenant (empty: nobody tells them apart) calls the hits of these ids poisoned."""
+        reported = dict.fromkeys(ids, True)
+
+        def change(known: dict[str, bool] | None) -> dict[str, bool]:
+            known = {**(known or {}), **reported}
+            return dict(islice(known.items(), max(0, len(known) - self._max_ids), None))
+
+        await self._store.change(REPORTS + tenant, change, self._seconds, _unchanged, _unchanged, size=_size)
+
+    async def of(self, tenant: str) -> Container[str]:
+        """The ids that this tenant has reported."""
+        return await self._store.get(REPORTS + tenant, _unchanged) or {}
+
+    def __repr__(self) -> str:
+        return f"<Suspicions for {self._seconds:g} s in {self._store!r}>"
+
+
+# --- Recent hits, for MCP fetch ---
+
+HIT = "hit:"
+
+
+class RecentHits:
+    """Keeps and finds hits."""
+
+    __slots__ = ("_seconds", "_store")
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        """A hit can be found for so many `seconds` after it was last answered."""
+        self._store = store
+        self._seconds = seconds
+
+    @classmethod
+    def from_settings(
+        cls, wishes: McpSettings, backend: StateBackend = ALONE, clock: Callable[[], float] = monotonic
+    ) -> "RecentHits":
+        """Within the bounds that are wished, shared as `sharing` says."""
+        most = wishes.max_kept_hits
+        return cls(backend.store("recent", MemoryStore(max(1, most), most, clock)), wishes.fetch_ttl_seconds)
+
+    async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
+        """These hits were answered to this tenant."""
+        scope = _scope(tenant) + HIT
+        await asyncio.gather(
+            *(self._store.put(f"{scope}{hit['id']}", hit, self._seconds, dict, size=_hit_size(hit)) for hit in hits)
+        )
+
+    async def find(self, tenant: Tenant | None, hit_id: str) -> Mapping[str, Any] | None:
+        """The hit as it was last answered to this tenant; None if it was not, or not lately."""
+        found: Mapping[str, Any] | None = await self._store.get(f"{_scope(tenant)}{HIT}{hit_id}", dict)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Recent hits of {self._seconds:g} s in {self._store!r}>"
+
+
+def _scope(tenant: Tenant | None) -> str:
+    return "" if tenant is None else tenant.scope
+
+
+def _hit_size(hit: Mapping[str, Any]) -> int:
+    text = hit.get("text")
+    return 1 + (len(text) if type(text) is str else len(repr(hit.get("content")))) // 1024
+
+
+def _size(entries: Mapping[str, Any]) -> int:
+    return len(entries) + 1
+
+
+def _unchanged(value: Any) -> Any:
     return value

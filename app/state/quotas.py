@@ -10,8 +10,8 @@ from math import ceil
 from typing import Literal, NamedTuple
 
 from app.settings.tenants_file import LimitsEntry
-from app.state.in_memory import ALONE
 from app.state.rate_limit import Limiter, Reservation, Window
+from app.state.store import ALONE
 
 Bound = Literal["requests", "concurrent", "hits"]
 """Which limit was reached."""

@@ -1,25 +1,26 @@
-"""The link to Redis: asks within a bound of time, and knows whether it is at hand.
+"""The connection to Redis: bounds how long a command may take, detects outages, and names their cause.
 
-State room; with `shared_counters` the only place that knows Redis. Once it has been silent for too long, whoever waits
-falls back at once, and so does everybody after, until a probe is answered again: nobody waits twice for one outage. It
-refuses to know what is kept there.
-"""
+After one command has timed out, every other fails at once until a probe succeeds, so an outage costs each request at
+most one timeout. Error texts never contain the user or the password of the URL."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as LinkCut
 from redis.exceptions import TimeoutError as LinkSlow
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.protocol.errors import StateUnreachable
 from app.settings.field_errors import FieldError, SettingsError
-from app.state.redis_errors import cause_of, is_refusal, url_fault
 from app.telemetry.logs import logger
 from app.telemetry.state_metrics import StateMetrics
 
@@ -238,3 +239,76 @@ def _reason(fault: Exception) -> Reason:
     if is_refusal(fault):
         return "refused"
     return "connection" if isinstance(fault, LinkCut | OSError) else "refused"
+
+
+_REPLIES = (
+    ("WRONGPASS", "wrong user or password in state.url"),
+    ("invalid password", "wrong user or password in state.url"),
+    ("invalid username-password", "wrong user or password in state.url"),
+    ("NOAUTH", "Redis asks for a password, and state.url has none"),
+    ("Authentication required", "Redis asks for a password, and state.url has none"),
+    ("without any password configured", "state.url has a password, and Redis has none"),
+    ("MOVED", "this is a node of a Redis Cluster, which is not supported"),
+    ("CLUSTERDOWN", "this is a node of a Redis Cluster, which is not supported"),
+    ("Hash slot not served", "this is a node of a Redis Cluster, which is not supported"),
+    ("CROSSSLOT", "this is a node of a Redis Cluster, which is not supported"),
+    ("cluster mode", "this is a node of a Redis Cluster, which is not supported"),
+    ("DB index is out of range", "Redis has no database of the number in state.url"),
+    ("invalid DB index", "Redis has no database of the number in state.url"),
+    ("read only replica", "this Redis is a read-only replica; name the primary"),
+    ("READONLY", "this Redis is a read-only replica; name the primary"),
+    ("OOM", "Redis is out of memory: raise maxmemory or let it evict"),
+    ("MISCONF", "Redis refuses writes because it cannot save to disk"),
+    ("LOADING", "Redis is still loading its data"),
+    ("loading the dataset", "Redis is still loading its data"),
+)
+"""Beginnings or parts of what Redis or its library says, and the cause of each."""
+
+
+def cause_of(fault: BaseException) -> str:
+    """The cause of a failed question to Redis."""
+    chain = list(_chain(fault))
+    text = str(fault)
+    for cause in chain:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {(cause.reason or 'broken off').lower().replace('_', ' ')}"
+        if isinstance(cause, socket.gaierror):
+            return f"the name in state.url is not found: {cause.strerror}"
+    for part, meaning in _REPLIES:
+        if part in text:
+            return f"{meaning} ({_clipped(text)})"
+    if "unknown command" in text.lower():
+        return f"this is a Redis Sentinel, or no full Redis; name the primary itself ({_clipped(text)})"
+    if "NOPERM" in text or "no permissions" in text:
+        return f"the user of state.url lacks a right ({_clipped(text)})"
+    if any(isinstance(cause, ConnectionRefusedError) for cause in chain) or "Connect call failed" in text:
+        return "connection refused"
+    if isinstance(fault, TimeoutError | RedisTimeoutError):
+        return "no answer in time"
+    return f"{type(fault).__name__}: {_clipped(text)}"
+
+
+def is_refusal(fault: BaseException) -> bool:
+    """Whether Redis was reached and said no, though its library calls that a broken connection."""
+    return isinstance(fault, AuthenticationError | AuthorizationError)
+
+
+def url_fault(fault: Exception) -> str:
+    """What is wrong with a URL that the library cannot use."""
+    if isinstance(fault, TypeError):
+        return "has a parameter after ? that is not known"
+    if isinstance(fault, ValueError | RedisError):
+        return f"has a bad parameter: {_clipped(str(fault))}"
+    return "cannot be used"
+
+
+def _chain(fault: BaseException | None) -> Iterator[BaseException]:
+    while fault is not None:
+        yield fault
+        fault = fault.__cause__ or fault.__context__
+
+
+def _clipped(text: str) -> str:
+    return text[:200]

@@ -4,7 +4,7 @@ from base64 import urlsafe_b64encode
 from hashlib import blake2b
 from typing import Any
 
-from app.federation.memory_ids import MemoryRef, name_of
+from app.federation.methods.memory import MemoryRef, name_of
 from tests.support.corpora import ids
 from tests.support.graphs import bare, graphing, listening_to_feedback, remembering
 from tests.support.running_gateway import Json, entry, running

@@ -36,4 +36,4 @@ def context_of(
 
 def forgetful() -> Pages:
     """Pages that last as long as the test."""
-    return Pages.kept(StateSettings())
+    return Pages.from_settings(StateSettings())

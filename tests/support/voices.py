@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.federation.engine_response import EngineResponse
+from app.federation.response_merge import EngineResponse
 
 IDS = st.sampled_from(["a", "b", "1", 1, 2.5, "e1:a", "n:a", "e2:e1:a"])
 SCORES = st.one_of(st.none(), st.sampled_from([0, 0.5, 1, -1.0, 3]))

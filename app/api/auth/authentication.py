@@ -22,10 +22,9 @@ from app.federation.tenants import ADMIN, Tenant, tenant_of
 from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
 from app.settings.schema import FusionSettings, GatewaySettings
 from app.settings.tenants_file import ANONYMOUS, Tenants
-from app.state.in_memory import ALONE
 from app.state.quotas import Owner, Quotas, Reached, at_once
 from app.state.rate_limit import Reservation
-from app.state.store import StateBackend
+from app.state.store import ALONE, StateBackend
 from app.telemetry.caller_metrics import CallerMetrics
 from app.telemetry.logs import logger
 

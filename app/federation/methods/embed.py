@@ -9,9 +9,8 @@ from typing import Any
 
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
-from app.federation.concurrency import side_by_side
 from app.federation.engine_interface import Engine, EngineReply
-from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward
+from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward, side_by_side
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement

@@ -1,23 +1,76 @@
-"""`feedback` (RCP §7.16): what callers say of hits, told to the engines that these came from.
+"""`feedback` (RCP §7.16): passes feedback signals on to the engines that the hits came from.
 
-Decides who hears of a hit that nobody remembers, and how many signals count as recorded. It changes nothing that is
-under way, and refuses to know what a signal says.
-"""
+A signal goes to the engines that the session remembers for its hit, else to those its namespace names, else to all."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from app.federation.broadcast import BroadcastContext, BroadcastRequest, gather, told_of
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.feedback_routing import RoutedSignals, addressed, recorded
 from app.federation.forwarded_params import dedups
+from app.federation.id_routing import namespaces_of, owners_of
 from app.federation.outcome import Outcome, skipped, told
 from app.federation.pagination import Pages
 from app.federation.sessions import scoped
 from app.protocol.errors import ProtocolViolation
 from app.protocol.feedback_params import FeedbackParams, read_feedback
+from app.protocol.id_params import Id
 from app.protocol.retrieve_params import read_gateway
+
+# --- Routing of signals ---
+
+Signal = Mapping[str, Any]
+Origins = Mapping[str, Mapping[str, Id]]
+"""A hit's id as a string -> engine id -> the id that this engine knows it by."""
+
+
+class RoutedSignals(NamedTuple):
+    """What is sent where."""
+
+    engine_requests: Mapping[str, Mapping[int, dict[str, Any]]]
+    """Engine id -> place of a signal -> the signal with the hit id that this engine knows."""
+    unheard: tuple[int, ...]
+    """Places of signals whose engines take no feedback."""
+
+
+def addressed(
+    signals: Sequence[Signal], origins: Origins, engines: Mapping[str, str | None], takers: Iterable[str]
+) -> RoutedSignals:
+    """Who hears which of `signals`. `engines`: every engine's namespace; `takers`: those that take feedback."""
+    taking = frozenset(takers)
+    namespaces = namespaces_of(engines.values())
+    engine_requests: dict[str, dict[int, dict[str, Any]]] = {}
+    unheard: list[int] = []
+    for place, signal in enumerate(signals):
+        hit_id = signal["hitId"]
+        owners = origins.get(f"{hit_id}") or owners_of(hit_id, engines, namespaces)
+        hearing = [engine for engine in sorted(owners) if engine in taking]
+        for engine in hearing:
+            engine_requests.setdefault(engine, {})[place] = {**signal, "hitId": owners[engine]}
+        if not hearing:
+            unheard.append(place)
+    return RoutedSignals(engine_requests, tuple(unheard))
+
+
+def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
+    """How many signals at least one engine recorded; never more than is sure.
+
+    `letters`: engine id -> places of the signals it got; `accepted`: how many of them it says it recorded. Who recorded
+    some of its signals does not say which: they count only as far as nobody else can have recorded the same.
+    """
+    sent = {engine: frozenset(engine_requests[engine]) for engine in accepted}
+    sure: set[int] = set()
+    for engine, places in sent.items():
+        if accepted[engine] >= len(places):
+            sure |= places
+    others = [
+        accepted[engine] - len(places & sure) for engine, places in sent.items() if accepted[engine] < len(places)
+    ]
+    return len(sure) + max([0, *others])
+
+
+# --- Method ---
 
 
 async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:

@@ -10,21 +10,33 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, blend_of, gather, told_of
+from app.federation.broadcast import (
+    BroadcastContext,
+    BroadcastRequest,
+    BroadcastResult,
+    HitFusion,
+    blend_of,
+    gather,
+    told_of,
+)
 from app.federation.calls import time_waited
 from app.federation.candidates import UnfitEngine, candidates_for
-from app.federation.clues import join_followups
-from app.federation.communities import join_communities, join_summaries
 from app.federation.engine_interface import Engine
-from app.federation.engine_response import given, left_over
 from app.federation.forwarded_params import dedups
-from app.federation.hit_fusion import HitFusion
+from app.federation.hit_validation import found
 from app.federation.id_routing import seeds_for
-from app.federation.neighborhood import join_edges, join_nodes
 from app.federation.outcome import MAX_HITS, Hit, Outcome, skipped
 from app.federation.pagination import Pages
 from app.federation.request_options import window_of
-from app.federation.result_validation import found
+from app.federation.response_merge import (
+    given,
+    join_communities,
+    join_edges,
+    join_followups,
+    join_nodes,
+    join_summaries,
+    left_over,
+)
 from app.federation.sessions import scoped
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import InvalidParams

@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for, check_route
-from app.federation.concurrency import side_by_side
 from app.federation.engine_interface import Engine
-from app.federation.forward import NEXT, ForwardedRequest, Result, ask_one, by_default, plain, reported, share_of
-from app.federation.index_routing import IndexRouter, public, router_of
+from app.federation.forward import (
+    NEXT,
+    ForwardedRequest,
+    Result,
+    ask_one,
+    by_default,
+    plain,
+    reported,
+    share_of,
+    side_by_side,
+)
+from app.federation.id_routing import IndexRouter, public, router_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped

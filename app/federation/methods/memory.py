@@ -1,27 +1,29 @@
-"""`memory/build` and `memory/recall` (RCP §7.17): memories live in engines, and carry their engine in their name.
+"""`memory/build` and `memory/recall` (RCP §7.17): memories live in engines; their public ids name the engine.
 
-Decides which engine builds a memory, and who is asked to recall. It refuses to know what a memory holds.
-"""
+A memory id is a capability: whoever presents it can read and overwrite the memory, and engines do not know tenants. It
+carries a MAC over the tenant and the engine's own id, keyed with the deployment secret, so that no tenant can forge the
+id of another's memory. Without tenants the MAC has no key and only detects typing errors."""
 
 import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, blend_of, gather, told_of
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, blend_of, gather, told_of
 from app.federation.calls import MethodCall
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for
-from app.federation.clues import join_clues
 from app.federation.engine_interface import Engine
-from app.federation.engine_response import given, left_over
 from app.federation.forward import by_default, forward, plain
-from app.federation.hit_fusion import HitFusion
-from app.federation.index_routing import router_of
+from app.federation.hit_validation import found
+from app.federation.id_routing import router_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.memory_ids import ANYBODY, MAX_NAME, MemoryOwner, MemoryRef, memory_of, name_of
 from app.federation.outcome import skipped
 from app.federation.pagination import Pages
-from app.federation.result_validation import found
+from app.federation.response_merge import given, join_clues, left_over
 from app.federation.sessions import scoped
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import read_idempotency_key
@@ -37,6 +39,64 @@ from app.protocol.memory_params import read_build, read_recall
 from app.protocol.retrieve_params import GatewayOptions, read_gateway
 from app.protocol.validators import reshaped, whole
 from app.settings.schema import GatewaySettings
+
+# --- Memory ids ---
+
+PREFIX = "mem1."
+MAX_NAME = 4096
+"""Characters of a memory's name; more is neither made nor read."""
+
+_CHECK = 9
+"""Bytes of the code: 72 bits, which can only be guessed by asking us."""
+
+
+class MemoryOwner(NamedTuple):
+    """To whom names are given."""
+
+    tenant: str = ""
+    """Empty where callers are not told apart."""
+    key: bytes = b""
+    """Of at most 64 bytes; empty for names that anybody may make."""
+
+
+ANYBODY = MemoryOwner()
+
+
+class MemoryRef(NamedTuple):
+    """One memory: whose it is, and what its engine calls it."""
+
+    engine: str
+    own: str
+
+
+def name_of(memory: MemoryRef, owner: MemoryOwner = ANYBODY) -> str:
+    """The word by which this owner knows it, always the same for the same key."""
+    body = f"{memory.engine}\0{memory.own}".encode("utf-8", "surrogatepass")
+    return PREFIX + urlsafe_b64encode(_check(body, owner) + body).decode().rstrip("=")
+
+
+def memory_of(name: str, owner: MemoryOwner = ANYBODY) -> MemoryRef:
+    """The memory of this name. Raises NotFound (-32015) for a word that this owner was not given."""
+    memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_NAME else None
+    if memory is None or not compare_digest(name_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")):
+        raise NotFound("no such memory; send 'memoryId' exactly as it was answered", field="memoryId")
+    return memory
+
+
+def _read(word: str) -> MemoryRef | None:
+    try:
+        body = urlsafe_b64decode(word + "=" * (-len(word) % 4))[_CHECK:]
+        engine, zero, own = body.decode("utf-8", "surrogatepass").partition("\0")
+    except (NotBase64, ValueError):
+        return None
+    return MemoryRef(engine, own) if zero else None
+
+
+def _check(body: bytes, owner: MemoryOwner) -> bytes:
+    return blake2b(owner.tenant.encode() + b"\0" + body, digest_size=_CHECK, key=owner.key, person=b"memory").digest()
+
+
+# --- Methods ---
 
 _JOINED = ("clues", "hits", "usage", "_meta")
 

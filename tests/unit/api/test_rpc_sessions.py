@@ -9,7 +9,7 @@ from app.api.rpc_sessions import CallerSessions, HandshakePolicy, SingleSession,
 from app.federation.session_engines import SessionSets
 from app.protocol.errors import InvalidRequest, NotInitialized
 from app.settings.schema import GatewaySettings
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 

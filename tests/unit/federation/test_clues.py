@@ -1,7 +1,6 @@
 """Clues and followups of several engines: which say the same."""
 
-from app.federation.clues import MOST_COMPARED, join_clues, join_followups
-from app.federation.engine_response import EngineResponse
+from app.federation.response_merge import MOST_COMPARED, EngineResponse, join_clues, join_followups
 
 
 def test_clues_with_other_seeds_are_other_clues() -> None:

@@ -1,7 +1,6 @@
 """Communities side by side: ids that meet, and the order."""
 
-from app.federation.communities import join_communities, join_summaries
-from app.federation.engine_response import EngineResponse
+from app.federation.response_merge import EngineResponse, join_communities, join_summaries
 
 
 def test_a_prefixed_id_that_meets_another() -> None:

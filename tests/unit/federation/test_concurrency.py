@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.concurrency import side_by_side
+from app.federation.forward import side_by_side
 
 
 async def echo(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.federation.engine_response import EngineResponse, by_turns, given, in_order, left_over, marked, measure
+from app.federation.response_merge import EngineResponse, by_turns, given, in_order, left_over, marked, measure
 
 
 def test_engines_speak_by_priority_then_by_id() -> None:

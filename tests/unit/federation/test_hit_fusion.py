@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.federation.hit_fusion import HitFusion
+from app.federation.broadcast import HitFusion
 from app.federation.outcome import answered, failed
 from app.federation.planner import EngineCall
 from app.protocol.errors import BadStatus

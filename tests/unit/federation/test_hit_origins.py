@@ -1,7 +1,7 @@
 """Where the hits of a session came from: remembered, joined, forgotten."""
 
-from app.federation.hit_origins import HitOrigins
-from app.state.memory_store import MemoryStore
+from app.federation.sessions import HitOrigins
+from app.state.store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 

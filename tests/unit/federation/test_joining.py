@@ -5,10 +5,17 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.federation.clues import join_clues, join_followups
-from app.federation.communities import join_communities, join_summaries
-from app.federation.engine_response import EngineResponse, in_order, measure
-from app.federation.neighborhood import join_edges, join_nodes
+from app.federation.response_merge import (
+    EngineResponse,
+    in_order,
+    join_clues,
+    join_communities,
+    join_edges,
+    join_followups,
+    join_nodes,
+    join_summaries,
+    measure,
+)
 from tests.support.voices import responses
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

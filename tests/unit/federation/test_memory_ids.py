@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.federation.memory_ids import MAX_NAME, PREFIX, MemoryRef, memory_of, name_of
+from app.federation.methods.memory import MAX_NAME, PREFIX, MemoryRef, memory_of, name_of
 from app.protocol.errors import NotFound
 
 ENGINES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,20}", fullmatch=True)

@@ -1,7 +1,6 @@
 """Nodes and edges of several graphs: which are one, and whose fields win."""
 
-from app.federation.engine_response import EngineResponse
-from app.federation.neighborhood import join_edges, join_nodes
+from app.federation.response_merge import EngineResponse, join_edges, join_nodes
 
 
 def test_the_higher_priority_has_its_way() -> None:

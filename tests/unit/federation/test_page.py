@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.page import DiversityOptions, Page, fresh, page_of, remembered_of, seen_of, spread_over
+from app.federation.result_set import DiversityOptions, Page, fresh, page_of, remembered_of, seen_of, spread_over
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse

@@ -1,7 +1,7 @@
 """What tenants have reported: each for itself, for a time, and only so much."""
 
-from app.federation.poison_reports import PoisonReports
-from app.state.memory_store import MemoryStore
+from app.federation.sessions import PoisonReports
+from app.state.store import MemoryStore
 
 
 async def test_reports_are_kept_for_a_time() -> None:

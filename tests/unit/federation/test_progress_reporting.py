@@ -6,7 +6,7 @@ from typing import Any
 
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import answered, cancelled, failed, told
-from app.federation.progress_reporting import ProgressReporter
+from app.federation.progress import ProgressReporter
 from app.protocol.errors import CALL_KINDS, BadStatus
 from app.protocol.retrieve_params import CallMeta
 from app.telemetry.metrics import Metrics

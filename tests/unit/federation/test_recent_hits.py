@@ -1,6 +1,6 @@
 """Hits that were answered lately, to whom they were answered."""
 
-from app.federation.recent_hits import RecentHits
+from app.federation.sessions import RecentHits
 from app.federation.tenants import Tenant
 from app.settings.mcp import McpSettings
 from tests.support.plain_store import PlainStore
@@ -27,7 +27,7 @@ async def test_a_hit_is_found_by_whom_it_was_answered_to() -> None:
 async def test_the_last_answer_counts() -> None:
     """A hit that is answered again is kept as it was answered last, and its time begins anew."""
     now = [0.0]
-    recent = RecentHits.kept(McpSettings(fetch_ttl_seconds=10), clock=lambda: now[0])
+    recent = RecentHits.from_settings(McpSettings(fetch_ttl_seconds=10), clock=lambda: now[0])
     await recent.keep(None, [HIT])
     now[0] = 8.0
     await recent.keep(None, [{**HIT, "text": "other"}])

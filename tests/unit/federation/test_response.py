@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.federation.outcome import Outcome, answered, degraded, failed, skipped
-from app.federation.page import NOTHING, estimate_tokens, pack, page_of
 from app.federation.planner import Plan
 from app.federation.response import RetrieveResponse, build_result
-from app.federation.result_set import ResultSet
+from app.federation.result_set import NOTHING, ResultSet, estimate_tokens, pack, page_of
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse

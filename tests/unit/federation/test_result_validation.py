@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.federation.hit_validation import MAX_SEEDS, found
 from app.federation.outcome import MAX_HITS, Outcome
-from app.federation.result_validation import MAX_SEEDS, found
 from app.protocol.errors import ProtocolViolation
 from tests.support.fake_engine import hit
 

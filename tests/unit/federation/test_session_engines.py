@@ -2,7 +2,7 @@
 
 from app.federation.capabilities import EngineOffer
 from app.federation.session_engines import MAX_ENGINES, SessionEngines, SessionSets, engines_of, joined
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.fake_engine import FakeEngine, advertised
 from tests.support.plain_store import PlainStore
 

@@ -1,7 +1,7 @@
 """What a session remembers, of whom, for how long, and what it forgets first."""
 
 from app.federation.sessions import RetrieveSessions, scoped
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.federation.outcome import Outcome, answered, failed
 from app.federation.planner import EngineCall
-from app.federation.snapshot_pins import not_served, versions_of
+from app.federation.result_set import not_served, versions_of
 from app.protocol.errors import LegTimeout, Refused
 from tests.support.fake_engine import FakeEngine, hits
 

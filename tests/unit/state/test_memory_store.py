@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 
 
 class Clock:

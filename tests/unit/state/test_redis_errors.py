@@ -12,8 +12,7 @@ import pytest
 import trustme
 
 from app.settings.field_errors import SettingsError
-from app.state.redis import RedisConnection
-from app.state.redis_errors import cause_of
+from app.state.redis import RedisConnection, cause_of
 from app.telemetry.state_metrics import StateMetrics
 from tests.support.ports import free_port
 from tests.support.redis_server import REMEDY, SERVER, wait_for_redis

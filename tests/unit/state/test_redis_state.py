@@ -3,11 +3,9 @@
 from time import monotonic
 
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
 from app.state.rate_limit import Window
-from app.state.redis_state import RedisState
-from app.state.store import StateBackend
+from app.state.redis_store import RedisState
+from app.state.store import ALONE, MemoryStore, StateBackend
 from tests.support.redis_server import Relay
 from tests.support.running_gateway import until
 from tests.support.shared_state import Watched, unique

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.state.memory_store import MemoryStore
 from app.state.redis import RedisConnection
 from app.state.redis_store import RedisStore
+from app.state.store import MemoryStore
 from tests.support.redis_server import Relay
 from tests.support.shared_state import Watched, back, linked, store_on, unique
 

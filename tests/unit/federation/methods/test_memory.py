@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from app.federation.memory_ids import MemoryRef, name_of
-from app.federation.methods.memory import memory_build, memory_recall
+from app.federation.methods.memory import MemoryRef, memory_build, memory_recall, name_of
 from tests.support.errands import context_of, forgetful
 from tests.support.fake_engine import FakeEngine, Json
 

@@ -1,0 +1,242 @@
+"""Merges what several engines answered to `graph` and `memory/recall`: everything that is not a hit. Pure.
+
+Engines are ordered by priority (highest first), then by id, so that the result depends neither on arrival order nor on
+the order of the registry."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from json import JSONEncoder
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+from app.fusion.identity import public_id
+
+
+class EngineResponse(NamedTuple):
+    """What one engine gave, read and cleaned: lists hold well-formed members only."""
+
+    engine: str
+    result: Mapping[str, Any]
+    priority: int = 0
+    namespace: str | None = None
+    """Prefix of its ids, as in fusion."""
+
+    def listed(self, key: str) -> Sequence[Any]:
+        """The list under `key`, empty if there is none."""
+        found = self.result.get(key)
+        return found if type(found) is list else ()
+
+    def public(self, own: str | int | float) -> str | int | float:
+        """The id that callers see for this engine's `own`."""
+        return public_id({"id": own}, self.namespace)
+
+
+def in_order(responses: Iterable[EngineResponse]) -> list[EngineResponse]:
+    """The order in which engines speak."""
+    return sorted(responses, key=lambda response: (-response.priority, response.engine))
+
+
+def given(responses: Iterable[EngineResponse], key: str) -> bool:
+    """Whether anybody said anything under `key`."""
+    return any(key in response.result for response in responses)
+
+
+def left_over(responses: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
+    """Fields that nobody here knows how to join: the first engine's that has one, as it is."""
+    known = frozenset(joined)
+    found: dict[str, Any] = {}
+    for response in in_order(responses):
+        for key, value in response.result.items():
+            if key not in known:
+                found.setdefault(key, value)
+    return found
+
+
+def by_turns(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """Every list's first, then every list's second, and so on."""
+    longest = max(map(len, lists), default=0)
+    return [members[place] for place in range(longest) for members in lists if place < len(members)]
+
+
+def marked(member: Mapping[str, Any], engines: Sequence[str]) -> dict[str, Any]:
+    """A copy of `member` that says in `meta.engine` whose it is and in `meta.engines` who has it, as hits do."""
+    own = member.get("meta")
+    meta = own if type(own) is dict else {}
+    return {**member, "meta": {**meta, "engine": engines[0], "engines": [{"id": engine} for engine in engines]}}
+
+
+def measure(value: Any) -> float:
+    """A score or a weight to sort by; whatever is no finite number sorts last."""
+    return float(value) if isinstance(value, int | float) and type(value) is not bool and isfinite(value) else -inf
+
+
+# --- Follow-ups and clues ---
+
+MOST_COMPARED = 1000
+"""Characters of a question."""
+
+
+def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
+    """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
+    first: dict[str, str] = {}
+    for question in by_turns([response.listed("followups") for response in in_order(responses)]):
+        first.setdefault(_plain(question), question)
+    return list(first.values())
+
+
+def join_clues(responses: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
+    """Each clue once, the heaviest first, those without a `weight` last; at most `most` (RCP §7.17).
+
+    Two engines' clues are one if their `query` and `seedIds` are; the larger weight is kept. Seeds carry the namespace
+    of their engine, as hit ids do. Equal weights: by turns, in the order in which engines speak.
+    """
+    copies: dict[tuple[str, ...], list[tuple[str, dict[str, Any]]]] = {}
+    lists = [[(response, clue) for clue in response.listed("clues")] for response in in_order(responses)]
+    for response, clue in by_turns(lists):
+        public = _public_clue(response, clue)
+        copies.setdefault(_clue_key(public), []).append((response.engine, public))
+    joined = sorted(map(_merged_clue, copies.values()), key=lambda clue: -_weight(clue))
+    return joined if most is None else joined[:most]
+
+
+def _public_clue(response: EngineResponse, clue: Mapping[str, Any]) -> dict[str, Any]:
+    seeds = clue.get("seedIds")
+    if type(seeds) is not list:
+        return {key: value for key, value in clue.items() if key != "seedIds"}
+    return {**clue, "seedIds": [response.public(seed) for seed in seeds if type(seed) in (str, int, float)]}
+
+
+def _clue_key(clue: Mapping[str, Any]) -> tuple[str, ...]:
+    query = clue.get("query")
+    return (_plain(query) if type(query) is str else "", *sorted(f"{seed}" for seed in clue.get("seedIds", ())))
+
+
+def _merged_clue(group: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for _, clue in reversed(group):
+        joined.update(clue)
+    heaviest = max(_weight(clue) for _, clue in group)
+    if heaviest > -inf:
+        joined["weight"] = next(clue["weight"] for _, clue in group if _weight(clue) == heaviest)
+    return marked(joined, list({engine: None for engine, _ in group}))
+
+
+def _weight(clue: Mapping[str, Any]) -> float:
+    return measure(clue.get("weight"))
+
+
+def _plain(text: str) -> str:
+    """The text without what does not make another question of it: case, and how much space there is.
+
+    Of a very long one only the beginning is read so: what follows must be the same to the letter.
+    """
+    return " ".join(text[:MOST_COMPARED].casefold().split()) + text[MOST_COMPARED:]
+
+
+# --- Communities and summaries (RCP §7.9) ---
+
+
+class _RankedCommunity(NamedTuple):
+    response: EngineResponse
+    place: int
+    community: Mapping[str, Any]
+
+
+def join_communities(responses: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
+    """All communities by `score`, highest first, those without one last; at most `most`.
+
+    Ids that two engines use become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal
+    scores: in the order in which engines speak, each engine's own order kept.
+    """
+    found = [one for response in in_order(responses) for one in _distinct(response)]
+    ids = _unique_ids(found)
+    order = sorted(range(len(found)), key=lambda index: -measure(found[index].community.get("score")))
+    joined = [{**marked(found[index].community, [found[index].response.engine]), "id": ids[index]} for index in order]
+    return joined if most is None else joined[:most]
+
+
+def join_summaries(responses: Sequence[EngineResponse]) -> str | None:
+    """One summary is answered as it is; several become paragraphs, each behind its engine's name."""
+    said = [
+        (response.engine, response.result["summary"])
+        for response in in_order(responses)
+        if _is_text(response.result.get("summary"))
+    ]
+    if len(said) <= 1:
+        return said[0][1] if said else None
+    return "\n\n".join(f"{engine}: {summary}" for engine, summary in said)
+
+
+def _distinct(response: EngineResponse) -> list[_RankedCommunity]:
+    """The engine's communities, each id once."""
+    first: dict[str, _RankedCommunity] = {}
+    for place, community in enumerate(response.listed("communities")):
+        first.setdefault(f"{community['id']}", _RankedCommunity(response, place, community))
+    return list(first.values())
+
+
+def _unique_ids(found: Sequence[_RankedCommunity]) -> list[str | int | float]:
+    """An id for each that no other has. An engine's name holds no colon, so that prefixed ids meet nobody else's."""
+    ids = [one.response.public(one.community["id"]) for one in found]
+    prefixed: set[int] = set()
+    while True:
+        seen = Counter(f"{name}" for name in ids)
+        clashing = [index for index, name in enumerate(ids) if seen[f"{name}"] > 1 and index not in prefixed]
+        if not clashing:
+            return ids
+        for index in clashing:
+            ids[index] = f"{found[index].response.engine}:{ids[index]}"
+        prefixed.update(clashing)
+
+
+def _is_text(summary: Any) -> bool:
+    return type(summary) is str and bool(summary.strip())
+
+
+# --- Nodes and edges (RCP §7.9) ---
+
+_WEIGHED = frozenset({"weight", "meta"})
+"""What two copies of one edge may differ in."""
+
+_canonical = JSONEncoder(sort_keys=True).encode
+
+
+def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
+    """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
+    copies: dict[str, list[tuple[EngineResponse, Mapping[str, Any]]]] = {}
+    for response in in_order(responses):
+        for node in response.listed("nodes"):
+            copies.setdefault(f"{response.public(node['id'])}", []).append((response, node))
+    return [_merged_node(group) for group in copies.values()]
+
+
+def join_edges(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
+    """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
+    copies: dict[str, list[tuple[EngineResponse, dict[str, Any]]]] = {}
+    for response in in_order(responses):
+        for edge in response.listed("edges"):
+            public = {**edge, "src": response.public(edge["src"]), "dst": response.public(edge["dst"])}
+            copies.setdefault(_edge_key(public), []).append((response, public))
+    return [_merged(group, "weight") for group in copies.values()]
+
+
+def _merged_node(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]]) -> dict[str, Any]:
+    response, kept = group[0]
+    return {**_merged(group, "score"), "id": response.public(kept["id"])}
+
+
+def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
+    """The copies as one: the first engine's fields win, the largest `measure` is kept."""
+    joined: dict[str, Any] = {}
+    for _, member in reversed(group):
+        joined.update(member)
+    values = [member[measure] for _, member in group if type(member.get(measure)) in (int, float)]
+    if values:
+        joined[measure] = max(values)
+    return marked(joined, list({response.engine: None for response, _ in group}))
+
+
+def _edge_key(edge: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in edge.items() if key not in _WEIGHED}
+    said["src"], said["dst"] = f"{edge['src']}", f"{edge['dst']}"
+    return _canonical(said)
