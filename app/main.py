@@ -68,7 +68,7 @@ from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
 from app.state.secret import DeploymentSecret
-from app.state.store import ALONE, MemoryStore, StateBackend
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend
 from app.telemetry import logs, worker_metrics
 from app.telemetry.log_rate_limit import LogAllowance
 from app.telemetry.metrics import Metrics
@@ -179,7 +179,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
     """With whom the state is worker_metrics. Only those who share it pay for loading what that takes."""
     if not settings.state.shared:
-        return ALONE
+        return IN_MEMORY
     from app.state.redis_store import RedisState
 
     server = settings.server

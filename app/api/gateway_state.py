@@ -22,7 +22,7 @@ from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
 from app.settings.state import StateSettings
 from app.state.secret import DeploymentSecret
-from app.state.store import ALONE, StateBackend
+from app.state.store import IN_MEMORY, StateBackend
 from app.telemetry.metrics import Metrics
 
 
@@ -34,7 +34,7 @@ class Readiness:
 
     __slots__ = ("_backend", "_engines", "_reached", "draining")
 
-    def __init__(self, engines: EngineSet, backend: StateBackend = ALONE) -> None:
+    def __init__(self, engines: EngineSet, backend: StateBackend = IN_MEMORY) -> None:
         self._engines = engines
         self._backend = backend
         self._reached = False
@@ -78,7 +78,7 @@ class GatewayState:
     recent: RecentHits = field(default_factory=lambda: RecentHits.from_settings(McpSettings()))
     secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
     """Key of the names that tenants are given."""
-    backend: StateBackend = ALONE
+    backend: StateBackend = IN_MEMORY
     """With whom it shares what outlives a request."""
 
     def offers(self, caller: Caller) -> Sequence[EngineOffer]:

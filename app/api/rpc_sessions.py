@@ -15,7 +15,7 @@ from app.protocol.errors import InvalidRequest, NotInitialized
 from app.protocol.method_names import UNGATED
 from app.protocol.retrieve_params import LOG_LEVELS
 from app.settings.schema import GatewaySettings
-from app.state.store import ALONE, MemoryStore, StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 DEFAULT_LOG_LEVEL = "info"
 """Of a caller that wants a log and does not say how much of it."""
@@ -236,7 +236,7 @@ def log_level_of(params: Mapping[str, Any]) -> str | None:
     return None if wanted is None or wanted is False else DEFAULT_LOG_LEVEL
 
 
-def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBackend = ALONE) -> HandshakePolicy | None:
+def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBackend = IN_MEMORY) -> HandshakePolicy | None:
     """What the settings demand over HTTP; None where every request counts as initialized."""
     if settings.server.handshake == "optional":
         return None
@@ -248,7 +248,7 @@ def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBack
     return HandshakePolicy(CallerSessions(store, sets, seconds), sets, offers)
 
 
-def session_sets(settings: GatewaySettings, backend: StateBackend = ALONE) -> SessionSets:
+def session_sets(settings: GatewaySettings, backend: StateBackend = IN_MEMORY) -> SessionSets:
     """Where the engines of sessions are kept: no more sets than sessions."""
     most = settings.state.max_sessions
     kept = MemoryStore(most, most * SET_ENGINES)

@@ -20,7 +20,7 @@ from app.federation.outcome import (
     Hit,
     Outcome,
     degraded,
-    nobody_answered,
+    no_engine_answered,
     notes,
     refused_by,
     report,
@@ -114,11 +114,11 @@ async def gather(
     call, members, _, instrumentation, listener = context
     stop = loop_reason(call, members)
     if stop is not None:
-        nobody = [skipped(engine_id, *stop) for engine_id in sorted(members.ids())]
-        return BroadcastResult({}, (), nobody, (f"no engine was asked: {stop[1]}",))
+        no_candidate_error = [skipped(engine_id, *stop) for engine_id in sorted(members.ids())]
+        return BroadcastResult({}, (), no_candidate_error, (f"no engine was asked: {stop[1]}",))
     _check_required(members, candidates)
     if not candidates.engines:
-        raise candidates.nobody()
+        raise candidates.no_candidate_error()
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     written = {engine.id: (engine, write(engine)) for engine in candidates.engines}
@@ -143,7 +143,7 @@ async def gather(
     if engine_calls and not any(outcome.status == "ok" for outcome in outcomes):
         if lone and outcomes[0].kind == "refused" and outcomes[0].code not in NEXT:
             raise refused_by(outcomes[0])
-        raise nobody_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
+        raise no_engine_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
     if listener is not None and engine_calls:
         listener.tell(fused(call.meta.progress_token, outcomes))
     return BroadcastResult(engine_calls, outcomes, [*candidates.skipped, *left_out])
@@ -157,7 +157,7 @@ def blend_of(context: BroadcastContext) -> GatewaySettings:
     return context.settings.model_copy(update={"fusion": tenant.fusion})
 
 
-def told_of(
+def with_report(
     context: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """`result` with `usage.notes`, and the report of every engine in its `_meta`, as for `retrieve`."""

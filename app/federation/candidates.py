@@ -10,8 +10,8 @@ from typing import NamedTuple
 from app.federation.calls import Call
 from app.federation.engine_interface import Engine
 from app.federation.membership import Members
-from app.federation.outcome import Outcome, never_reached, nobody_answered, skipped
-from app.federation.request_options import asked_engines, closes_cycle, loop_reason
+from app.federation.outcome import Outcome, never_reached, no_engine_answered, skipped
+from app.federation.request_options import requested_engines, closes_cycle, loop_reason
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import (
     BackendUnavailable,
@@ -59,7 +59,7 @@ class Candidates(NamedTuple):
     """Engines that the request names and that nobody has reached yet: they count as failed."""
     misfits: tuple[UnfitEngine, ...] = ()
 
-    def nobody(self) -> RcpError:
+    def no_candidate_error(self) -> RcpError:
         """The error of a call that nobody may be asked."""
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in (*self.skipped, *self.lost))
         too_much = [misfit for misfit in self.misfits if misfit.field is not None]
@@ -72,7 +72,7 @@ class Candidates(NamedTuple):
                 f"no engine that may be asked supports '{option}' as requested", option=option, detail=reasons
             )
         if self.lost:
-            return nobody_answered(self.lost, out_of_time=False)
+            return no_engine_answered(self.lost, out_of_time=False)
         kinds = {outcome.kind for outcome in self.skipped}
         if "loop" in kinds:
             return BackendUnavailable("whoever could answer is in the federation path", retryable=False, detail=reasons)
@@ -87,7 +87,7 @@ def candidates_for(
     call: Call, members: Members, capability: str, gateway: GatewayOptions, fit: Fit = any_fits
 ) -> Candidates:
     """Who may be asked. Raises InvalidParams if the call names an engine that is not configured."""
-    named = asked_engines(gateway, members)
+    named = requested_engines(gateway, members)
     able: list[Engine] = []
     left_out = [skipped(name, "disabled", "switched off") for name in members.disabled]
     lost: list[Outcome] = []

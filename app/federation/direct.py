@@ -16,7 +16,7 @@ from app.federation.hit_validation import relayed
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.methods.memory import memory_of, named, owner_of
-from app.federation.outcome import failed_alone
+from app.federation.outcome import single_engine_failed
 from app.federation.request_options import closes_cycle
 from app.federation.sessions import scoped
 from app.fusion.trust import capped_hit
@@ -33,7 +33,7 @@ REPEATABLE = frozenset(
 """Methods that asked twice do no more than once; any other is one only under an idempotency key."""
 
 
-async def ask_alone(
+async def ask_single_engine(
     call: MethodCall,
     engine: Engine,
     members: Members,
@@ -62,7 +62,7 @@ async def ask_alone(
     )
     outcome = await ask_one(engine, share_of(call, engine, members, settings), question, instrumentation)
     if outcome.result is None:
-        raise failed_alone(outcome)
+        raise single_engine_failed(outcome)
     result = outcome.result
     if call.tenant is not None and call.method == "memory/build":
         result = named(engine.id, owner_of(call), dict(result))

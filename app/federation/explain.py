@@ -21,12 +21,12 @@ MAX_SNIPPET = 240
 """Characters of a listed hit's title and text: enough to recognise it, however long it is."""
 
 
-def plan_told(plan: Plan) -> dict[str, Any]:
+def describe_plan(plan: Plan) -> dict[str, Any]:
     """Everything that was decided before anybody was asked."""
     told: dict[str, Any] = {
         "k": plan.k,
         "window": plan.window,
-        "fusion": options_told(plan.fusion),
+        "fusion": describe_options(plan.fusion),
         "diversified": plan.varied,
         "cutByCaller": plan.cut_by_caller,
         "legs": [_engine_call(engine_call) for engine_call in plan.engine_calls],
@@ -38,37 +38,37 @@ def plan_told(plan: Plan) -> dict[str, Any]:
     return told
 
 
-def answer_told(plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]) -> dict[str, Any]:
+def describe_response(plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]) -> dict[str, Any]:
     """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
-    told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
+    told: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
     told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if result_set is not None:
         shares = shares_of(result_set.lists, result_set.options, page.keys)
         told["method"] = shares.method
         told["ceiling"] = shares.ceiling
         told["hits"] = [
-            {"id": hit["id"], **standing_told(standing)}
+            {"id": hit["id"], **describe_score(standing)}
             for hit, standing in zip(page.hits, shares.standings, strict=False)
         ]
         told["lists"] = [_list(ranked, result_set.options) for ranked in result_set.lists]
     return told
 
 
-def fused_told(shares: Contributions) -> dict[str, Any]:
+def describe_fusion(shares: Contributions) -> dict[str, Any]:
     """The order of documents that were fused once more."""
     return {
         "method": shares.method,
         "ceiling": shares.ceiling,
-        "hits": [standing_told(standing) for standing in shares.standings],
+        "hits": [describe_score(standing) for standing in shares.standings],
     }
 
 
-def standing_told(standing: Explanation) -> dict[str, Any]:
+def describe_score(standing: Explanation) -> dict[str, Any]:
     """One document: its sum and its parts, the largest first."""
     return {"key": standing.key, "sum": standing.total, "parts": [part._asdict() for part in standing.parts]}
 
 
-def options_told(options: FusionConfig) -> dict[str, Any]:
+def describe_options(options: FusionConfig) -> dict[str, Any]:
     """How lists are blended, named as in requests."""
     return {
         "method": options.method,

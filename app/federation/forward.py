@@ -19,11 +19,11 @@ from app.federation.outcome import (
     cancelled,
     degraded,
     failed,
-    nobody_answered,
+    no_engine_answered,
     refused_by,
     report,
     skipped,
-    told,
+    succeeded,
 )
 from app.protocol.errors import (
     BackendUnavailable,
@@ -91,7 +91,7 @@ class ForwardedRequest(NamedTuple):
     """Whether another engine may be asked after this one may have done something."""
 
 
-def as_it_is(result: Result) -> Result:
+def unchanged(result: Result) -> Result:
     """Any object is a result."""
     return result
 
@@ -99,7 +99,7 @@ def as_it_is(result: Result) -> Result:
 def plain(
     method: str,
     params: Mapping[str, Any],
-    read: Callable[[Result], Result] = as_it_is,
+    read: Callable[[Result], Result] = unchanged,
     *,
     idempotent: bool = True,
 ) -> ForwardedRequest:
@@ -128,7 +128,7 @@ async def forward(
     """
     check_route(call, members)
     if not candidates.engines:
-        raise candidates.nobody()
+        raise candidates.no_candidate_error()
     ended: list[Outcome] = []
     cut = False
     for place, engine in enumerate(candidates.engines):
@@ -147,7 +147,7 @@ async def forward(
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     if ended[-1].kind == "refused" and (ended[-1].code not in NEXT or _unknown_to_all(call, ended)):
         raise refused_by(ended[-1])
-    raise nobody_answered([*candidates.lost, *ended], out_of_time=cut)
+    raise no_engine_answered([*candidates.lost, *ended], out_of_time=cut)
 
 
 def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySettings) -> Share:
@@ -166,7 +166,7 @@ async def ask_one(
     started = perf_counter()  # the loop's own clock may be no finer than a millisecond
     try:
         said = await question.ask(engine, share)
-        outcome = told(engine.id, said.result, perf_counter() - started, said.attempts, said.size)
+        outcome = succeeded(engine.id, said.result, perf_counter() - started, said.attempts, said.size)
         if said.replica is not None:
             outcome = outcome._replace(replica=said.replica, hedged=said.hedged)
     except LegError as fault:
@@ -190,7 +190,7 @@ def reported(result: Mapping[str, Any], members: Members, ended: Sequence[Outcom
     return {**result, "_meta": meta}
 
 
-def by_default(result: Result, engine_id: str | None) -> Result:
+def with_writer_note(result: Result, engine_id: str | None) -> Result:
     """`result` with a note that this engine was written to because the call named none; None: no such note."""
     if engine_id is None:
         return result
@@ -224,7 +224,7 @@ def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
 Answer = TypeVar("Answer")
 
 
-async def side_by_side(calls: Sequence[Callable[[], Awaitable[Answer]]], at_once: int) -> list[Answer]:
+async def gather_bounded(calls: Sequence[Callable[[], Awaitable[Answer]]], at_once: int) -> list[Answer]:
     """The answers in order. Raises what the first call to fail raised, once all others have ended."""
     if len(calls) == 1:
         return [await calls[0]()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.federation.outcome import MAX_HITS, Hit, Outcome, answered, own_notes, told
+from app.federation.outcome import MAX_HITS, Hit, Outcome, answered, own_notes, succeeded
 from app.protocol.errors import ProtocolViolation
 from app.protocol.id_params import is_id
 from app.protocol.retrieve_params import MODALITIES, UNITS
@@ -218,7 +218,7 @@ MAX_SEEDS = 100
 """Seeds of one clue that are looked at."""
 
 
-def found(
+def read_result(
     needed: Sequence[str], engine: str, result: dict[str, Any], took: float, attempts: int, size: int = 0
 ) -> Outcome:
     """The outcome of a leg whose engine sent this result; `hits` are in `hits`, all else is cleaned in `result`.
@@ -252,7 +252,7 @@ def found(
 def _told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
     usage = result.get("usage")
     notes = own_notes(engine, usage.get("notes")) if type(usage) is dict else ()
-    return told(engine, result, took, attempts, size)._replace(notes=notes)
+    return succeeded(engine, result, took, attempts, size)._replace(notes=notes)
 
 
 def _there(result: Mapping[str, Any], key: str) -> bool:

@@ -119,7 +119,7 @@ def default_of(engines: Sequence[Engine]) -> Engine:
 def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> IndexRouter:
     """Where documents of one call may go. Raises RcpError if nowhere."""
     if not candidates.engines:
-        raise candidates.nobody()
+        raise candidates.no_candidate_error()
     owners: dict[str, list[Engine]] = {}
     for engine in members.engines:
         if engine.entry.id_namespace is not None:

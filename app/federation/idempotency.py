@@ -15,7 +15,7 @@ from app.protocol.documents import read_idempotency_key
 from app.protocol.envelope import canonical
 from app.protocol.errors import Conflict
 from app.settings.state import StateSettings
-from app.state.store import ALONE, MemoryStore, StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 Result = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Idempotency:
         self._seconds = seconds
 
     @classmethod
-    def from_settings(cls, wishes: StateSettings, backend: StateBackend = ALONE) -> "Idempotency":
+    def from_settings(cls, wishes: StateSettings, backend: StateBackend = IN_MEMORY) -> "Idempotency":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_idempotency_keys
         return cls(backend.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)

@@ -89,7 +89,7 @@ class Members:
     outlines: Outlines = field(default_factory=dict, compare=False, repr=False)
     """What plans made of these members have in common."""
 
-    def told(self) -> tuple[Any, ...]:
+    def visible_state(self) -> tuple[Any, ...]:
         """What callers are told of it; the epoch grows when that changes."""
         return tuple(engine.id for engine in self.engines), self.disabled, self.offers, self.groups
 
@@ -198,7 +198,7 @@ class Membership:
         members = self._made(tenant, engines, 1)
         if before is None:
             return members
-        return replace(members, epoch=before.epoch + (members.told() != before.told()))
+        return replace(members, epoch=before.epoch + (members.visible_state() != before.visible_state()))
 
     def _made(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))

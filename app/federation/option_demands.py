@@ -140,7 +140,7 @@ Refusal = tuple[OptionDemand | FilterFault, Advertisement]
 """What an engine cannot honour, and what it advertises."""
 
 
-def nobody_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Sequence[Outcome]) -> RcpError:
+def no_engine_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Sequence[Outcome]) -> RcpError:
     """The error for a request that no engine may be asked: field, then option, then capability."""
     faults = [refusal for refusal, _ in refusals if isinstance(refusal, FilterFault)]
     demands = [refusal for refusal, _ in refusals if isinstance(refusal, OptionDemand)]

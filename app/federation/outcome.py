@@ -136,7 +136,7 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
     )
 
 
-def told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
+def succeeded(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
     """The outcome of a leg whose engine sent this result, of any method; it is kept as it is."""
     return Outcome(engine, "ok", (), took, attempts, size=size, result=result)
 
@@ -211,35 +211,35 @@ def required_failed(outcome: Outcome) -> RcpError:
         f"the required engine '{outcome.engine}' failed: {outcome.kind}: {outcome.detail}",
         **_error_data([outcome]),
     )
-    return knowing(error, [outcome])
+    return with_outcomes(error, [outcome])
 
 
 def refused_by(outcome: Outcome) -> RcpError:
     """The error of a request that its engine refused for what it asks: that engine's own code (RCP §12)."""
     assert outcome.code is not None
     message = f"engine '{outcome.engine}' refused: {outcome.detail}"
-    return knowing(ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome])
+    return with_outcomes(ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome])
 
 
-def failed_alone(outcome: Outcome) -> RcpError:
+def single_engine_failed(outcome: Outcome) -> RcpError:
     """The error of a request that was one engine's alone: that failure's own code."""
     verb = "refused" if outcome.kind == "refused" else "failed"
     message = f"engine '{outcome.engine}' {verb}: {outcome.detail}"
     return ForeignError(_code_of(outcome), message, **(outcome.refusal or {}), **_error_data([outcome]))
 
 
-def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
+def no_engine_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
     """The error when every engine that was asked failed (RCP §16.2): never an empty success.
 
     `out_of_time`: the caller's own deadline cut them all off, so it is -32014.
     """
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
-        return knowing(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
-    return knowing(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
+        return with_outcomes(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
+    return with_outcomes(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
 
 
-def knowing(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
+def with_outcomes(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
     """The error, knowing what became of those that were asked; the log tells it, the caller is not told more."""
     error.engines = report(outcomes)
     return error

@@ -12,7 +12,7 @@ from os import urandom
 from time import monotonic
 from typing import Any, NamedTuple
 
-from app.federation.result_set import Page, ResultSet, dump_result_set, load_result_set, remembered_of
+from app.federation.result_set import Page, ResultSet, dump_result_set, load_result_set, session_keys_of
 from app.federation.sessions import HitOrigins, PoisonReports, RetrieveSessions, Trajectory
 from app.federation.tenants import Tenant
 from app.fusion.injection_screen import InjectionScreen
@@ -21,7 +21,7 @@ from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.screen import ScreenSettings
 from app.settings.state import StateSettings
-from app.state.store import ALONE, MemoryStore, StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 PLACE = "place:"
 RESULT_SET = "stock:"
@@ -114,7 +114,7 @@ class Pages:
         wishes: StateSettings,
         clock: Callable[[], float] = monotonic,
         screen: ScreenSettings | None = None,
-        backend: StateBackend = ALONE,
+        backend: StateBackend = IN_MEMORY,
     ) -> "Pages":
         """Pages within the bounds that are wished, shared as `sharing` says, by default with nobody."""
         reported = None
@@ -242,7 +242,7 @@ class Pages:
     ) -> None:
         """Let the session know what it has been answered; `for_feedback` also whose hits they were."""
         if cursor_state.trajectory is not None:
-            keys = remembered_of(page, result_set.options.identity)
+            keys = session_keys_of(page, result_set.options.identity)
             await self.sessions.remember(self._trajectories + session_id, cursor_state.trajectory.root, keys)
         if for_feedback:
             await self.origins.remember(session_id, result_set.fusion.origins(page.keys))

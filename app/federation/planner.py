@@ -21,12 +21,12 @@ from app.federation.forwarded_params import (
     write_inner_fusion,
 )
 from app.federation.membership import Members
-from app.federation.option_demands import Refusal, demands_of, nobody_can, only_cycles
+from app.federation.option_demands import Refusal, demands_of, no_engine_can, only_cycles
 from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.request_options import (
     SURFACE,
     Depth,
-    asked_engines,
+    requested_engines,
     check_one_version,
     check_weights,
     closes_cycle,
@@ -109,7 +109,7 @@ def plan_retrieve(
         return _plan_plain(call, members, now, wishes, blend)
     fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
-        return nobody_asked(call, members, fusion, *stop)
+        return plan_without_calls(call, members, fusion, *stop)
     if wishes.rerank_union and call.params.options.rerank is not None:
         return _plan_reranked(call, members, now, wishes, depth, fusion)
     return _Planner(call, members, now, wishes, depth).plan(fusion)
@@ -175,7 +175,7 @@ def _plan_reranked(
     return own
 
 
-def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
+def plan_without_calls(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
     """The plan that asks nobody, for one reason that holds for every engine."""
     return Plan(
         engine_calls=(),
@@ -252,7 +252,7 @@ class _Planner:
         self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights = engine_weights(self._fusion, members)
-        self._asked_engines = asked_engines(params.gateway, members)
+        self._asked_engines = requested_engines(params.gateway, members)
         self._plain = params.raw.keys() <= ALIKE and session_id is None
         self._shared: Shared = {}
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
@@ -271,7 +271,7 @@ class _Planner:
         for engine in self._members.engines:
             self._consider(engine)
         if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
-            raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
+            raise no_engine_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
             check_one_version(
                 [engine_call.engine.id for engine_call in self._engine_calls if engine_call.pinned is not None]

@@ -41,7 +41,7 @@ def fusion_options(params: RetrieveParams, wishes: RetrieveSettings, blend: Fusi
     )
 
 
-def asked_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
+def requested_engines(gateway: GatewayOptions, members: Members) -> frozenset[str] | None:
     """The engines that the request restricts itself to. Raises InvalidParams for a name that is not configured."""
     names = gateway.engines
     if names is None:

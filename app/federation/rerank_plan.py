@@ -89,7 +89,7 @@ def most_of(engine: Engine) -> int | None:
     return most if type(most) is int and most >= 1 else None
 
 
-def in_turn(union: RerankPlan, wanted: int) -> list[tuple[Engine, int]]:
+def reranker_batches(union: RerankPlan, wanted: int) -> list[tuple[Engine, int]]:
     """Whom to ask in which order, and how many of `wanted` passages each takes: who takes them all comes first."""
     takes = [(engine, min(wanted, most_of(engine) or wanted)) for engine in union.rerankers]
     return sorted(takes, key=lambda pair: -pair[1])  # stable: by priority among those who take as many

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.federation.explain import answer_told
+from app.federation.explain import describe_response
 from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, notes, report
@@ -22,7 +22,7 @@ STATE_DEGRADED: Final = (
 )
 """Said of an answer that continues another or can be continued."""
 
-NOT_TOLD: Mapping[str, float] = MappingProxyType({})
+NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 
 class RetrieveResponse(NamedTuple):
@@ -49,7 +49,7 @@ def build_result(
     members: Members,
     answer: RetrieveResponse,
     took: float,
-    spent: Mapping[str, float] = NOT_TOLD,
+    spent: Mapping[str, float] = NO_TIMES,
 ) -> dict[str, Any]:
     """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`.
 
@@ -70,7 +70,7 @@ def build_result(
     if result_set is not None:
         gateway["fusion"] = _blend(result_set)
     if params.gateway.explain:
-        gateway["explain"] = answer_told(plan, result_set, page, spent)
+        gateway["explain"] = describe_response(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
     dropped = degraded(outcomes) if result_set is None else result_set.degraded
     if dropped:

@@ -31,41 +31,41 @@ class EngineResponse(NamedTuple):
         return public_id({"id": own}, self.namespace)
 
 
-def in_order(responses: Iterable[EngineResponse]) -> list[EngineResponse]:
+def by_priority(responses: Iterable[EngineResponse]) -> list[EngineResponse]:
     """The order in which engines speak."""
     return sorted(responses, key=lambda response: (-response.priority, response.engine))
 
 
-def given(responses: Iterable[EngineResponse], key: str) -> bool:
+def any_states(responses: Iterable[EngineResponse], key: str) -> bool:
     """Whether anybody said anything under `key`."""
     return any(key in response.result for response in responses)
 
 
-def left_over(responses: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
+def other_fields(responses: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
     """Fields that nobody here knows how to join: the first engine's that has one, as it is."""
     known = frozenset(joined)
     found: dict[str, Any] = {}
-    for response in in_order(responses):
+    for response in by_priority(responses):
         for key, value in response.result.items():
             if key not in known:
                 found.setdefault(key, value)
     return found
 
 
-def by_turns(lists: Sequence[Sequence[Any]]) -> list[Any]:
+def interleave(lists: Sequence[Sequence[Any]]) -> list[Any]:
     """Every list's first, then every list's second, and so on."""
     longest = max(map(len, lists), default=0)
     return [members[place] for place in range(longest) for members in lists if place < len(members)]
 
 
-def marked(member: Mapping[str, Any], engines: Sequence[str]) -> dict[str, Any]:
+def with_origin(member: Mapping[str, Any], engines: Sequence[str]) -> dict[str, Any]:
     """A copy of `member` that says in `meta.engine` whose it is and in `meta.engines` who has it, as hits do."""
     own = member.get("meta")
     meta = own if type(own) is dict else {}
     return {**member, "meta": {**meta, "engine": engines[0], "engines": [{"id": engine} for engine in engines]}}
 
 
-def measure(value: Any) -> float:
+def sort_value(value: Any) -> float:
     """A score or a weight to sort by; whatever is no finite number sorts last."""
     return float(value) if isinstance(value, int | float) and type(value) is not bool and isfinite(value) else -inf
 
@@ -79,7 +79,7 @@ MOST_COMPARED = 1000
 def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
     """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
     first: dict[str, str] = {}
-    for question in by_turns([response.listed("followups") for response in in_order(responses)]):
+    for question in interleave([response.listed("followups") for response in by_priority(responses)]):
         first.setdefault(_plain(question), question)
     return list(first.values())
 
@@ -91,8 +91,8 @@ def join_clues(responses: Sequence[EngineResponse], most: int | None = None) -> 
     of their engine, as hit ids do. Equal weights: by turns, in the order in which engines speak.
     """
     copies: dict[tuple[str, ...], list[tuple[str, dict[str, Any]]]] = {}
-    lists = [[(response, clue) for clue in response.listed("clues")] for response in in_order(responses)]
-    for response, clue in by_turns(lists):
+    lists = [[(response, clue) for clue in response.listed("clues")] for response in by_priority(responses)]
+    for response, clue in interleave(lists):
         public = _public_clue(response, clue)
         copies.setdefault(_clue_key(public), []).append((response.engine, public))
     joined = sorted(map(_merged_clue, copies.values()), key=lambda clue: -_weight(clue))
@@ -118,11 +118,11 @@ def _merged_clue(group: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     heaviest = max(_weight(clue) for _, clue in group)
     if heaviest > -inf:
         joined["weight"] = next(clue["weight"] for _, clue in group if _weight(clue) == heaviest)
-    return marked(joined, list({engine: None for engine, _ in group}))
+    return with_origin(joined, list({engine: None for engine, _ in group}))
 
 
 def _weight(clue: Mapping[str, Any]) -> float:
-    return measure(clue.get("weight"))
+    return sort_value(clue.get("weight"))
 
 
 def _plain(text: str) -> str:
@@ -148,10 +148,10 @@ def join_communities(responses: Sequence[EngineResponse], most: int | None = Non
     Ids that two engines use become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal
     scores: in the order in which engines speak, each engine's own order kept.
     """
-    found = [one for response in in_order(responses) for one in _distinct(response)]
+    found = [one for response in by_priority(responses) for one in _distinct(response)]
     ids = _unique_ids(found)
-    order = sorted(range(len(found)), key=lambda index: -measure(found[index].community.get("score")))
-    joined = [{**marked(found[index].community, [found[index].response.engine]), "id": ids[index]} for index in order]
+    order = sorted(range(len(found)), key=lambda index: -sort_value(found[index].community.get("score")))
+    joined = [{**with_origin(found[index].community, [found[index].response.engine]), "id": ids[index]} for index in order]
     return joined if most is None else joined[:most]
 
 
@@ -159,7 +159,7 @@ def join_summaries(responses: Sequence[EngineResponse]) -> str | None:
     """One summary is answered as it is; several become paragraphs, each behind its engine's name."""
     said = [
         (response.engine, response.result["summary"])
-        for response in in_order(responses)
+        for response in by_priority(responses)
         if _is_text(response.result.get("summary"))
     ]
     if len(said) <= 1:
@@ -204,7 +204,7 @@ _canonical = JSONEncoder(sort_keys=True).encode
 def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
     copies: dict[str, list[tuple[EngineResponse, Mapping[str, Any]]]] = {}
-    for response in in_order(responses):
+    for response in by_priority(responses):
         for node in response.listed("nodes"):
             copies.setdefault(f"{response.public(node['id'])}", []).append((response, node))
     return [_merged_node(group) for group in copies.values()]
@@ -213,7 +213,7 @@ def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
 def join_edges(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
     """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
     copies: dict[str, list[tuple[EngineResponse, dict[str, Any]]]] = {}
-    for response in in_order(responses):
+    for response in by_priority(responses):
         for edge in response.listed("edges"):
             public = {**edge, "src": response.public(edge["src"]), "dst": response.public(edge["dst"])}
             copies.setdefault(_edge_key(public), []).append((response, public))
@@ -225,15 +225,15 @@ def _merged_node(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]]) -> d
     return {**_merged(group, "score"), "id": response.public(kept["id"])}
 
 
-def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
+def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], sort_value: str) -> dict[str, Any]:
     """The copies as one: the first engine's fields win, the largest `measure` is kept."""
     joined: dict[str, Any] = {}
     for _, member in reversed(group):
         joined.update(member)
-    values = [member[measure] for _, member in group if type(member.get(measure)) in (int, float)]
+    values = [member[sort_value] for _, member in group if type(member.get(sort_value)) in (int, float)]
     if values:
-        joined[measure] = max(values)
-    return marked(joined, list({response.engine: None for response, _ in group}))
+        joined[sort_value] = max(values)
+    return with_origin(joined, list({response.engine: None for response, _ in group}))
 
 
 def _edge_key(edge: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ NOTHING: Final = Page([], (), 0, True, False, False, None)
 """What is served where nobody was asked."""
 
 
-def spread_over(lambda_: float | None, k: int) -> DiversityOptions:
+def diversity_for(lambda_: float | None, k: int) -> DiversityOptions:
     """The wish for variety of a request for `k` hits; its pages keep to it."""
     return DiversityOptions(DEFAULT_LAMBDA if lambda_ is None else lambda_, min(MAX_POOL, max(50, 4 * k)))
 
@@ -107,7 +107,7 @@ def page_of(
     return Page(hits, keys, end, fitting == len(hits) < k, end < last, limit < length, tokens)
 
 
-def fresh(fusion: FusedList, *left_out: Container[str]) -> FusedList:
+def excluding(fusion: FusedList, *left_out: Container[str]) -> FusedList:
     """The same order without these documents."""
     keys = fusion.keys()
     wanted = [place for place, key in enumerate(keys) if not any(key in served for served in left_out)]
@@ -158,7 +158,7 @@ def seen_of(fusion: FusedList, seen: Container[str], identity: Identity) -> Cont
     return frozenset(key for key, hit in pairs if key in seen or f"{hit['id']}" in seen)
 
 
-def remembered_of(page: Page, identity: Identity) -> Sequence[str]:
+def session_keys_of(page: Page, identity: Identity) -> Sequence[str]:
     """What a session remembers of these hits: their keys, and their ids where keys are something else."""
     return page.keys if identity == "id" else [*page.keys, *(f"{hit['id']}" for hit in page.hits)]
 
@@ -201,7 +201,7 @@ def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParam
     lists = lists_of(engine_calls, outcomes)
     if not lists:
         return None
-    spread = spread_over(_lambda(params), plan.k) if plan.varied else None
+    spread = diversity_for(_lambda(params), plan.k) if plan.varied else None
     return ResultSet(
         lists,
         fuse(lists, plan.fusion),
@@ -247,9 +247,9 @@ def _still_missing(kept: ResultSet, given: Container[str]) -> list[str]:
 def without(result_set: ResultSet, returned: Container[str], seen: Container[str] | None) -> ResultSet:
     """The same stock, to be served from its beginning, without what was served or `seen` before."""
     if seen is None:
-        return result_set._replace(fusion=fresh(result_set.fusion, returned)) if returned else result_set
+        return result_set._replace(fusion=excluding(result_set.fusion, returned)) if returned else result_set
     known = seen_of(result_set.fusion, seen, result_set.options.identity)
-    return result_set._replace(fusion=fresh(result_set.fusion, returned, known))
+    return result_set._replace(fusion=excluding(result_set.fusion, returned, known))
 
 
 def dump_result_set(result_set: ResultSet) -> dict[str, Any]:

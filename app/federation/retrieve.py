@@ -16,9 +16,9 @@ from app.federation.fanout import FanOut, Heard
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.outcome import Hit, Outcome, degraded, knowing, nobody_answered, required_failed
+from app.federation.outcome import Hit, Outcome, degraded, with_outcomes, no_engine_answered, required_failed
 from app.federation.pagination import FIRST, Pages
-from app.federation.planner import Plan, nobody_asked, plan_retrieve
+from app.federation.planner import Plan, plan_without_calls, plan_retrieve
 from app.federation.progress import ProgressListener, ProgressReporter, fused, reranked
 from app.federation.quorum import tail_of
 from app.federation.request_options import SURFACE, Depth
@@ -221,11 +221,11 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
             reporter.close()
     outcomes = sorted([*fan_out.outcomes, *plan.lost] if plan.lost else fan_out.outcomes, key=_engine_of)
     if lost is not None:
-        raise knowing(_must_answer_failed(plan, lost), outcomes)
+        raise with_outcomes(_must_answer_failed(plan, lost), outcomes)
     if run.call.params.options.index_version is not None:
         fault = not_served(plan.engine_calls, outcomes)
         if fault is not None:
-            raise knowing(fault, outcomes)
+            raise with_outcomes(fault, outcomes)
     if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
         listener.tell(fused(run.call.meta.progress_token, outcomes))
     return outcomes
@@ -249,7 +249,7 @@ def _no_engine_answered(run: _Retrieval, plan: Plan, outcomes: Sequence[Outcome]
     result_set = run.cursor_state.result_set
     page = NOTHING if result_set is None else _cut_page(run, result_set, plan.k)
     if plan.engine_calls and not page.hits:
-        raise nobody_answered(outcomes, out_of_time=plan.cut_by_caller)
+        raise no_engine_answered(outcomes, out_of_time=plan.cut_by_caller)
     run.failed |= frozenset(degraded(outcomes))
     if result_set is not None:
         result_set = result_set._replace(
@@ -335,7 +335,7 @@ def _serve_saved(run: _Retrieval) -> RetrieveResponse | None:
     if result_set is None:
         return None
     detail = "this page was served from the saved result set"
-    plan = nobody_asked(run.call, run.members, result_set.options, "kept", detail)
+    plan = plan_without_calls(run.call, run.members, result_set.options, "kept", detail)
     page = _cut_page(run, result_set, plan.k)
     if page.short and result_set.open and not page.floored:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from app.federation.tenants import Tenant
 from app.protocol.id_params import Id
 from app.settings.mcp import McpSettings
-from app.state.store import ALONE, MemoryStore, StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 # --- Sessions (RCP §7.7) ---
 
@@ -186,7 +186,7 @@ class RecentHits:
 
     @classmethod
     def from_settings(
-        cls, wishes: McpSettings, backend: StateBackend = ALONE, clock: Callable[[], float] = monotonic
+        cls, wishes: McpSettings, backend: StateBackend = IN_MEMORY, clock: Callable[[], float] = monotonic
     ) -> "RecentHits":
         """Within the bounds that are wished, shared as `sharing` says."""
         most = wishes.max_kept_hits

@@ -11,7 +11,7 @@ from app.federation.forward import ask_one, plain, share_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, failure_line, report
-from app.federation.rerank_plan import RerankPlan, RerankVerdict, in_turn, passages_of, values_in
+from app.federation.rerank_plan import RerankPlan, RerankVerdict, reranker_batches, passages_of, values_in
 from app.federation.result_set import ResultSet
 from app.settings.schema import GatewaySettings
 
@@ -27,7 +27,7 @@ async def rerank_union(
     """`stock` with its best `union.top_n` documents reranked. Raises nothing but what cancels the request."""
     passages = passages_of(result_set.fusion, union.top_n)
     asked: list[Outcome] = []
-    for engine, takes in in_turn(union, len(passages)) if passages else ():
+    for engine, takes in reranker_batches(union, len(passages)) if passages else ():
         share = share_of(call, engine, members, settings)
         if share.seconds < LEAST_SECONDS:
             break

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from app.settings.tenants_file import LimitsEntry
 from app.state.rate_limit import Limiter, Reservation, Window
-from app.state.store import ALONE
+from app.state.store import IN_MEMORY
 
 Bound = Literal["requests", "concurrent", "hits"]
 """Which limit was reached."""
@@ -46,7 +46,7 @@ class Quotas:
     def __init__(
         self,
         max_addresses: int,
-        limiter: Callable[[int, Callable[[], float]], Limiter] = ALONE.limiter,
+        limiter: Callable[[int, Callable[[], float]], Limiter] = IN_MEMORY.limiter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`limiter`: opens one for at most so many keys. `clock` in seconds, never going back."""

@@ -255,4 +255,4 @@ class InMemoryState:
         return "<Alone>"
 
 
-ALONE = InMemoryState()
+IN_MEMORY = InMemoryState()

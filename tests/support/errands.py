@@ -34,6 +34,6 @@ def context_of(
     )
 
 
-def forgetful() -> Pages:
+def temporary_pages() -> Pages:
     """Pages that last as long as the test."""
     return Pages.from_settings(StateSettings())

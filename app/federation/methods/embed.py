@@ -10,7 +10,7 @@ from typing import Any
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine, EngineReply
-from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward, side_by_side
+from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward, gather_bounded
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement
@@ -57,7 +57,7 @@ def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest
             sent = {**wish.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
             return await engine.call(method, sent, share.deadline)
 
-        replies = await side_by_side([partial(part, inputs) for inputs in parts], AT_ONCE)
+        replies = await gather_bounded([partial(part, inputs) for inputs in parts], AT_ONCE)
         results = [
             checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, wish.encoding)
             for reply, inputs in zip(replies, parts, strict=True)

@@ -5,12 +5,12 @@ A signal goes to the engines that the session remembers for its hit, else to tho
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, gather, told_of
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, gather, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import dedups
 from app.federation.id_routing import namespaces_of, owners_of
-from app.federation.outcome import Outcome, skipped, told
+from app.federation.outcome import Outcome, skipped, succeeded
 from app.federation.pagination import Pages
 from app.federation.sessions import scoped
 from app.protocol.errors import ProtocolViolation
@@ -95,7 +95,7 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     unheard = (
         (f"{len(mail.unheard)} signal(s) are about hits of engines that take no feedback",) if mail.unheard else ()
     )
-    return told_of(context, gathered, {"accepted": recorded(mail.engine_requests, accepted)}, unheard)
+    return with_report(context, gathered, {"accepted": recorded(mail.engine_requests, accepted)}, unheard)
 
 
 def _engine_request(
@@ -115,4 +115,4 @@ def _read(engine: str, result: Mapping[str, Any], took: float, attempts: int, si
     accepted = result.get("accepted")
     if type(accepted) is not int or accepted < 0:
         raise ProtocolViolation("the feedback result does not say how many signals were 'accepted'")
-    return told(engine, result, took, attempts, size)
+    return succeeded(engine, result, took, attempts, size)

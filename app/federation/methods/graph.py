@@ -17,25 +17,25 @@ from app.federation.broadcast import (
     HitFusion,
     blend_of,
     gather,
-    told_of,
+    with_report,
 )
 from app.federation.calls import time_waited
 from app.federation.candidates import UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import dedups
-from app.federation.hit_validation import found
+from app.federation.hit_validation import read_result
 from app.federation.id_routing import seeds_for
 from app.federation.outcome import MAX_HITS, Hit, Outcome, skipped
 from app.federation.pagination import Pages
 from app.federation.request_options import window_of
 from app.federation.response_merge import (
-    given,
+    any_states,
     join_communities,
     join_edges,
     join_followups,
     join_nodes,
     join_summaries,
-    left_over,
+    other_fields,
 )
 from app.federation.sessions import scoped
 from app.protocol.advertisement import Advertisement
@@ -71,7 +71,7 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     screen = await pages.screen(settings.screen)
     blend = HitFusion(gateway, blend_of(context), min(wish.k or DEFAULT_K, members.max_k), screen)
     so_far = blend.so_far if wish.op in FUSED else None
-    read = partial(found, NEEDED[wish.op])
+    read = partial(read_result, NEEDED[wish.op])
     gathered = await gather(context, candidates, partial(_engine_request, wish, context), read, so_far)
     if not gathered.engine_calls and not gathered.notes:
         raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
@@ -87,7 +87,7 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
         "candidates": sum([outcome.candidates for outcome in gathered.outcomes]),
         "latencyMs": round((perf_counter() - began) * 1000, 2),
     }
-    return told_of(context, gathered, result, (*wish.notes, *fusion.notes))
+    return with_report(context, gathered, result, (*wish.notes, *fusion.notes))
 
 
 def _fit(op: str, _: Engine, said: Advertisement) -> UnfitEngine | None:
@@ -124,17 +124,17 @@ def _engine_request(wish: GraphParams, context: BroadcastContext, engine: Engine
 def _joined(wish: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
     """All that was said: what the operation is about, whatever else of it anybody added, and what nobody knows."""
     op, responses = wish.op, gathered.responses()
-    result = left_over(responses, _JOINED)
+    result = other_fields(responses, _JOINED)
     if op in FUSED or hits:
         result["hits"] = hits
-    if op == "drift" or given(responses, "followups"):
+    if op == "drift" or any_states(responses, "followups"):
         result["followups"] = join_followups(responses)
-    if op == "global" or given(responses, "summary"):
+    if op == "global" or any_states(responses, "summary"):
         result["summary"] = join_summaries(responses) or ""
-    if op in ("global", "communities") or given(responses, "communities"):
+    if op in ("global", "communities") or any_states(responses, "communities"):
         result["communities"] = join_communities(responses, wish.k if op == "communities" else None)
-    if op == "neighbors" or given(responses, "nodes"):
+    if op == "neighbors" or any_states(responses, "nodes"):
         result["nodes"] = join_nodes(responses)
-    if op == "neighbors" or given(responses, "edges"):
+    if op == "neighbors" or any_states(responses, "edges"):
         result["edges"] = join_edges(responses)
     return result

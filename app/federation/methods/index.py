@@ -15,16 +15,16 @@ from app.federation.forward import (
     ForwardedRequest,
     Result,
     ask_one,
-    by_default,
+    with_writer_note,
     plain,
     reported,
     share_of,
-    side_by_side,
+    gather_bounded,
 )
 from app.federation.id_routing import IndexRouter, public, router_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
+from app.federation.outcome import Outcome, no_engine_answered, refused_by, skipped
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import (
     Addition,
@@ -187,7 +187,7 @@ async def _write(
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     shares = [share_of(call, load.engine, writing.members, writing.settings) for load in loads]
-    outcomes = await side_by_side(
+    outcomes = await gather_bounded(
         [
             partial(ask_one, load.engine, share, question(load), writing.instrumentation)
             for load, share in zip(loads, shares, strict=True)
@@ -204,7 +204,7 @@ def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -
     """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
     lost = [outcome for outcome in outcomes if outcome.result is None]
     refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in NEXT), None)
-    error = nobody_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
+    error = no_engine_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
     done = {outcome.engine: outcome.result for outcome in outcomes if outcome.result is not None}
     if not done:
         return error
@@ -234,4 +234,4 @@ def _joined(
         if engine.id not in asked
     ]
     ended = [*candidates.lost, *written.outcomes]
-    return by_default(reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen)
+    return with_writer_note(reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen)

@@ -12,18 +12,18 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, blend_of, gather, told_of
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, blend_of, gather, with_report
 from app.federation.calls import MethodCall
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.forward import by_default, forward, plain
-from app.federation.hit_validation import found
+from app.federation.forward import with_writer_note, forward, plain
+from app.federation.hit_validation import read_result
 from app.federation.id_routing import router_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import skipped
 from app.federation.pagination import Pages
-from app.federation.response_merge import given, join_clues, left_over
+from app.federation.response_merge import any_states, join_clues, other_fields
 from app.federation.sessions import scoped
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import read_idempotency_key
@@ -116,7 +116,7 @@ async def memory_build(
     params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
     again = read_idempotency_key(call.passed_on) is not None
     question = plain("memory/build", params, partial(named, chosen.engines[0].id, owner_of(call)), idempotent=again)
-    return by_default(await forward(call, chosen, members, settings, instrumentation, question), default)
+    return with_writer_note(await forward(call, chosen, members, settings, instrumentation, question), default)
 
 
 async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
         context,
         candidates,
         lambda _: BroadcastRequest(params),
-        partial(found, ("clues",)),
+        partial(read_result, ("clues",)),
         blend.so_far,
         lone=memory is not None,
     )
@@ -150,12 +150,12 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
     responses, fusion = gathered.responses(), blend.fusion(gathered.engine_calls, gathered.outcomes)
     if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
-    result = {**left_over(responses, _JOINED), "clues": join_clues(responses, wish.n)}
-    if len(fusion) or given(responses, "hits"):
+    result = {**other_fields(responses, _JOINED), "clues": join_clues(responses, wish.n)}
+    if len(fusion) or any_states(responses, "hits"):
         result["hits"] = blend.hits(fusion)
     if screen is not None:
         context.instrumentation.screened(screen)
-    return told_of(context, gathered, result, fusion.notes)
+    return with_report(context, gathered, result, fusion.notes)
 
 
 def owner_of(call: MethodCall) -> MemoryOwner:

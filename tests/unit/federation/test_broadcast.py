@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, told_of
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.outcome import Outcome, skipped, told
@@ -59,7 +59,7 @@ async def test_all_candidates_with_a_engine_request_are_asked() -> None:
     assert engines[0].asked[0].keys() == {"op", "_meta"}
     assert (found.engine_calls["a"].weight, found.engine_calls["a"].asked) == (3.0, 7)
     assert [response.engine for response in found.responses()] == ["a"]
-    result = told_of(context, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
+    result = with_report(context, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
     assert result["usage"]["notes"][0].startswith("b: http_status")
     assert result["usage"]["notes"][1] == "more"
     assert result["_meta"]["degraded"] == ["b"]
@@ -69,7 +69,7 @@ async def test_all_candidates_with_a_engine_request_are_asked() -> None:
 async def test_a_result_without_notes_has_no_usage() -> None:
     """`feedback` has none by itself."""
     context, found = await gathered(graph("a"))
-    assert "usage" not in told_of(context, found, {"accepted": 1})
+    assert "usage" not in with_report(context, found, {"accepted": 1})
 
 
 async def test_what_is_not_idempotent_is_sent_so() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.result_set import DiversityOptions, Page, fresh, page_of, remembered_of, seen_of, spread_over
+from app.federation.result_set import DiversityOptions, Page, excluding, page_of, session_keys_of, seen_of, diversity_for
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -127,15 +127,15 @@ def test_varied_and_seen(texts: list[str], lambda_: float, seen: set[str]) -> No
 
 def test_the_wish_for_variety() -> None:
     """λ is 0.5 where nobody says; the pool grows with `k`, within bounds."""
-    assert spread_over(None, 10) == DiversityOptions(0.5, 50)
-    assert spread_over(0.0, 20) == DiversityOptions(0.0, 80)
-    assert spread_over(1.0, 1000) == DiversityOptions(1.0, 100)
+    assert diversity_for(None, 10) == DiversityOptions(0.5, 50)
+    assert diversity_for(0.0, 20) == DiversityOptions(0.0, 80)
+    assert diversity_for(1.0, 1000) == DiversityOptions(1.0, 100)
 
 
 def test_fresh_leaves_out_what_any_has() -> None:
     """The same order without those; the very same if there is nothing to leave out."""
-    assert fresh(TEN, {"1"}, {"3", "5"}).keys() == ["0", "2", "4", "6", "7", "8", "9"]
-    assert fresh(TEN, {"x"}, frozenset()) is TEN
+    assert excluding(TEN, {"1"}, {"3", "5"}).keys() == ["0", "2", "4", "6", "7", "8", "9"]
+    assert excluding(TEN, {"x"}, frozenset()) is TEN
 
 
 def test_seen_by_id_under_another_identity() -> None:
@@ -146,5 +146,5 @@ def test_seen_by_id_under_another_identity() -> None:
     seen = {"1"}
     assert seen_of(TEN, seen, "id") is seen
     page = page_of(order, OPTIONS, 1)
-    assert list(remembered_of(page, "uri")) == ["uri:https://x/0", "0"]
-    assert remembered_of(page, "id") == ["uri:https://x/0"]
+    assert list(session_keys_of(page, "uri")) == ["uri:https://x/0", "0"]
+    assert session_keys_of(page, "id") == ["uri:https://x/0"]

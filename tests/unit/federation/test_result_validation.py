@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from app.federation.hit_validation import MAX_SEEDS, found
+from app.federation.hit_validation import MAX_SEEDS, read_result
 from app.federation.outcome import MAX_HITS, Outcome
 from app.protocol.errors import ProtocolViolation
 from tests.support.fake_engine import hit
 
 
 def read(result: dict[str, Any], *needed: str) -> Outcome:
-    return found(needed, "e", result, 0.1, 1, 10)
+    return read_result(needed, "e", result, 0.1, 1, 10)
 
 
 def test_clean_answers_stay_as_they_are() -> None:

@@ -5,7 +5,7 @@ from time import monotonic
 from app.settings.state import StateSettings
 from app.state.rate_limit import Window
 from app.state.redis_store import RedisState
-from app.state.store import ALONE, MemoryStore, StateBackend
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend
 from tests.support.redis_server import Relay
 from tests.support.running_gateway import until
 from tests.support.shared_state import Watched, unique
@@ -13,7 +13,7 @@ from tests.support.shared_state import Watched, unique
 
 async def test_alone_a_store_is_the_one_in_memory() -> None:
     """Nothing is wrapped, nothing is reached, nothing is degraded."""
-    backend: StateBackend = ALONE
+    backend: StateBackend = IN_MEMORY
     local = MemoryStore(1, 1)
     await backend.start()
     assert backend.store("pages", local, constant=True, max_bytes=1) is local

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.federation.methods.memory import MemoryRef, memory_build, memory_recall, name_of
-from tests.support.errands import context_of, forgetful
+from tests.support.errands import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine, Json
 
 MEMORY: Json = {"memory": {}}
@@ -40,5 +40,5 @@ async def test_an_engine_may_rename_its_memory() -> None:
 async def test_unknown_fields_are_handed_through() -> None:
     """Of the first engine that has them."""
     engines = [FakeEngine(name, {"clues": [], "x-of": name}, capabilities=MEMORY) for name in "ab"]
-    result = await memory_recall(context_of("memory/recall", {"query": "q"}, *engines), forgetful())
+    result = await memory_recall(context_of("memory/recall", {"query": "q"}, *engines), temporary_pages())
     assert result["x-of"] == "a"
