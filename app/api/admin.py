@@ -21,7 +21,7 @@ from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
 from app.federation.explain import describe_fusion, describe_plan
 from app.federation.planner import plan_retrieve
-from app.federation.retrieve import blend_of
+from app.federation.retrieve import fusion_settings_of
 from app.federation.tenants import ADMIN
 from app.fusion.explanation import shares_of
 from app.fusion.ranked_lists import FusionConfig, RankedList
@@ -65,7 +65,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         call = answers.question(body, Caller("explain", tenant=who.tenant))
         members = state.membership.current(who.tenant)
         now = asyncio.get_running_loop().time()
-        blend = blend_of(call, state.settings)
+        blend = fusion_settings_of(call, state.settings)
         return {"plan": describe_plan(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
 
     async def refuse(body: Json, who: Operator) -> Json:

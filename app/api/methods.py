@@ -171,7 +171,7 @@ class RpcMethods:
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
-            pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
+            pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream)
             return await self._holding(call.deadline, answer(context, pages))
 

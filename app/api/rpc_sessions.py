@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from app.api.caller import Caller
 from app.federation.capabilities import EngineOffer
-from app.federation.session_engines import SessionSets, joined
+from app.federation.session_engines import SessionSets, with_departed
 from app.protocol.errors import InvalidRequest, NotInitialized
 from app.protocol.method_names import UNGATED
 from app.protocol.retrieve_params import LOG_LEVELS
@@ -116,7 +116,7 @@ class CallerSessions:
         if other is not None and other.engines != shared:
             before = await self._sets.find(other.engines)
             if before is not None:
-                shared = (await self._sets.keep(joined(offers, before.offers))).digest
+                shared = (await self._sets.keep(with_departed(offers, before.offers))).digest
 
         def change(session: Session | None) -> Session:
             return Session(by_token, shared, log_level, 1 if session is None else session.begun + 1)
@@ -236,7 +236,9 @@ def log_level_of(params: Mapping[str, Any]) -> str | None:
     return None if wanted is None or wanted is False else DEFAULT_LOG_LEVEL
 
 
-def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBackend = IN_MEMORY) -> HandshakePolicy | None:
+def http_handshake(
+    settings: GatewaySettings, offers: Offers, backend: StateBackend = IN_MEMORY
+) -> HandshakePolicy | None:
     """What the settings demand over HTTP; None where every request counts as initialized."""
     if settings.server.handshake == "optional":
         return None

@@ -12,7 +12,7 @@ from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
 from app.federation.fanout import FanOut, Heard, Read
-from app.federation.forward import NEXT, share_of
+from app.federation.forward import TRY_NEXT, share_of
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
@@ -61,10 +61,10 @@ class BroadcastRequest(NamedTuple):
     """How many hits it is asked for."""
 
 
-Write = Callable[[Engine], BroadcastRequest | Outcome]
+MakeRequest = Callable[[Engine], BroadcastRequest | Outcome]
 """What a candidate is sent, or the outcome that says why it is not asked after all."""
 
-SoFar = Callable[[Mapping[str, EngineCall], Sequence[Outcome]], list[Hit] | None]
+PartialMerge = Callable[[Mapping[str, EngineCall], Sequence[Outcome]], list[Hit] | None]
 """(legs by engine id, those that ended) -> the hits an answer would hold; None if it is not about hits."""
 
 
@@ -99,12 +99,12 @@ class BroadcastResult(NamedTuple):
 async def gather(
     context: BroadcastContext,
     candidates: Candidates,
-    write: Write,
+    make_request: MakeRequest,
     read: Read,
-    so_far: SoFar | None = None,
+    partial_hits: PartialMerge | None = None,
     *,
     idempotent: bool = True,
-    lone: bool = False,
+    single_engine: bool = False,
 ) -> BroadcastResult:
     """Ask all candidates that `write` has a letter for, at once. Raises RcpError if nobody may be asked or answered.
 
@@ -121,14 +121,16 @@ async def gather(
         raise candidates.no_candidate_error()
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    written = {engine.id: (engine, write(engine)) for engine in candidates.engines}
+    written = {engine.id: (engine, make_request(engine)) for engine in candidates.engines}
     engine_calls = {
         name: _engine_call(context, engine, sent)
         for name, (engine, sent) in written.items()
         if isinstance(sent, BroadcastRequest)
     }
     left_out = [sent for _, sent in written.values() if isinstance(sent, Outcome)]
-    reporter = None if listener is None or not engine_calls else _reporter(context, listener, engine_calls, so_far)
+    reporter = (
+        None if listener is None or not engine_calls else _reporter(context, listener, engine_calls, partial_hits)
+    )
     heard: Heard = instrumentation.engine_call if reporter is None else reporter.heard
     asked, heard = traced(instrumentation.tracing, call.method, [*engine_calls.values()], heard)
     fan_out = FanOut(asked, heard, method=call.method, read=read, idempotent=idempotent)
@@ -141,7 +143,7 @@ async def gather(
         raise required_failed(lost)
     outcomes = sorted([*fan_out.outcomes, *candidates.lost], key=_engine_of)
     if engine_calls and not any(outcome.status == "ok" for outcome in outcomes):
-        if lone and outcomes[0].kind == "refused" and outcomes[0].code not in NEXT:
+        if single_engine and outcomes[0].kind == "refused" and outcomes[0].code not in TRY_NEXT:
             raise refused_by(outcomes[0])
         raise no_engine_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
     if listener is not None and engine_calls:
@@ -149,7 +151,7 @@ async def gather(
     return BroadcastResult(engine_calls, outcomes, [*candidates.skipped, *left_out])
 
 
-def blend_of(context: BroadcastContext) -> GatewaySettings:
+def settings_of(context: BroadcastContext) -> GatewaySettings:
     """The settings by which the tenant's hits are blended."""
     tenant = context.call.tenant
     if tenant is None or tenant.fusion is None:
@@ -182,10 +184,13 @@ def _engine_call(context: BroadcastContext, engine: Engine, engine_request: Broa
 
 
 def _reporter(
-    context: BroadcastContext, listener: ProgressListener, engine_calls: Mapping[str, EngineCall], so_far: SoFar | None
+    context: BroadcastContext,
+    listener: ProgressListener,
+    engine_calls: Mapping[str, EngineCall],
+    partial_hits: PartialMerge | None,
 ) -> ProgressReporter:
     def hits(ended: Sequence[Outcome]) -> list[Hit] | None:
-        return None if so_far is None else so_far(engine_calls, sorted(ended, key=_engine_of))
+        return None if partial_hits is None else partial_hits(engine_calls, sorted(ended, key=_engine_of))
 
     return ProgressReporter(listener, context.instrumentation, context.call.meta, len(engine_calls), hits)
 
@@ -217,15 +222,15 @@ class HitFusion:
         self, gateway: GatewayOptions, settings: GatewaySettings, k: int, screen: InjectionScreen | None = None
     ) -> None:
         """`screen` looks at what is answered."""
-        wishes = settings.fusion
+        defaults = settings.fusion
         weight = gateway.confidence_weight
         self._k = k
         self._screen = screen
         self._options = FusionConfig(
             # Floors are stated of the scores of `retrieve`; nobody states any here.
-            method="rrf" if wishes.method == "convex" else wishes.method,
-            rrf_k=wishes.rrf_k,
-            confidence_weight=wishes.confidence_weight if weight is None else weight,
+            method="rrf" if defaults.method == "convex" else defaults.method,
+            rrf_k=defaults.rrf_k,
+            confidence_weight=defaults.confidence_weight if weight is None else weight,
             identity=gateway.identity or settings.retrieve.identity,
         )
 
@@ -250,7 +255,7 @@ class HitFusion:
         """The identity keys of what is answered."""
         return fusion.keys(0, self._k)
 
-    def so_far(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[Hit] | None:
+    def partial_hits(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[Hit] | None:
         """What the answer would hold if nobody else answered; None if nobody has yet."""
         if not any(one.status == "ok" for one in outcomes):
             return None

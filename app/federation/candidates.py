@@ -11,7 +11,7 @@ from app.federation.calls import Call
 from app.federation.engine_interface import Engine
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, never_reached, no_engine_answered, skipped
-from app.federation.request_options import requested_engines, closes_cycle, loop_reason
+from app.federation.request_options import closes_cycle, loop_reason, requested_engines
 from app.protocol.advertisement import Advertisement
 from app.protocol.errors import (
     BackendUnavailable,
@@ -88,31 +88,31 @@ def candidates_for(
 ) -> Candidates:
     """Who may be asked. Raises InvalidParams if the call names an engine that is not configured."""
     named = requested_engines(gateway, members)
-    able: list[Engine] = []
+    fitting: list[Engine] = []
     left_out = [skipped(name, "disabled", "switched off") for name in members.disabled]
     lost: list[Outcome] = []
     misfits: list[UnfitEngine] = []
     for engine in members.engines:
-        said = engine.advertisement
+        advertisement = engine.advertisement
         if named is not None and engine.id not in named:
             left_out.append(skipped(engine.id, "not_selected", "the request names other engines"))
-        elif said is None:
+        elif advertisement is None:
             why = engine.down_reason or "not connected yet"
             if named is None:
                 left_out.append(skipped(engine.id, "unreached", why))
             else:
                 lost.append(never_reached(engine.id, why))
-        elif not said.offers(capability):
+        elif not advertisement.offers(capability):
             left_out.append(skipped(engine.id, "capability", f"does not advertise {capability}"))
-        elif closes_cycle(said, call, members):
-            detail = f"its gateway ({said.gateway_id}) is already in the federation path"
+        elif closes_cycle(advertisement, call, members):
+            detail = f"its gateway ({advertisement.gateway_id}) is already in the federation path"
             left_out.append(skipped(engine.id, "loop", detail))
-        elif (misfit := fit(engine, said)) is not None:
+        elif (misfit := fit(engine, advertisement)) is not None:
             misfits.append(misfit)
             left_out.append(skipped(engine.id, misfit.kind, misfit.detail))
         else:
-            able.append(engine)
-    return Candidates(capability, tuple(able), tuple(left_out), tuple(lost), tuple(misfits))
+            fitting.append(engine)
+    return Candidates(capability, tuple(fitting), tuple(left_out), tuple(lost), tuple(misfits))
 
 
 def check_route(call: Call, members: Members) -> None:

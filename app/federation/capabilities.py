@@ -130,8 +130,12 @@ def catalog_entries(
     discovered ourselves are marked, so that gateways that discover each other come to an end.
     """
     entries: list[dict[str, Any]] = []
-    for engine_id, said in _ranked(offers):
-        entry: dict[str, Any] = {"id": engine_id, "server": dict(said.server), "capabilities": said.capabilities}
+    for engine_id, advertisement in _ranked(offers):
+        entry: dict[str, Any] = {
+            "id": engine_id,
+            "server": dict(advertisement.server),
+            "capabilities": advertisement.capabilities,
+        }
         if public_url is not None:
             entry["endpoint"] = {"transport": "http", "url": f"{public_url}/engines/{engine_id}/rcp"}
         if engine_id in discovered:
@@ -205,7 +209,10 @@ _JOINED: Mapping[str, Mapping[str, _Rule]] = MappingProxyType(
 def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
     """Who has shaken hands, by priority (highest first), then by id."""
     known = [(offer.priority, offer.id, offer.advertisement) for offer in offers if offer.advertisement is not None]
-    return [(engine_id, said) for _, engine_id, said in sorted(known, key=lambda offer: (-offer[0], offer[1]))]
+    return [
+        (engine_id, advertisement)
+        for _, engine_id, advertisement in sorted(known, key=lambda offer: (-offer[0], offer[1]))
+    ]
 
 
 def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
@@ -215,9 +222,9 @@ def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
     """
     writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
     for offer in offers:
-        said = offer.advertisement
-        if said is not None and said.offers("index"):
-            index = {"writable": True, **_object(said.capabilities["index"])}
+        advertisement = offer.advertisement
+        if advertisement is not None and advertisement.offers("index"):
+            index = {"writable": True, **_object(advertisement.capabilities["index"])}
             if index["writable"] is not False:
                 writable.append((precedence(offer.writer, offer.priority, offer.id), index))
     if not writable:
@@ -235,8 +242,8 @@ def _merge_retrieve(retrieving: Sequence[Advertisement], max_k: int, ours: Mappi
     bounds = [offer.retrieve.max_k for offer in retrieving if offer.retrieve is not None]
     largest = max_k if None in bounds else max(bound for bound in bounds if bound is not None)
     stated = [dict(_object(offer.capabilities["retrieve"])) for offer in retrieving]
-    for said in stated:
-        said["modalities"] = _union([said.get("modalities")]) or ["text"]
+    for advertisement in stated:
+        advertisement["modalities"] = _union([advertisement.get("modalities")]) or ["text"]
     return {"maxK": min(largest, max_k), **_joined(stated, _RETRIEVE), "scoreFloor": 0, **ours}
 
 
@@ -259,16 +266,20 @@ def _merge_fields(offers: Sequence[EngineOffer]) -> tuple[dict[str, str | None],
     int and float make float. In any other clash the first engine by priority and id has its way, and engines of another
     type are not asked for the field; those that name no type for it still are.
     """
-    ranked = [(engine_id, said) for engine_id, said in _ranked(offers) if said.retrieve is not None]
+    ranked = [
+        (engine_id, advertisement) for engine_id, advertisement in _ranked(offers) if advertisement.retrieve is not None
+    ]
     fields: dict[str, str | None] = {}
-    for _, said in ranked:
-        for name, kind in said.filter_fields.items():
+    for _, advertisement in ranked:
+        for name, kind in advertisement.filter_fields.items():
             known = fields.get(name)
             both_numbers = known in _NUMBERS and kind in _NUMBERS and known != kind
             fields[name] = "float" if both_numbers else known or kind
     lost = {
-        engine_id: frozenset(name for name, kind in said.filter_fields.items() if not _agree(kind, fields[name]))
-        for engine_id, said in ranked
+        engine_id: frozenset(
+            name for name, kind in advertisement.filter_fields.items() if not _agree(kind, fields[name])
+        )
+        for engine_id, advertisement in ranked
     }
     return fields, {engine_id: names for engine_id, names in lost.items() if names}
 

@@ -15,7 +15,7 @@ from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.hit_validation import relayed
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.methods.memory import memory_of, named, owner_of
+from app.federation.methods.memory import owner_of, read_memory_id, with_public_id
 from app.federation.outcome import single_engine_failed
 from app.federation.request_options import closes_cycle
 from app.federation.sessions import scoped
@@ -45,8 +45,8 @@ async def ask_single_engine(
     Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (too much at once) or -32010.
     """
     check_route(call, members)
-    said = engine.advertisement
-    if said is not None and closes_cycle(said, call, members):
+    advertisement = engine.advertisement
+    if advertisement is not None and closes_cycle(advertisement, call, members):
         raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
@@ -57,15 +57,15 @@ async def ask_single_engine(
         if type(params.get("sessionId")) is str:
             params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
-    question = plain(
+    forwarded = plain(
         call.method, params, partial(_read, call.method, engine.id, instrumentation), idempotent=repeatable
     )
-    outcome = await ask_one(engine, share_of(call, engine, members, settings), question, instrumentation)
+    outcome = await ask_one(engine, share_of(call, engine, members, settings), forwarded, instrumentation)
     if outcome.result is None:
         raise single_engine_failed(outcome)
     result = outcome.result
     if call.tenant is not None and call.method == "memory/build":
-        result = named(engine.id, owner_of(call), dict(result))
+        result = with_public_id(engine.id, owner_of(call), dict(result))
     if engine.entry.max_trust is not None and type(result.get("hits")) is list:
         result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
     return reported(result, members, [outcome], ())
@@ -78,7 +78,7 @@ def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
     """
     if type(name) is not str:
         raise InvalidParams("'memoryId' must be a string", field="memoryId")
-    memory = memory_of(name, owner_of(call))
+    memory = read_memory_id(name, owner_of(call))
     if memory.engine != engine.id:
         raise NotFound("no such memory: it belongs to another engine", field="memoryId")
     return memory.own

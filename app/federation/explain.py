@@ -23,7 +23,7 @@ MAX_SNIPPET = 240
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Everything that was decided before anybody was asked."""
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "k": plan.k,
         "window": plan.window,
         "fusion": describe_options(plan.fusion),
@@ -34,24 +34,26 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "notes": list(plan.notes),
     }
     if plan.union is not None:
-        told["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
-    return told
+        described["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
+    return described
 
 
-def describe_response(plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]) -> dict[str, Any]:
+def describe_response(
+    plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]
+) -> dict[str, Any]:
     """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
-    told: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
-    told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
+    described: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
+    described["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if result_set is not None:
         shares = shares_of(result_set.lists, result_set.options, page.keys)
-        told["method"] = shares.method
-        told["ceiling"] = shares.ceiling
-        told["hits"] = [
+        described["method"] = shares.method
+        described["ceiling"] = shares.ceiling
+        described["hits"] = [
             {"id": hit["id"], **describe_score(standing)}
             for hit, standing in zip(page.hits, shares.standings, strict=False)
         ]
-        told["lists"] = [_list(ranked, result_set.options) for ranked in result_set.lists]
-    return told
+        described["lists"] = [_list(ranked, result_set.options) for ranked in result_set.lists]
+    return described
 
 
 def describe_fusion(shares: Contributions) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def describe_options(options: FusionConfig) -> dict[str, Any]:
 
 def _engine_call(engine_call: EngineCall) -> dict[str, Any]:
     entry = engine_call.engine.entry
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "engine": engine_call.engine.id,
         "weight": engine_call.weight,
         "priority": entry.priority,
@@ -90,10 +92,10 @@ def _engine_call(engine_call: EngineCall) -> dict[str, Any]:
         "params": dict(engine_call.params),
     }
     if engine_call.pinned is not None:
-        told["pinned"] = engine_call.pinned
+        described["pinned"] = engine_call.pinned
     if engine_call.without:
-        told["without"] = list(engine_call.without)
-    return told
+        described["without"] = list(engine_call.without)
+    return described
 
 
 def _left(outcome: Outcome) -> dict[str, Any]:

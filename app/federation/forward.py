@@ -55,7 +55,7 @@ NOT_DONE = frozenset(
 )
 """Codes with which an engine says that it did nothing, for reasons of its own: another engine may have none."""
 
-NEXT = frozenset({*NOT_DONE, DeadlineExceeded.code})
+TRY_NEXT = frozenset({*NOT_DONE, DeadlineExceeded.code})
 """Codes after which an idempotent call goes on to the next engine; any other refusal is about the call itself."""
 
 
@@ -119,7 +119,7 @@ async def forward(
     members: Members,
     settings: GatewaySettings,
     instrumentation: RetrieveInstrumentation,
-    question: ForwardedRequest,
+    request: ForwardedRequest,
 ) -> Result:
     """The result of the first candidate that answers, with the report of all engines in its `_meta`. Raises RcpError.
 
@@ -129,25 +129,25 @@ async def forward(
     check_route(call, members)
     if not candidates.engines:
         raise candidates.no_candidate_error()
-    ended: list[Outcome] = []
-    cut = False
+    outcomes: list[Outcome] = []
+    cut_by_caller = False
     for place, engine in enumerate(candidates.engines):
         if time_left(call) < LEAST_SECONDS:
-            cut = True
+            cut_by_caller = True
             break
         share = share_of(call, engine, members, settings)
-        cut = cut or share.cut_by_caller
-        outcome = await ask_one(engine, share, question, instrumentation)
-        ended.append(outcome)
+        cut_by_caller = cut_by_caller or share.cut_by_caller
+        outcome = await ask_one(engine, share, request, instrumentation)
+        outcomes.append(outcome)
         if outcome.result is not None:
-            return reported(outcome.result, members, [*candidates.lost, *ended], _left_over(candidates, place))
-        if not _may_go_on(outcome, question.idempotent):
+            return reported(outcome.result, members, [*candidates.lost, *outcomes], _left_over(candidates, place))
+        if not _may_go_on(outcome, request.idempotent):
             break
-    if not ended:
+    if not outcomes:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    if ended[-1].kind == "refused" and (ended[-1].code not in NEXT or _unknown_to_all(call, ended)):
-        raise refused_by(ended[-1])
-    raise no_engine_answered([*candidates.lost, *ended], out_of_time=cut)
+    if outcomes[-1].kind == "refused" and (outcomes[-1].code not in TRY_NEXT or _unknown_to_all(call, outcomes)):
+        raise refused_by(outcomes[-1])
+    raise no_engine_answered([*candidates.lost, *outcomes], out_of_time=cut_by_caller)
 
 
 def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySettings) -> Share:
@@ -160,15 +160,15 @@ def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySett
 
 
 async def ask_one(
-    engine: Engine, share: Share, question: ForwardedRequest, instrumentation: RetrieveInstrumentation
+    engine: Engine, share: Share, request: ForwardedRequest, instrumentation: RetrieveInstrumentation
 ) -> Outcome:
     """What became of asking one engine; its result is in the outcome. Raises nothing but CancelledError."""
     started = perf_counter()  # the loop's own clock may be no finer than a millisecond
     try:
-        said = await question.ask(engine, share)
-        outcome = succeeded(engine.id, said.result, perf_counter() - started, said.attempts, said.size)
-        if said.replica is not None:
-            outcome = outcome._replace(replica=said.replica, hedged=said.hedged)
+        reply = await request.ask(engine, share)
+        outcome = succeeded(engine.id, reply.result, perf_counter() - started, reply.attempts, reply.size)
+        if reply.replica is not None:
+            outcome = outcome._replace(replica=reply.replica, hedged=reply.hedged)
     except LegError as fault:
         outcome = failed(engine.id, fault, perf_counter() - started)
     except asyncio.CancelledError:
@@ -178,13 +178,15 @@ async def ask_one(
     return outcome
 
 
-def reported(result: Mapping[str, Any], members: Members, ended: Sequence[Outcome], left: Sequence[Outcome]) -> Result:
+def reported(
+    result: Mapping[str, Any], members: Members, outcomes: Sequence[Outcome], not_asked: Sequence[Outcome]
+) -> Result:
     """`result` with the report of every engine in its `_meta`, beside what the engine itself has put there."""
     theirs = result.get("_meta")
     meta = dict(theirs) if type(theirs) is dict else {}
     meta.pop("degraded", None)
-    meta["x-gateway"] = {"id": members.identity, "engines": report([*ended, *left], of_hits=False)}
-    dropped = degraded(ended)
+    meta["x-gateway"] = {"id": members.identity, "engines": report([*outcomes, *not_asked], of_hits=False)}
+    dropped = degraded(outcomes)
     if dropped:
         meta["degraded"] = dropped
     return {**result, "_meta": meta}
@@ -203,9 +205,9 @@ def with_writer_note(result: Result, engine_id: str | None) -> Result:
     return {**result, "usage": {**usage, "notes": notes}, "_meta": meta}
 
 
-def _unknown_to_all(call: Call, ended: Sequence[Outcome]) -> bool:
+def _unknown_to_all(call: Call, outcomes: Sequence[Outcome]) -> bool:
     """Whether it is a vendor's method that nobody knows: asking again later would not help."""
-    return isinstance(call, MethodCall) and call.method.startswith("x-") and {o.code for o in ended} == _UNKNOWN
+    return isinstance(call, MethodCall) and call.method.startswith("x-") and {o.code for o in outcomes} == _UNKNOWN
 
 
 def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
@@ -217,7 +219,7 @@ def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
 def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
     """Whether the next engine may be asked after this failure; never if the call may have been carried out already."""
     if outcome.kind == "refused":
-        return outcome.code in (NEXT if idempotent else NOT_DONE)
+        return outcome.code in (TRY_NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
 
 

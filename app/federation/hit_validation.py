@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.federation.outcome import MAX_HITS, Hit, Outcome, answered, own_notes, succeeded
+from app.federation.outcome import MAX_HITS, Hit, Outcome, answered, engine_notes, succeeded
 from app.protocol.errors import ProtocolViolation
 from app.protocol.id_params import is_id
 from app.protocol.retrieve_params import MODALITIES, UNITS
@@ -115,12 +115,12 @@ _LESS_USUAL: Final = frozenset(_FIELDS).difference(("text", "unit", "modality", 
 
 def sanitized(hits: Sequence[Hit]) -> list[str]:
     """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
-    lost: dict[str, list[set[str]]] = {}
-    room = _Budget(len(hits))
+    removed: dict[str, list[set[str]]] = {}
+    budget = _Budget(len(hits))
     for hit in hits:
-        if not _plain(hit) and (names := _mend(hit, _FIELDS, room)):
-            lost.setdefault(hit["meta"]["engine"], []).append(names)
-    return [_line(engine, names) for engine, names in sorted(lost.items())]
+        if not _is_usual(hit) and (names := _sanitize_hit(hit, _FIELDS, budget)):
+            removed.setdefault(hit["meta"]["engine"], []).append(names)
+    return [_note(engine, names) for engine, names in sorted(removed.items())]
 
 
 def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcome]:
@@ -131,22 +131,22 @@ def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcom
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
     outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
-    room = _Budget(len(outcome.hits))
-    lost = [names for hit in outcome.hits if (names := _mend(hit, _OWN_FIELDS, room))]
-    lines = [*outcome.notes, *([_line(engine, lost)] if lost else [])]
+    budget = _Budget(len(outcome.hits))
+    removed = [names for hit in outcome.hits if (names := _sanitize_hit(hit, _OWN_FIELDS, budget))]
+    lines = [*outcome.notes, *([_note(engine, removed)] if removed else [])]
     if not lines:
         return result, outcome
-    said = usage.get("notes")
-    notes = [*(text for text in said if type(text) is str), *lines] if type(said) is list else lines
+    value = usage.get("notes")
+    notes = [*(text for text in value if type(text) is str), *lines] if type(value) is list else lines
     return {**result, "hits": outcome.hits, "usage": {**usage, "notes": notes}}, outcome
 
 
-def _line(engine: str, lost: Sequence[set[str]]) -> str:
-    names = ", ".join(sorted(set().union(*lost)))
-    return f"{engine}: of {len(lost)} hit(s) left out what has another shape than RCP's: {names}"
+def _note(engine: str, removed: Sequence[set[str]]) -> str:
+    names = ", ".join(sorted(set().union(*removed)))
+    return f"{engine}: of {len(removed)} hit(s) left out what has another shape than RCP's: {names}"
 
 
-def _plain(hit: Hit) -> bool:
+def _is_usual(hit: Hit) -> bool:
     """Whether this is a well-formed hit of the usual kind: a text, its kind, a citation, and no more. The quick way."""
     if type(hit.get("text", "")) is not str or not _LESS_USUAL.isdisjoint(hit):
         return False
@@ -194,10 +194,10 @@ class _Budget:
         return f"<_Room for {self.parts} parts>"
 
 
-def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Budget) -> set[str]:
+def _sanitize_hit(hit: Hit, fields: Mapping[str, Shape], budget: _Budget) -> set[str]:
     """Put right what is odd among these fields and drop the null ones; which ones were not null."""
-    unread = () if _OF_MANY.isdisjoint(hit) else room.too_many(hit)
-    for name in unread:
+    too_large = () if _OF_MANY.isdisjoint(hit) else budget.too_many(hit)
+    for name in too_large:
         del hit[name]
     odd = [(name, value) for name, value in hit.items() if name in fields and fields[name](value) is not value]
     for name, value in odd:
@@ -209,7 +209,7 @@ def _mend(hit: Hit, fields: Mapping[str, Shape], room: _Budget) -> set[str]:
     if None in hit.values():
         for name in [name for name, value in hit.items() if value is None and name in fields]:
             del hit[name]
-    return {*unread, *(name for name, _ in odd)} if unread or odd else _NONE
+    return {*too_large, *(name for name, _ in odd)} if too_large or odd else _NONE
 
 
 # --- Results of graph and memory/recall ---
@@ -225,7 +225,7 @@ def read_result(
 
     Raises ProtocolViolation unless the result has at least one of the `needed` fields.
     """
-    if not any(_there(result, key) for key in needed):
+    if not any(_has_field(result, key) for key in needed):
         raise ProtocolViolation(f"the result has no {' and no '.join(repr(key) for key in needed)}")
     hits = type(result.get("hits")) is list
     outcome = answered(engine, result, took, attempts, size) if hits else _told(engine, result, took, attempts, size)
@@ -251,11 +251,11 @@ def read_result(
 
 def _told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
     usage = result.get("usage")
-    notes = own_notes(engine, usage.get("notes")) if type(usage) is dict else ()
+    notes = engine_notes(engine, usage.get("notes")) if type(usage) is dict else ()
     return succeeded(engine, result, took, attempts, size)._replace(notes=notes)
 
 
-def _there(result: Mapping[str, Any], key: str) -> bool:
+def _has_field(result: Mapping[str, Any], key: str) -> bool:
     return type(result.get(key)) is (str if key == "summary" else list)
 
 
@@ -267,12 +267,12 @@ def _has_ends(member: Any) -> bool:
     return type(member) is dict and is_id(member.get("src")) and is_id(member.get("dst"))
 
 
-def _leads_on(member: Any) -> bool:
+def _is_clue(member: Any) -> bool:
     """A clue leads on by its query or by its seeds."""
     if type(member) is not dict:
         return False
     seeds = member.get("seedIds")
-    return _says(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds[:MAX_SEEDS]))
+    return _is_text(member.get("query")) or (type(seeds) is list and any(is_id(seed) for seed in seeds[:MAX_SEEDS]))
 
 
 def _seeds(value: Any) -> Any:
@@ -283,12 +283,12 @@ def _seeds(value: Any) -> Any:
     return value if len(kept) == len(value) else kept
 
 
-def _says(member: Any) -> bool:
+def _is_text(member: Any) -> bool:
     return type(member) is str and bool(member.strip())
 
 
 _LISTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
-    {"communities": _has_id, "nodes": _has_id, "edges": _has_ends, "followups": _says, "clues": _leads_on}
+    {"communities": _has_id, "nodes": _has_id, "edges": _has_ends, "followups": _is_text, "clues": _is_clue}
 )
 """Field -> whether a member of it is well formed."""
 

@@ -56,37 +56,37 @@ class IndexRouter:
     target: Engine | None
     owners: dict[str, list[Engine]]
     """Namespace -> the writable engines whose ids begin with it; empty if none of them is writable."""
-    awaited: Engine | None = None
+    unreached_writer: Engine | None = None
     """The default writer while it has never been reached: nothing is written elsewhere in its place."""
 
-    def keeper(self, document_id: DocumentId | None, path: str) -> tuple[Engine, DocumentId | None]:
+    def engine_for(self, document_id: DocumentId | None, path: str) -> tuple[Engine, DocumentId | None]:
         """(the engine that a document is added to, its id there). Raises InvalidParams naming `path`."""
-        owners, known_as = self._owners(document_id, path)
-        return self.writer() if owners is None else default_of(owners), known_as
+        owners, own_id = self._owners(document_id, path)
+        return self.writer() if owners is None else default_of(owners), own_id
 
-    def holders(self, document_id: DocumentId, path: str) -> tuple[list[Engine], DocumentId | None]:
+    def engines_holding(self, document_id: DocumentId, path: str) -> tuple[list[Engine], DocumentId | None]:
         """(the engines that may hold a document, its id there). Raises InvalidParams naming `path`.
 
         An id without a namespace is looked for wherever `index/add` may have put it: at every engine without a
         namespace, and at the default writer.
         """
-        owners, known_as = self._owners(document_id, path)
+        owners, own_id = self._owners(document_id, path)
         if owners is not None:
-            return owners, known_as
+            return owners, own_id
         if self.target is not None:
-            return [self.target], known_as
+            return [self.target], own_id
         writer = self.writer()
-        return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], known_as
+        return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], own_id
 
     def writer(self) -> Engine:
         """The engine that is written to where an id does not say. Raises BackendUnavailable (-32010)."""
         if self.target is not None:
             return self.target
-        if self.awaited is not None:
+        if self.unreached_writer is not None:
             raise BackendUnavailable(
-                f"engine '{self.awaited.id}', the default writer, has not been reached yet",
+                f"engine '{self.unreached_writer.id}', the default writer, has not been reached yet",
                 retryable=True,
-                detail=self.awaited.down_reason,
+                detail=self.unreached_writer.down_reason,
             )
         return default_of(self.engines)
 
@@ -127,10 +127,10 @@ def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions)
             if engine in candidates.engines:
                 owned.append(engine)
     target = _target(candidates, members, gateway.engine)
-    return IndexRouter(candidates.engines, target, owners, _awaited(candidates, members))
+    return IndexRouter(candidates.engines, target, owners, _unreached_writer(candidates, members))
 
 
-def _awaited(candidates: Candidates, members: Members) -> Engine | None:
+def _unreached_writer(candidates: Candidates, members: Members) -> Engine | None:
     """The engine flagged as writer that comes first, if nobody knows yet whether it can be written to."""
     unknown = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
     flagged = [

@@ -31,7 +31,7 @@ IDS_EACH = 100
 class StoredResult(NamedTuple):
     """One call under a key: which it is, who carries it out, and what came of it; None while it is under way."""
 
-    told: str
+    fingerprint: str
     claim: str
     result: Result | None = None
 
@@ -47,35 +47,35 @@ class Idempotency:
         self._seconds = seconds
 
     @classmethod
-    def from_settings(cls, wishes: StateSettings, backend: StateBackend = IN_MEMORY) -> "Idempotency":
+    def from_settings(cls, settings: StateSettings, backend: StateBackend = IN_MEMORY) -> "Idempotency":
         """Within the bounds that are wished, shared as `sharing` says."""
-        most = wishes.max_idempotency_keys
-        return cls(backend.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
+        limit = settings.max_idempotency_keys
+        return cls(backend.store("idempotency", MemoryStore(limit, limit * IDS_EACH)), settings.idempotency_ttl_seconds)
 
-    async def once(self, call: MethodCall, carry_out: Callable[[], Awaitable[Result]], door: str = "") -> Result:
+    async def once(self, call: MethodCall, execute: Callable[[], Awaitable[Result]], endpoint: str = "") -> Result:
         """The result of `call`, carried out now or before; keys of two tenants or doors are never the same.
 
         Raises Conflict (-32016) if the key was another call's, or this one is under way; and what `carry_out` raises.
         """
         key = read_idempotency_key(call.passed_on)
         if key is None:
-            return await carry_out()
-        name = _name(call, door, key)
-        mine = StoredResult(_told(call), token_hex(8))
+            return await execute()
+        name = _name(call, endpoint, key)
+        claimed = StoredResult(_fingerprint_of(call), token_hex(8))
         seconds = max(0.0, call.deadline - asyncio.get_running_loop().time()) + MARGIN_SECONDS
 
         def claim(before: StoredResult | None) -> StoredResult | None:
-            return mine if before is None else None
+            return claimed if before is None else None
 
         found = await self._store.change(name, claim, seconds, _load, list, size=_size)
-        if found is not None and found.claim != mine.claim:
-            return _remembered(found, mine)
+        if found is not None and found.claim != claimed.claim:
+            return _remembered(found, claimed)
         try:
-            result = await carry_out()
+            result = await execute()
         except BaseException:
             await self._store.delete(name)
             raise
-        done = mine._replace(result=result)
+        done = claimed._replace(result=result)
         await self._store.put(name, done, self._seconds, list, size=_size(done))
         return result
 
@@ -83,10 +83,10 @@ class Idempotency:
         return f"<Idempotency for {self._seconds:g} s in {self._store!r}>"
 
 
-def _remembered(found: StoredResult, mine: StoredResult) -> Result:
+def _remembered(found: StoredResult, claimed: StoredResult) -> Result:
     """What came of the call that was there first. Raises Conflict."""
     field = "_meta.idempotencyKey"
-    if found.told != mine.told:
+    if found.fingerprint != claimed.fingerprint:
         raise Conflict("this idempotencyKey was used for another call; take a new one", field=field, retryable=False)
     if found.result is None:
         raise Conflict(
@@ -95,12 +95,12 @@ def _remembered(found: StoredResult, mine: StoredResult) -> Result:
     return found.result
 
 
-def _name(call: MethodCall, door: str, key: str) -> str:
+def _name(call: MethodCall, endpoint: str, key: str) -> str:
     tenant = "" if call.tenant is None else call.tenant.id
-    return PREFIX + blake2b(f"{tenant}\0{door}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return PREFIX + blake2b(f"{tenant}\0{endpoint}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def _told(call: MethodCall) -> str:
+def _fingerprint_of(call: MethodCall) -> str:
     """What makes it the same call: its method, and its params without `_meta`."""
     params = {name: value for name, value in call.params.items() if name != "_meta"}
     return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()

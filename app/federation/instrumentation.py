@@ -27,7 +27,7 @@ DROPPED_QUIET_SECONDS: Final = 60.0
 """Of one engine's hits that were left out the log tells at most once in so long."""
 
 
-_UNTOLD: Final = nullcontext()
+_NO_SPAN: Final = nullcontext()
 
 
 class RetrieveInstrumentation:
@@ -61,7 +61,7 @@ class RetrieveInstrumentation:
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """The time of one step, if traces are wished for."""
-        return _UNTOLD if self.tracing is None else self.tracing.step(name)
+        return _NO_SPAN if self.tracing is None else self.tracing.step(name)
 
     def engine_call(self, outcome: Outcome) -> None:
         """One leg ended."""

@@ -173,7 +173,7 @@ class Membership:
             return kept[1]
         members = now
         if now.offers != session.offers:
-            members = self._made(tenant, engines_of(session, now.engines), now.epoch)
+            members = self._build(tenant, engines_of(session, now.engines), now.epoch)
         self._sessions.pop(seen, None)
         self._sessions[seen] = (now, members)
         if len(self._sessions) > MAX_VIEWS:
@@ -195,12 +195,12 @@ class Membership:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
         if self._engines.stand_ins:
             engines = self._with_stand_ins(engines, tenant)
-        members = self._made(tenant, engines, 1)
+        members = self._build(tenant, engines, 1)
         if before is None:
             return members
         return replace(members, epoch=before.epoch + (members.visible_state() != before.visible_state()))
 
-    def _made(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
+    def _build(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
@@ -233,7 +233,7 @@ class Membership:
     def _with_stand_ins(self, engines: Sequence[Engine], tenant: Tenant | None) -> tuple[Engine, ...]:
         """Where all that this tenant was served by has been replaced: also the old ones, until a new one is warm."""
         warm = [engine.advertisement for engine in engines if engine.advertisement is not None]
-        retrieving = any(said.retrieve is not None for said in warm)
+        retrieving = any(advertisement.retrieve is not None for advertisement in warm)
         if not any(tenant is None or tenant.sees(engine_id) for engine_id in self._engines.warming):
             return tuple(engines)
         standing_in = [

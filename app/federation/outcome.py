@@ -95,7 +95,7 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
         sent = sent[:MAX_HITS]
     hits = sent
     malformed = 0
-    if not _clean(sent):
+    if not _all_well_formed(sent):
         hits = [hit for hit in sent if _well_formed(hit)]
         malformed = len(sent) - len(hits)
     usage = result.get("usage")
@@ -105,7 +105,7 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
         candidates = max(_count(usage.get("candidates")), candidates)
         reranked = _count(usage.get("reranked"))
         if "notes" in usage:
-            lines += own_notes(engine, usage["notes"])
+            lines += engine_notes(engine, usage["notes"])
     index_version = result.get("indexVersion")
     rewritten = result.get("rewrittenQuery")
     return tuple.__new__(  # past its constructor, which costs several times as much
@@ -218,7 +218,9 @@ def refused_by(outcome: Outcome) -> RcpError:
     """The error of a request that its engine refused for what it asks: that engine's own code (RCP §12)."""
     assert outcome.code is not None
     message = f"engine '{outcome.engine}' refused: {outcome.detail}"
-    return with_outcomes(ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome])
+    return with_outcomes(
+        ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome]
+    )
 
 
 def single_engine_failed(outcome: Outcome) -> RcpError:
@@ -294,7 +296,7 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     return entry
 
 
-def _clean(hits: list[Any]) -> bool:
+def _all_well_formed(hits: list[Any]) -> bool:
     """Whether every hit is in order, as those of most answers are."""
     try:
         for hit in hits:
@@ -330,14 +332,14 @@ def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def own_notes(engine: str, said: Any) -> tuple[str, ...]:
+def engine_notes(engine: str, value: Any) -> tuple[str, ...]:
     """What the engine itself has to say of its answer, a line each: that it left out an option, or, if it is a gateway,
     who of its engines is missing."""
-    if type(said) is not list:
+    if type(value) is not list:
         return ()
-    lines = [f"{engine}: {clip(line)}" for line in said[:MAX_NOTES] if type(line) is str and line.strip()]
-    if len(said) > MAX_NOTES:
-        lines.append(f"{engine}: {len(said) - MAX_NOTES} more note(s)")
+    lines = [f"{engine}: {clip(line)}" for line in value[:MAX_NOTES] if type(line) is str and line.strip()]
+    if len(value) > MAX_NOTES:
+        lines.append(f"{engine}: {len(value) - MAX_NOTES} more note(s)")
     return tuple(lines)
 
 

@@ -26,7 +26,6 @@ from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.request_options import (
     SURFACE,
     Depth,
-    requested_engines,
     check_one_version,
     check_weights,
     closes_cycle,
@@ -36,6 +35,7 @@ from app.federation.request_options import (
     method_note,
     needs_text,
     pinned_versions,
+    requested_engines,
     window_of,
 )
 from app.federation.rerank_plan import RerankPlan, union_of, without_rerank
@@ -270,7 +270,7 @@ class _Planner:
     def plan(self, fusion: FusionConfig) -> Plan:
         for engine in self._members.engines:
             self._consider(engine)
-        if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
+        if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.exhausted:
             raise no_engine_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
             check_one_version(
@@ -293,7 +293,7 @@ class _Planner:
         advertisement = engine.advertisement
         if self._asked_engines is not None and engine.id not in self._asked_engines:
             self._skip(engine, "not_selected", "the request names other engines")
-        elif engine.id in self._depth.whole:
+        elif engine.id in self._depth.exhausted:
             self._skip(engine, "exhausted", "it has been asked as deep as it goes; its list is kept")
         elif self._pins is not None and engine.id not in self._pins:
             self._skip(engine, "snapshot", "it is not part of the pinned snapshot")

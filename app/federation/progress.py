@@ -108,7 +108,7 @@ def _answer_line(outcome: Outcome) -> str:
 
 # --- Reporting ---
 
-SoFar = Callable[[Sequence[Outcome]], list[Hit] | None]
+PartialHits = Callable[[Sequence[Outcome]], list[Hit] | None]
 """The hits that an answer would hold if nobody else answered; None if nobody has yet, or it is not about hits."""
 
 PARTIAL_SECONDS: Final = 0.05
@@ -129,7 +129,7 @@ class ProgressReporter:
         "_loop",
         "_meta",
         "_next",
-        "_so_far",
+        "_partial_hits",
         "_timer",
     )
 
@@ -139,14 +139,14 @@ class ProgressReporter:
         instrumentation: RetrieveInstrumentation,
         meta: CallMeta,
         engine_calls: int,
-        so_far: SoFar,
+        partial_hits: PartialHits,
     ) -> None:
         """`legs`: how many are about to be asked; from here on the caller hears what happens."""
         self._ended: list[Outcome] = []
         self._engine_calls = engine_calls
         self._listener = listener
         self._meta = meta
-        self._so_far = so_far
+        self._partial_hits = partial_hits
         self._instrumentation = instrumentation
         self._loop = asyncio.get_running_loop()
         self._changed = False  # whether an engine has answered since the last list
@@ -185,7 +185,7 @@ class ProgressReporter:
             return None
         self._changed = False
         began = perf_counter()
-        hits = self._so_far(self._ended)
+        hits = self._partial_hits(self._ended)
         pause = max(PARTIAL_SECONDS, (perf_counter() - began) / PARTIAL_SHARE)
         self._next = self._loop.time() + pause
         return hits

@@ -17,9 +17,9 @@ class Quorum(NamedTuple):
     grace: float
 
 
-def tail_of(wishes: RetrieveSettings) -> Quorum | None:
+def tail_of(settings: RetrieveSettings) -> Quorum | None:
     """The tail cut that the settings ask for; None if everybody is waited for."""
-    return Quorum(wishes.quorum, wishes.grace_ms / 1000) if wishes.quorum else None
+    return Quorum(settings.quorum, settings.grace_ms / 1000) if settings.quorum else None
 
 
 def must_answer(engine_call: EngineCall) -> bool:

@@ -27,17 +27,17 @@ def loop_reason(call: Call, members: Members) -> tuple[str, str] | None:
     return None
 
 
-def fusion_options(params: RetrieveParams, wishes: RetrieveSettings, blend: FusionSettings) -> FusionConfig:
+def fusion_options(params: RetrieveParams, settings: RetrieveSettings, defaults: FusionSettings) -> FusionConfig:
     """The blend of this request: its own `fusion` and `x-gateway` over the settings."""
     fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
     gateway = params.gateway
     method = fusion.get("method")
     weight = gateway.confidence_weight
     return FusionConfig(
-        method=method if method in FUSION_METHODS else blend.method,
-        rrf_k=fusion.get("rrfK", blend.rrf_k),
-        confidence_weight=blend.confidence_weight if weight is None else weight,
-        identity=gateway.identity or wishes.identity,
+        method=method if method in FUSION_METHODS else defaults.method,
+        rrf_k=fusion.get("rrfK", defaults.rrf_k),
+        confidence_weight=defaults.confidence_weight if weight is None else weight,
+        identity=gateway.identity or settings.identity,
     )
 
 
@@ -75,9 +75,11 @@ def check_weights(weights: Mapping[str, float], members: Members) -> None:
             )
 
 
-def closes_cycle(said: Advertisement, call: Call, members: Members) -> bool:
+def closes_cycle(advertisement: Advertisement, call: Call, members: Members) -> bool:
     """Whether whoever said this is a gateway that the request has come through, or ourselves (RCP §16)."""
-    return said.gateway_id is not None and (said.gateway_id in call.meta.path or said.gateway_id == members.identity)
+    return advertisement.gateway_id is not None and (
+        advertisement.gateway_id in call.meta.path or advertisement.gateway_id == members.identity
+    )
 
 
 def method_note(fusion: Mapping[str, Any]) -> list[str]:
@@ -88,10 +90,10 @@ def method_note(fusion: Mapping[str, Any]) -> list[str]:
     return [f"fusion.method is none of {', '.join(FUSION_METHODS)}; the default was used"]
 
 
-def needs_text(params: RetrieveParams, wishes: RetrieveSettings, *, screened: bool = False) -> bool:
+def needs_text(params: RetrieveParams, settings: RetrieveSettings, *, screened: bool = False) -> bool:
     """Whether the gateway needs the hits' text for itself, even if the caller does not want it."""
     varied = params.gateway.mmr is not None or (not params.strict and "mmr" in params.raw)
-    by_content = (params.gateway.identity or wishes.identity) == "content"
+    by_content = (params.gateway.identity or settings.identity) == "content"
     return screened or by_content or varied or params.options.token_budget is not None
 
 
@@ -107,7 +109,9 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
     able = {
         engine.id
         for engine in members.engines
-        if (said := engine.advertisement) is not None and said.retrieve is not None and said.retrieve.snapshots
+        if (advertisement := engine.advertisement) is not None
+        and advertisement.retrieve is not None
+        and advertisement.retrieve.snapshots
     }
     for name in sorted(pins.keys() - able):
         raise BackendUnavailable(
@@ -118,9 +122,9 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
     return pins
 
 
-def window_of(k: int, wishes: RetrieveSettings) -> int:
+def window_of(k: int, settings: RetrieveSettings) -> int:
     """How many hits each engine is asked for, but for its own bounds, where `k` are answered and none is left out."""
-    return max(int(k * wishes.overfetch), wishes.window_min)
+    return max(int(k * settings.overfetch), settings.window_min)
 
 
 def check_one_version(pinned: Sequence[str]) -> None:
@@ -140,7 +144,7 @@ class Depth(NamedTuple):
     """Documents that may have to be left out."""
     least: int = 0
     """The smallest window: deeper than the one before."""
-    whole: frozenset[str] = frozenset()
+    exhausted: frozenset[str] = frozenset()
     """Engines whose kept list is all they have."""
 
 

@@ -56,22 +56,22 @@ class RerankVerdict(NamedTuple):
 def union_of(call: RetrieveCall, members: Members, window: int) -> RerankPlan | None:
     """How the union may be reranked for this request; None if no engine that may be asked can. `window`: how many hits
     each engine is asked for, which is how many are reranked if the request does not say."""
-    wish = call.params.raw["rerank"]
+    wanted = call.params.raw["rerank"]
 
-    def fit(_: Engine, said: Advertisement) -> UnfitEngine | None:
-        fault = rerank_fault(wish, said)
-        missing = call.params.query_modalities - reranked_modalities(said)
+    def fit(_: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        fault = rerank_fault(wanted, advertisement)
+        missing = call.params.query_modalities - reranked_modalities(advertisement)
         if fault is None and missing:
             fault = f"a query of modality {', '.join(sorted(missing))} is not advertised for rerank"
         return None if fault is None else UnfitEngine(fault, option="rerank")
 
-    able = candidates_for(call, members, "rerank", call.params.gateway, fit).engines
-    if not able:
+    fitting = candidates_for(call, members, "rerank", call.params.gateway, fit).engines
+    if not fitting:
         return None
-    params = {key: wish[key] for key in ("method", "model") if key in wish}
+    params = {key: wanted[key] for key in ("method", "model") if key in wanted}
     params["query"] = call.params.raw["query"]
-    able = tuple(sorted(able, key=lambda engine: (-engine.entry.priority, engine.id)))
-    return RerankPlan(able, min(wish.get("topN", window), MAX_HITS), params)
+    fitting = tuple(sorted(fitting, key=lambda engine: (-engine.entry.priority, engine.id)))
+    return RerankPlan(fitting, min(wanted.get("topN", window), MAX_HITS), params)
 
 
 def without_rerank(call: RetrieveCall, now: float) -> RetrieveCall:
@@ -83,8 +83,8 @@ def without_rerank(call: RetrieveCall, now: float) -> RetrieveCall:
 
 def most_of(engine: Engine) -> int | None:
     """The most passages this engine takes, if it states a bound."""
-    said = engine.advertisement
-    offer = None if said is None else said.capabilities.get("rerank")
+    advertisement = engine.advertisement
+    offer = None if advertisement is None else advertisement.capabilities.get("rerank")
     most = offer.get("maxCandidates") if type(offer) is dict else None
     return most if type(most) is int and most >= 1 else None
 

@@ -68,7 +68,7 @@ def build_result(
         usage["notes"] = lines
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
     if result_set is not None:
-        gateway["fusion"] = _blend(result_set)
+        gateway["fusion"] = _fusion_report(result_set)
     if params.gateway.explain:
         gateway["explain"] = describe_response(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
@@ -106,10 +106,10 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None
         )
     if result_set.verdict is not None:
         lines += result_set.verdict.notes
-    if result_set.spread is not None:
+    if result_set.diversity is not None:
         lines.append(
-            f"mmr: the gateway diversified the best {result_set.spread.pool} documents by the overlap of their texts "
-            f"(lambda {result_set.spread.lambda_:g}); scores stay those of fusion and need not descend"
+            f"mmr: the gateway diversified the top {result_set.diversity.pool} documents by text overlap "
+            f"(lambda {result_set.diversity.lambda_:g}); scores are those of fusion and may not descend"
         )
     return lines
 
@@ -128,7 +128,7 @@ def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return entries
 
 
-def _blend(result_set: ResultSet) -> dict[str, Any]:
+def _fusion_report(result_set: ResultSet) -> dict[str, Any]:
     """The fusion that was really applied; convex may have become rrf."""
     options = result_set.options
     blend: dict[str, Any] = {
@@ -145,14 +145,14 @@ def _blend(result_set: ResultSet) -> dict[str, Any]:
             "reranked": verdict.reranked,
             "asked": verdict.asked,
         }
-    if result_set.spread is not None:
-        blend["mmr"] = {"lambda": result_set.spread.lambda_, "pool": result_set.spread.pool}
+    if result_set.diversity is not None:
+        blend["mmr"] = {"lambda": result_set.diversity.lambda_, "pool": result_set.diversity.pool}
     return blend
 
 
 def _index_version(params: RetrieveParams, versions: Mapping[str, str]) -> str | None:
     """One token for all engines' versions; to a caller that pinned one engine's own version, that engine's own."""
-    wished = params.options.index_version
-    if wished is not None and versions_in(wished) is None:
+    wanted = params.options.index_version
+    if wanted is not None and versions_in(wanted) is None:
         return next(iter(versions.values()))
     return token_of(versions)

@@ -151,7 +151,9 @@ def join_communities(responses: Sequence[EngineResponse], most: int | None = Non
     found = [one for response in by_priority(responses) for one in _distinct(response)]
     ids = _unique_ids(found)
     order = sorted(range(len(found)), key=lambda index: -sort_value(found[index].community.get("score")))
-    joined = [{**with_origin(found[index].community, [found[index].response.engine]), "id": ids[index]} for index in order]
+    joined = [
+        {**with_origin(found[index].community, [found[index].response.engine]), "id": ids[index]} for index in order
+    ]
     return joined if most is None else joined[:most]
 
 

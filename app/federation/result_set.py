@@ -71,7 +71,7 @@ def page_of(
     k: int,
     start: int = 0,
     seen: Container[str] | None = None,
-    spread: DiversityOptions | None = None,
+    diversity: DiversityOptions | None = None,
     screen: InjectionScreen | None = None,
 ) -> Page:
     """At most `k` hits of the order from `start` on, none that was `seen`, none below `minScore`, within the budget.
@@ -80,7 +80,7 @@ def page_of(
     """
     length = len(fusion)
     limit = length if options.min_score is None else _above(fusion, options.min_score)
-    if seen is None and spread is None:
+    if seen is None and diversity is None:
         stop = min(start + k, limit)
         hits, keys = fusion.hits(start, stop), fusion.keys(start, stop)
         places: Sequence[int] = range(start, stop)
@@ -88,7 +88,7 @@ def page_of(
     else:
         all_keys = fusion.keys()
         passed_over = 0 if seen is None else sum(key in seen for key in all_keys)
-        order = _varied(fusion, spread, limit, start + k + passed_over)
+        order = _diversified(fusion, diversity, limit, start + k + passed_over)
         wanted = [place for place in range(start, limit) if seen is None or all_keys[order[place]] not in seen]
         places, last = wanted[:k], wanted[-1] + 1 if wanted else start
         chosen = fusion.pick([order[place] for place in places])
@@ -120,16 +120,16 @@ def _above(fusion: FusedList, floor: float) -> int:
     return next((place for place, score in enumerate(scores) if score < floor), len(scores))
 
 
-def _varied(fusion: FusedList, spread: DiversityOptions | None, limit: int, needed: int) -> Sequence[int]:
+def _diversified(fusion: FusedList, diversity: DiversityOptions | None, limit: int, needed: int) -> Sequence[int]:
     """Indexes into `fusion` in the order of serving, right as far as `needed`.
 
     The pool depends on the wish alone, and who comes first does not depend on how many are chosen, so that pages made
     one by one are slices of one order.
     """
-    if spread is None:
+    if diversity is None:
         return range(limit)
-    pool = min(spread.pool, limit)
-    chosen = diversify(fusion.pick(range(pool)), min(pool, max(needed, -(-pool // 4))), spread.lambda_)
+    pool = min(diversity.pool, limit)
+    chosen = diversify(fusion.pick(range(pool)), min(pool, max(needed, -(-pool // 4))), diversity.lambda_)
     return [*chosen, *sorted(set(range(pool)).difference(chosen)), *range(pool, limit)]
 
 
@@ -180,7 +180,7 @@ class ResultSet(NamedTuple):
     """Engine id -> the `indexVersion` it served, if all have snapshots."""
     degraded: Sequence[str] = ()
     """Engines that were asked and gave nothing."""
-    spread: DiversityOptions | None = None
+    diversity: DiversityOptions | None = None
     screened: int = 0
     """Documents that a screen left out."""
     verdict: RerankVerdict | None = None
@@ -190,7 +190,7 @@ class ResultSet(NamedTuple):
         """Hits of engines that are held; one whose answer is long counts as one for each KiB of it."""
         return sum([max(len(ranked.hits), ranked.size // 1024) for ranked in self.lists])
 
-    def whole(self) -> frozenset[str]:
+    def exhausted(self) -> frozenset[str]:
         """Engines that need not be asked again."""
         return frozenset(ranked.engine for ranked in self.lists) - self.open
 
@@ -201,7 +201,7 @@ def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParam
     lists = lists_of(engine_calls, outcomes)
     if not lists:
         return None
-    spread = diversity_for(_lambda(params), plan.k) if plan.varied else None
+    diversity = diversity_for(_lambda(params), plan.k) if plan.varied else None
     return ResultSet(
         lists,
         fuse(lists, plan.fusion),
@@ -209,7 +209,7 @@ def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParam
         _open(engine_calls, outcomes),
         versions_of(plan.engine_calls, outcomes),
         degraded(outcomes),
-        spread,
+        diversity,
     )
 
 
@@ -233,7 +233,7 @@ def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
         open=frozenset(deeper.union(kept.open.difference(given))),
         versions=versions,
         degraded=sorted({*result_set.degraded, *_still_missing(kept, given)}),
-        spread=kept.spread or result_set.spread,
+        diversity=kept.diversity or result_set.diversity,
     )
 
 
@@ -262,7 +262,7 @@ def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
         "open": sorted(result_set.open),
         "versions": result_set.versions,
         "degraded": list(result_set.degraded),
-        "spread": None if result_set.spread is None else list(result_set.spread),
+        "spread": None if result_set.diversity is None else list(result_set.diversity),
         "screened": result_set.screened,
         "reranking": None
         if result_set.fusion.reranking is None

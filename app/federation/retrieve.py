@@ -16,9 +16,9 @@ from app.federation.fanout import FanOut, Heard
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.outcome import Hit, Outcome, degraded, with_outcomes, no_engine_answered, required_failed
+from app.federation.outcome import Hit, Outcome, degraded, no_engine_answered, required_failed, with_outcomes
 from app.federation.pagination import FIRST, Pages
-from app.federation.planner import Plan, plan_without_calls, plan_retrieve
+from app.federation.planner import Plan, plan_retrieve, plan_without_calls
 from app.federation.progress import ProgressListener, ProgressReporter, fused, reranked
 from app.federation.quorum import tail_of
 from app.federation.request_options import SURFACE, Depth
@@ -118,7 +118,7 @@ async def retrieve(
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     pages = pages or Pages.from_settings(settings.state)
     if call.tenant is not None:
-        pages = pages.within(call.tenant)
+        pages = pages.for_tenant(call.tenant)
     run = _Retrieval(call, members, settings, instrumentation, listener, pages)
     run.screen = await pages.screen(settings.screen)
     run.cursor_state = await pages.cursor_state(call.params)  # FIRST unless the request continues an earlier one
@@ -159,7 +159,9 @@ async def _ask_engines(run: _Retrieval) -> RetrieveResponse:
     if run.cursor_state is not FIRST:
         run.failed |= frozenset(degraded(outcomes))
         # Concurrent requests with the same cursor must be served the same: the first to finish wins.
-        run.cursor_state = await run.pages.restock(run.call.params, run.cursor_state, result_set, plan.window)
+        run.cursor_state = await run.pages.replace_result_set(
+            run.call.params, run.cursor_state, result_set, plan.window
+        )
         result_set = run.cursor_state.result_set or result_set
     if heavy:
         await heavy_work().wait()
@@ -177,10 +179,10 @@ def _plan(run: _Retrieval) -> Plan:
     call, settings = run.call, run.settings
     now = asyncio.get_running_loop().time()
     with run.instrumentation.step("plan"):
-        return plan_retrieve(call, run.members, now, settings.retrieve, blend_of(call, settings), _depth(run))
+        return plan_retrieve(call, run.members, now, settings.retrieve, fusion_settings_of(call, settings), _depth(run))
 
 
-def blend_of(call: RetrieveCall, settings: GatewaySettings) -> FusionSettings:
+def fusion_settings_of(call: RetrieveCall, settings: GatewaySettings) -> FusionSettings:
     """Fusion settings for what the request leaves open: the tenant's if it has some, else the gateway's."""
     tenant = call.tenant
     return settings.fusion if tenant is None or tenant.fusion is None else tenant.fusion
@@ -191,11 +193,11 @@ def _depth(run: _Retrieval) -> Depth:
     state = run.cursor_state
     if state is FIRST:
         return SURFACE
-    place, result_set = state.place, state.result_set
+    place, result_set = state.record, state.result_set
     seen = 0 if state.trajectory is None else len(state.trajectory)
     if result_set is None and not place.reach:
         return Depth(min(seen, run.settings.retrieve.window_min), 0, run.failed)
-    exhausted = run.failed if result_set is None else run.failed | result_set.whole()
+    exhausted = run.failed if result_set is None else run.failed | result_set.exhausted()
     # Twice as deep as last time; as deep as last time if the saved result set was evicted and is fetched again.
     return Depth(len(place.returned) + seen, place.reach * (1 if result_set is None else 2), exhausted)
 
@@ -287,13 +289,13 @@ def _continued(run: _Retrieval, result_set: ResultSet) -> ResultSet:
     state = run.cursor_state
     if state is FIRST:
         return result_set
-    return without(joined(result_set, state.result_set), frozenset(state.place.returned), state.trajectory)
+    return without(joined(result_set, state.result_set), frozenset(state.record.returned), state.trajectory)
 
 
 async def _screen(run: _Retrieval, result_set: ResultSet, k: int) -> ResultSet:
     """The result set without the hits that the injection screen drops."""
     assert run.screen is not None
-    start = run.cursor_state.place.start
+    start = run.cursor_state.record.start
     for _ in run.screen.steps(result_set.fusion, start, start + 2 * k):
         await asyncio.sleep(0)  # scanning long texts takes a while; other requests run in between
     return _screened(run, result_set)
@@ -324,7 +326,7 @@ def _cut_page(run: _Retrieval, result_set: ResultSet, k: int) -> Page:
     seen = state.trajectory
     known = None if seen is None else seen_of(result_set.fusion, seen, result_set.options.identity)
     options = run.call.params.options
-    page = page_of(result_set.fusion, options, k, state.place.start, known, result_set.spread, run.screen)
+    page = page_of(result_set.fusion, options, k, state.record.start, known, result_set.diversity, run.screen)
     run.spend("fuse", began)
     return page
 
@@ -365,7 +367,7 @@ def _partial_hits(run: _Retrieval, plan: Plan, ended: Sequence[Outcome]) -> list
         return None
     result_set = _screened(run, _continued(run, result_set))
     options, seen = run.call.params.options, run.cursor_state.trajectory
-    hits = page_of(result_set.fusion, options, plan.k, 0, seen, result_set.spread, run.screen).hits
+    hits = page_of(result_set.fusion, options, plan.k, 0, seen, result_set.diversity, run.screen).hits
     sanitized(hits)
     return hits
 
@@ -384,7 +386,7 @@ async def _save(run: _Retrieval, response: RetrieveResponse) -> str | None:
         await run.pages.remember(session_id, state, page, result_set, for_feedback=for_feedback)
     if not response.follows:
         return None
-    return await run.pages.keep(params, state, result_set, page, state.place.reach or response.plan.window)
+    return await run.pages.save(params, state, result_set, page, state.record.reach or response.plan.window)
 
 
 def _count_hits(run: _Retrieval, response: RetrieveResponse) -> None:

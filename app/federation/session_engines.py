@@ -121,7 +121,7 @@ class SessionSets:
         return f"<SessionSets in {self._store!r}>"
 
 
-def joined(now: Sequence[EngineOffer], before: Sequence[EngineOffer]) -> list[EngineOffer]:
+def with_departed(now: Sequence[EngineOffer], before: Sequence[EngineOffer]) -> list[EngineOffer]:
     """What engines offer now, and those of `before` that have left."""
     here = {offer.id for offer in now}
     return [*now, *(offer for offer in before if offer.id not in here)][:MAX_ENGINES]
@@ -155,14 +155,14 @@ def _digest_of(offers: Sequence[EngineOffer]) -> str:
 
 
 def _plain(offer: EngineOffer) -> list[Any]:
-    said = offer.advertisement
-    assert said is not None, "only engines that have been reached are part of a session"
-    gateway = {} if said.gateway_id is None else {"x-gateway": {"id": said.gateway_id}}
-    claim = {} if said.conformance is None else {"conformance": said.conformance}
+    advertisement = offer.advertisement
+    assert advertisement is not None, "only engines that have been reached are part of a session"
+    gateway = {} if advertisement.gateway_id is None else {"x-gateway": {"id": advertisement.gateway_id}}
+    claim = {} if advertisement.conformance is None else {"conformance": advertisement.conformance}
     described = {
         "protocolVersion": PROTOCOL_VERSION,
-        "server": dict(said.server),
-        "capabilities": writable(dict(said.capabilities)),
+        "server": dict(advertisement.server),
+        "capabilities": writable(dict(advertisement.capabilities)),
         "_meta": {**gateway, **claim},
     }
     return [offer.id, offer.priority, offer.writer, described]

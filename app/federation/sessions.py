@@ -110,11 +110,11 @@ class HitOrigins:
         self._seconds = seconds
         self._max_hits = max_hits
 
-    def within(self, tenant_id: str) -> "HitOrigins":
+    def for_tenant(self, tenant_id: str) -> "HitOrigins":
         """The sessions of one tenant: another's do not exist."""
         return HitOrigins(self._store, self._seconds, self._max_hits, f"{tenant_id}:")
 
-    async def of(self, session_id: str) -> Mapping[str, Mapping[str, Id]]:
+    async def load(self, session_id: str) -> Mapping[str, Mapping[str, Id]]:
         """A hit's id as a string -> engine id -> the id that this engine knows it by."""
         return await self._store.get(self._scope + session_id, _unchanged) or {}
 
@@ -161,7 +161,7 @@ class PoisonReports:
 
         await self._store.change(REPORTS + tenant, change, self._seconds, _unchanged, _unchanged, size=_size)
 
-    async def of(self, tenant: str) -> Container[str]:
+    async def load(self, tenant: str) -> Container[str]:
         """The ids that this tenant has reported."""
         return await self._store.get(REPORTS + tenant, _unchanged) or {}
 
@@ -186,11 +186,11 @@ class RecentHits:
 
     @classmethod
     def from_settings(
-        cls, wishes: McpSettings, backend: StateBackend = IN_MEMORY, clock: Callable[[], float] = monotonic
+        cls, settings: McpSettings, backend: StateBackend = IN_MEMORY, clock: Callable[[], float] = monotonic
     ) -> "RecentHits":
         """Within the bounds that are wished, shared as `sharing` says."""
-        most = wishes.max_kept_hits
-        return cls(backend.store("recent", MemoryStore(max(1, most), most, clock)), wishes.fetch_ttl_seconds)
+        most = settings.max_kept_hits
+        return cls(backend.store("recent", MemoryStore(max(1, most), most, clock)), settings.fetch_ttl_seconds)
 
     async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
         """These hits were answered to this tenant."""

@@ -71,14 +71,14 @@ def role_of(method: str) -> str | None:
 
 def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tenant:
     """The tenant that an entry of the tenants file declares; `blend` is the gateway's own."""
-    wishes = entry.fusion.model_dump(exclude_none=True)
+    settings = entry.fusion.model_dump(exclude_none=True)
     engines = tuple(sorted(set(entry.engines)))
     return Tenant(
         id=tenant_id,
         engines=engines,
         roles=frozenset(entry.roles),
         weights=dict(entry.weights),
-        fusion=blend.model_copy(update=wishes) if wishes else None,
+        fusion=blend.model_copy(update=settings) if settings else None,
         limits=entry.limits,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",
     )

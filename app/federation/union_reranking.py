@@ -11,7 +11,7 @@ from app.federation.forward import ask_one, plain, share_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.federation.outcome import Outcome, degraded, failure_line, report
-from app.federation.rerank_plan import RerankPlan, RerankVerdict, reranker_batches, passages_of, values_in
+from app.federation.rerank_plan import RerankPlan, RerankVerdict, passages_of, reranker_batches, values_in
 from app.federation.result_set import ResultSet
 from app.settings.schema import GatewaySettings
 
@@ -33,8 +33,8 @@ async def rerank_union(
             break
         places = list(passages)[:takes]
         texts = [passages[place] for place in places]
-        question = plain("rerank", {**union.params, "passages": texts, "documents": texts}, values_in(len(texts)))
-        outcome = await ask_one(engine, share, question, instrumentation)
+        forwarded = plain("rerank", {**union.params, "passages": texts, "documents": texts}, values_in(len(texts)))
+        outcome = await ask_one(engine, share, forwarded, instrumentation)
         asked.append(outcome)
         if outcome.result is not None:
             values = {places[index]: value for index, value in outcome.result["values"].items()}

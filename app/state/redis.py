@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 CONNECT_SECONDS = 1.0
 """Left to a probe to connect and greet; asking is then bounded as for everybody."""
 
-MOST_PATIENCES = 5
+MAX_TIMEOUTS = 5
 """How many patiences one question is waited for where Redis answers others: it is there, and this process is busy."""
 
 LATE_TURNS = 2
@@ -56,7 +56,7 @@ class RedisConnection:
         self,
         url: str,
         connections: int,
-        patience: float,
+        timeout: float,
         probe_key: str,
         metrics: StateMetrics,
         clock: Callable[[], float] = monotonic,
@@ -78,16 +78,16 @@ class RedisConnection:
             raise SettingsError("settings", (FieldError("state.url", url_fault(fault), remedy),)) from None
         self._redis: Redis = Redis(connection_pool=self.pool)
         self._swap = self._redis.register_script(SWAP)
-        self._patience = patience
+        self._timeout = timeout
         self._probe_key = probe_key
         self._metrics = metrics
         self._clock = clock
         self._pause = 0.0
-        self._back = float("-inf")
-        self._lost = 0.0
-        self._heard = float("-inf")
+        self._up_since = float("-inf")
+        self._down_since = 0.0
+        self._last_answer = float("-inf")
         self._generation = 0
-        self._loss: asyncio.Future[None] | None = None
+        self._lost_signal: asyncio.Future[None] | None = None
         self._recovering: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Future[Any]] = set()
         self.up = True
@@ -96,7 +96,7 @@ class RedisConnection:
         """Look once whether it is at hand, so that the first caller need not find out."""
         fault = await self.fault()
         if fault is not None:
-            self._cut(_reason(fault), cause_of(fault))
+            self._mark_down(_reason(fault), cause_of(fault))
 
     async def close(self) -> None:
         """Give up all connections."""
@@ -107,7 +107,7 @@ class RedisConnection:
         await self.pool.disconnect()
         await asyncio.gather(*self._asking, return_exceptions=True)
 
-    async def ask(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
+    async def ask(self, command: Callable[[Any], Awaitable[Answer]]) -> Answer:
         """What Redis answers to `question`, which is handed the client.
 
         Raises StateUnreachable, within the patience unless Redis answers others meanwhile, and at once when the link is
@@ -117,12 +117,12 @@ class RedisConnection:
             raise StateUnreachable("the shared state is not at hand")
         generation = self._generation
         try:
-            return await self._unless_lost(question(self._redis))
+            return await self._or_lost(command(self._redis))
         except Exception as fault:  # noqa: BLE001 - an edge: whatever goes wrong with the state, no request fails by it
             reason = _reason(fault)
             self._metrics.failed(reason)
             if generation == self._generation:
-                self._cut(reason, cause_of(fault))
+                self._mark_down(reason, cause_of(fault))
             raise StateUnreachable(f"the shared state: {reason}") from None
 
     async def swap(self, key: str, beginning: bytes, text: bytes, milliseconds: int) -> bool:
@@ -137,17 +137,17 @@ class RedisConnection:
         """A script that runs in Redis; call it with `keys` and `args` inside a question to `ask`."""
         return self._redis.register_script(text)
 
-    def _cut(self, reason: Reason, detail: str) -> None:
+    def _mark_down(self, reason: Reason, detail: str) -> None:
         """From now on everybody falls back, until a probe is answered."""
         now = self._clock()
         self.up = False
         self._generation += 1
-        self._lost = now
-        self._pause = _longer(self._pause) if now - self._back < STEADY_SECONDS else 0.0
+        self._down_since = now
+        self._pause = _longer(self._pause) if now - self._up_since < STEADY_SECONDS else 0.0
         self._metrics.degraded.set(1)
-        if self._loss is not None:
-            self._loss.set_result(None)
-            self._loss = None
+        if self._lost_signal is not None:
+            self._lost_signal.set_result(None)
+            self._lost_signal = None
         logger().warning("state_degraded", reason=reason, detail=detail[:300])
         self._recovering = asyncio.get_running_loop().create_task(self._recover())
 
@@ -156,36 +156,36 @@ class RedisConnection:
         while await self.fault() is not None:
             self._pause = _longer(self._pause)
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._back = self._clock()
+        self._up_since = self._clock()
         self.up = True
         self._metrics.degraded.set(0)
-        logger().info("state_recovered", seconds=round(self._back - self._lost, 3))
+        logger().info("state_recovered", seconds=round(self._up_since - self._down_since, 3))
 
     async def fault(self) -> Exception | None:
         """Why Redis is of no use: it is not there, too slow, or cannot be written to. None if all is well."""
         try:
             await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
             await self._within(CONNECT_SECONDS, self._redis.ping())
-            await self._within(self._patience, self._redis.set(self._probe_key, b"", px=1000))
-            await self._within(self._patience, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
+            await self._within(self._timeout, self._redis.set(self._probe_key, b"", px=1000))
+            await self._within(self._timeout, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
         except Exception as fault:  # noqa: BLE001 - the same edge: or the link would be lost for ever
             self._metrics.failed(_reason(fault))
             return fault
         return None
 
-    async def _unless_lost(self, answer: Awaitable[Answer]) -> Answer:
+    async def _or_lost(self, answer: Awaitable[Answer]) -> Answer:
         """`answer`, unless Redis is silent for the patience. Raises TimeoutError, and what it raises.
 
         Silence is counted, not the time that one answer takes: a process with much to do reads late what came in time,
         and the questions behind it wait for a connection.
         """
-        if self._loss is None:
-            self._loss = asyncio.get_running_loop().create_future()
-        loss, asking = self._loss, self._begun(answer)
+        if self._lost_signal is None:
+            self._lost_signal = asyncio.get_running_loop().create_future()
+        loss, asking = self._lost_signal, self._start(answer)
         asked, turns = self._clock(), LATE_TURNS
         try:
             while not asking.done():
-                end = min(max(asked, self._heard) + self._patience, asked + MOST_PATIENCES * self._patience)
+                end = min(max(asked, self._last_answer) + self._timeout, asked + MAX_TIMEOUTS * self._timeout)
                 if loss.done() or (not turns and end <= self._clock()):
                     raise TimeoutError
                 if (left := end - self._clock()) > 0:
@@ -203,7 +203,7 @@ class RedisConnection:
         It is not enough to cancel it: the library bounds its own reading too, and where both bounds meet it may take
         our cancellation for its own and go on until its default of five seconds.
         """
-        asking = self._begun(answer)
+        asking = self._start(answer)
         try:
             done, _ = await asyncio.wait((asking,), timeout=seconds)
         finally:
@@ -212,7 +212,7 @@ class RedisConnection:
             raise TimeoutError
         return asking.result()
 
-    def _begun(self, answer: Awaitable[Answer]) -> "asyncio.Future[Answer]":
+    def _start(self, answer: Awaitable[Answer]) -> "asyncio.Future[Answer]":
         asking = asyncio.ensure_future(answer)
         self._asking.add(asking)
         asking.add_done_callback(self._ended)
@@ -222,10 +222,10 @@ class RedisConnection:
         self._asking.discard(asking)
         # To look at the exception is needed: of what nobody waits for any more it would be logged.
         if not asking.cancelled() and asking.exception() is None:
-            self._heard = self._clock()
+            self._last_answer = self._clock()
 
     def __repr__(self) -> str:
-        state = "up" if self.up else f"lost for {self._clock() - self._lost:.1f} s"
+        state = "up" if self.up else f"lost for {self._clock() - self._down_since:.1f} s"
         return f"<Link to Redis {state}, {self._generation} times lost>"
 
 

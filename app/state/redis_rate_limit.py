@@ -146,10 +146,10 @@ class SharedLimiter:
     def _share(self, most: int, count: int) -> int:
         return max(count, most // self._replicas) if count <= most else 0
 
-    async def _ask(self, question: Callable[[], Awaitable[Any]]) -> Any | None:
+    async def _ask(self, command: Callable[[], Awaitable[Any]]) -> Any | None:
         """What Redis answers; None if it is not at hand."""
         try:
-            return await self._link.ask(lambda _: question())
+            return await self._link.ask(lambda _: command())
         except StateUnreachable:
             self._metrics.fell_back("limits")
             return None

@@ -140,9 +140,9 @@ class RedisStore:
         name = self._name(key)
         return await self._ask(lambda redis: redis.get(name)) or b""
 
-    async def _ask(self, question: Callable[[Any], Any]) -> Any:
+    async def _ask(self, command: Callable[[Any], Any]) -> Any:
         try:
-            return await self._link.ask(question)
+            return await self._link.ask(command)
         except StateUnreachable:
             self._metrics.fell_back(self._use)
             raise
@@ -186,17 +186,17 @@ def _milliseconds(seconds: float) -> int:
 class RedisState:
     """Satisfies `state.store.Sharing`."""
 
-    __slots__ = ("_identity", "_link", "_metrics", "_name", "_wishes")
+    __slots__ = ("_identity", "_link", "_metrics", "_name", "_settings")
 
-    def __init__(self, wishes: StateSettings, name: str, identity: Callable[[], str], metrics: StateMetrics) -> None:
+    def __init__(self, settings: StateSettings, name: str, identity: Callable[[], str], metrics: StateMetrics) -> None:
         """`name`: of the gateway, whatever its engines are: limits are counted by it. `identity`: what it is now, with
         its engines: values are kept under it."""
-        self._wishes = wishes
+        self._settings = settings
         self._name = name
         self._identity = identity
         self._metrics = metrics
         self._link = RedisConnection(
-            wishes.url, wishes.connections, wishes.timeout_ms / 1000, f"{wishes.prefix}:probe", metrics
+            settings.url, settings.connections, settings.timeout_ms / 1000, f"{settings.prefix}:probe", metrics
         )
 
     @property
@@ -219,9 +219,9 @@ class RedisState:
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> SharedLimiter:
         """Where limits are counted."""
-        wishes = self._wishes
-        prefix = f"{wishes.prefix}:{self._name}:limits"
-        return SharedLimiter(self._link, LocalLimiter(max_entries, clock), wishes.replicas, prefix, self._metrics)
+        settings = self._settings
+        prefix = f"{settings.prefix}:{self._name}:limits"
+        return SharedLimiter(self._link, LocalLimiter(max_entries, clock), settings.replicas, prefix, self._metrics)
 
     async def start(self) -> None:
         """Look whether Redis is at hand; a gateway starts without it too."""
@@ -237,10 +237,10 @@ class RedisState:
         await self._link.close()
 
     def _namespace(self) -> str:
-        return f"{self._wishes.prefix}:{self._identity()}"
+        return f"{self._settings.prefix}:{self._identity()}"
 
     def _permanent_namespace(self) -> str:
-        return f"{self._wishes.prefix}:{self._name}"
+        return f"{self._settings.prefix}:{self._name}"
 
     def __repr__(self) -> str:
         return f"<SharedState of {self._namespace()}, {self._link!r}>"

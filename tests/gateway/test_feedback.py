@@ -180,7 +180,7 @@ async def test_nobody_takes_feedback(engines: Any) -> None:
     async with running([entry("e", await engines())]) as gateway:
         await gateway.retrieve(sessionId="s")
         error = await gateway.error("feedback", {"signals": 7})
-        assert await gateway.state.pages.origins.of("s") == {}
+        assert await gateway.state.pages.origins.load("s") == {}
     assert error["code"] == -32003
 
 

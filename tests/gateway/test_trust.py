@@ -129,7 +129,7 @@ async def test_reports_hold_for_their_tenant_alone(engines: Any) -> None:
     async with running([entry("e", engine)], settings, tenants=tenants) as gateway:
         guard = gateway.state.guard
         assert guard is not None
-        await gateway.state.pages.within(guard._tenants["red"]).report(["0", "77"])
+        await gateway.state.pages.for_tenant(guard._tenants["red"]).report(["0", "77"])
         red = await result(gateway, RED, "retrieve", {"query": "q"})
         blue = await result(gateway, BLUE, "retrieve", {"query": "q"})
         reported = await gateway.metric("rcp_gateway_hits_screened_total", action="reported")

@@ -25,5 +25,5 @@ async def extend(
     sent = {key: value for key, value in call.params.items() if key not in OURS}
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))
-    question = plain(call.method, sent, idempotent=not once)
-    return await forward(call, candidates, members, settings, instrumentation, question)
+    forwarded = plain(call.method, sent, idempotent=not once)
+    return await forward(call, candidates, members, settings, instrumentation, forwarded)

@@ -80,33 +80,33 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     for whoever says so, if screens heed that.
     """
     call, members = context.call, context.members
-    wish = read_feedback(call.params)
+    request = read_feedback(call.params)
     candidates = candidates_for(call, members, "feedback", read_gateway(call.params.get("x-gateway")))
-    await pages.report(f"{signal['hitId']}" for signal in wish.signals if signal.get("poisonSuspected"))
-    known = {} if wish.session_id is None else await pages.origins.of(wish.session_id)
+    await pages.report(f"{signal['hitId']}" for signal in request.signals if signal.get("poisonSuspected"))
+    known = {} if request.session_id is None else await pages.origins.load(request.session_id)
     namespaces = {engine.id: engine.entry.id_namespace for engine in members.engines}
-    mail = addressed(wish.signals, known, namespaces, [engine.id for engine in candidates.engines])
+    routed = addressed(request.signals, known, namespaces, [engine.id for engine in candidates.engines])
 
     def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
-        return _engine_request(wish, mail, context, engine)
+        return _engine_request(request, routed, context, engine)
 
     gathered = await gather(context, candidates, engine_request, _read, idempotent=False)
     accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in gathered.answers()}
     unheard = (
-        (f"{len(mail.unheard)} signal(s) are about hits of engines that take no feedback",) if mail.unheard else ()
+        (f"{len(routed.unheard)} signal(s) are about hits of engines that take no feedback",) if routed.unheard else ()
     )
-    return with_report(context, gathered, {"accepted": recorded(mail.engine_requests, accepted)}, unheard)
+    return with_report(context, gathered, {"accepted": recorded(routed.engine_requests, accepted)}, unheard)
 
 
 def _engine_request(
-    wish: FeedbackParams, mail: RoutedSignals, context: BroadcastContext, engine: Engine
+    request: FeedbackParams, routed: RoutedSignals, context: BroadcastContext, engine: Engine
 ) -> BroadcastRequest | Outcome:
-    signals = mail.engine_requests.get(engine.id)
+    signals = routed.engine_requests.get(engine.id)
     if not signals:
         return skipped(engine.id, "signals", "no signal is about a hit of it")
-    params = {**wish.raw, "signals": list(signals.values())}
-    if wish.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
-        params["sessionId"] = scoped(context.members.identity, wish.session_id, context.call.tenant)
+    params = {**request.raw, "signals": list(signals.values())}
+    if request.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
+        params["sessionId"] = scoped(context.members.identity, request.session_id, context.call.tenant)
     return BroadcastRequest(params)
 
 

@@ -15,8 +15,8 @@ from app.federation.broadcast import (
     BroadcastRequest,
     BroadcastResult,
     HitFusion,
-    blend_of,
     gather,
+    settings_of,
     with_report,
 )
 from app.federation.calls import time_waited
@@ -65,65 +65,65 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """
     call, members, settings = context.call, context.members, context.settings
     began = perf_counter() - time_waited(call)
-    wish = read_graph(call.params)
+    request = read_graph(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
-    candidates = candidates_for(call, members, "graph", gateway, partial(_fit, wish.op))
+    candidates = candidates_for(call, members, "graph", gateway, partial(_fit, request.op))
     screen = await pages.screen(settings.screen)
-    blend = HitFusion(gateway, blend_of(context), min(wish.k or DEFAULT_K, members.max_k), screen)
-    so_far = blend.so_far if wish.op in FUSED else None
-    read = partial(read_result, NEEDED[wish.op])
-    gathered = await gather(context, candidates, partial(_engine_request, wish, context), read, so_far)
+    hit_fusion = HitFusion(gateway, settings_of(context), min(request.k or DEFAULT_K, members.max_k), screen)
+    partial_hits = hit_fusion.partial_hits if request.op in FUSED else None
+    read = partial(read_result, NEEDED[request.op])
+    gathered = await gather(context, candidates, partial(_engine_request, request, context), read, partial_hits)
     if not gathered.engine_calls and not gathered.notes:
         raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
-    for _ in blend.steps(gathered.engine_calls, gathered.outcomes):
+    for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
-    fusion = blend.fusion(gathered.engine_calls, gathered.outcomes)
-    if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
-        await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
-    result = _joined(wish, gathered, blend.hits(fusion))
+    fusion = hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
+    if request.session_id is not None and "feedback" in members.capabilities and len(fusion):
+        await pages.origins.remember(request.session_id, fusion.origins(hit_fusion.keys(fusion)))
+    result = _joined(request, gathered, hit_fusion.hits(fusion))
     if screen is not None:
         context.instrumentation.screened(screen)
     result["usage"] = {
         "candidates": sum([outcome.candidates for outcome in gathered.outcomes]),
         "latencyMs": round((perf_counter() - began) * 1000, 2),
     }
-    return with_report(context, gathered, result, (*wish.notes, *fusion.notes))
+    return with_report(context, gathered, result, (*request.notes, *fusion.notes))
 
 
-def _fit(op: str, _: Engine, said: Advertisement) -> UnfitEngine | None:
+def _fit(op: str, _: Engine, advertisement: Advertisement) -> UnfitEngine | None:
     """An engine that does not list its operations may have any."""
-    offer = said.capabilities.get("graph")
+    offer = advertisement.capabilities.get("graph")
     ops = offer.get("ops") if type(offer) is dict else None
     return UnfitEngine(f"graph op {op} is not advertised", option="op") if type(ops) is list and op not in ops else None
 
 
-def _engine_request(wish: GraphParams, context: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
+def _engine_request(request: GraphParams, context: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
     """What this engine is sent: its own seeds under its own ids, and for hits more than `k`, as in `retrieve`."""
     members = context.members
-    params = dict(wish.raw)
+    params = dict(request.raw)
     asked = 0
-    if wish.op in FUSED:
-        window = window_of(min(wish.k or DEFAULT_K, members.max_k), context.settings.retrieve)
+    if request.op in FUSED:
+        window = window_of(min(request.k or DEFAULT_K, members.max_k), context.settings.retrieve)
         asked = params["k"] = min(window, MAX_HITS)
-    elif wish.k is not None:
-        params["k"] = min(wish.k, members.max_k)
-    if wish.hops is not None:
-        params["hops"] = wish.hops
-    if wish.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
-        params["sessionId"] = scoped(members.identity, wish.session_id, context.call.tenant)
-    if wish.seeds is not None:
+    elif request.k is not None:
+        params["k"] = min(request.k, members.max_k)
+    if request.hops is not None:
+        params["hops"] = request.hops
+    if request.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
+        params["sessionId"] = scoped(members.identity, request.session_id, context.call.tenant)
+    if request.seeds is not None:
         namespaces = {known.id: known.entry.id_namespace for known in members.engines}
-        seeds = seeds_for(engine.id, wish.seeds, namespaces)
+        seeds = seeds_for(engine.id, request.seeds, namespaces)
         if seeds:
             params["seedIds"] = seeds
-        elif wish.op == "neighbors" or "query" not in params:
+        elif request.op == "neighbors" or "query" not in params:
             return skipped(engine.id, "seeds", "owns none of the seedIds")
     return BroadcastRequest(params, asked)
 
 
-def _joined(wish: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
+def _joined(request: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
     """All that was said: what the operation is about, whatever else of it anybody added, and what nobody knows."""
-    op, responses = wish.op, gathered.responses()
+    op, responses = request.op, gathered.responses()
     result = other_fields(responses, _JOINED)
     if op in FUSED or hits:
         result["hits"] = hits
@@ -132,7 +132,7 @@ def _joined(wish: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> di
     if op == "global" or any_states(responses, "summary"):
         result["summary"] = join_summaries(responses) or ""
     if op in ("global", "communities") or any_states(responses, "communities"):
-        result["communities"] = join_communities(responses, wish.k if op == "communities" else None)
+        result["communities"] = join_communities(responses, request.k if op == "communities" else None)
     if op == "neighbors" or any_states(responses, "nodes"):
         result["nodes"] = join_nodes(responses)
     if op == "neighbors" or any_states(responses, "edges"):

@@ -12,11 +12,11 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, blend_of, gather, with_report
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, gather, settings_of, with_report
 from app.federation.calls import MethodCall
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.forward import with_writer_note, forward, plain
+from app.federation.forward import forward, plain, with_writer_note
 from app.federation.hit_validation import read_result
 from app.federation.id_routing import router_of
 from app.federation.instrumentation import RetrieveInstrumentation
@@ -43,7 +43,7 @@ from app.settings.schema import GatewaySettings
 # --- Memory ids ---
 
 PREFIX = "mem1."
-MAX_NAME = 4096
+MAX_MEMORY_ID = 4096
 """Characters of a memory's name; more is neither made nor read."""
 
 _CHECK = 9
@@ -59,7 +59,7 @@ class MemoryOwner(NamedTuple):
     """Of at most 64 bytes; empty for names that anybody may make."""
 
 
-ANYBODY = MemoryOwner()
+NO_OWNER = MemoryOwner()
 
 
 class MemoryRef(NamedTuple):
@@ -69,16 +69,18 @@ class MemoryRef(NamedTuple):
     own: str
 
 
-def name_of(memory: MemoryRef, owner: MemoryOwner = ANYBODY) -> str:
+def memory_id_of(memory: MemoryRef, owner: MemoryOwner = NO_OWNER) -> str:
     """The word by which this owner knows it, always the same for the same key."""
     body = f"{memory.engine}\0{memory.own}".encode("utf-8", "surrogatepass")
     return PREFIX + urlsafe_b64encode(_check(body, owner) + body).decode().rstrip("=")
 
 
-def memory_of(name: str, owner: MemoryOwner = ANYBODY) -> MemoryRef:
+def read_memory_id(name: str, owner: MemoryOwner = NO_OWNER) -> MemoryRef:
     """The memory of this name. Raises NotFound (-32015) for a word that this owner was not given."""
-    memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_NAME else None
-    if memory is None or not compare_digest(name_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")):
+    memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_MEMORY_ID else None
+    if memory is None or not compare_digest(
+        memory_id_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")
+    ):
         raise NotFound("no such memory; send 'memoryId' exactly as it was answered", field="memoryId")
     return memory
 
@@ -108,15 +110,17 @@ async def memory_build(
 
     The engine is asked once, without an idempotency key: what it may have begun to build is not built again.
     """
-    wish = read_build(call.params)
+    request = read_build(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
-    candidates = candidates_for(call, members, "memory", gateway, partial(_fit, wish.scope))
-    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
+    candidates = candidates_for(call, members, "memory", gateway, partial(_fit, request.scope))
+    memory = None if request.memory_id is None else read_memory_id(request.memory_id, owner_of(call))
     chosen, default = _builder(candidates, members, gateway, memory)
-    params = wish.raw if memory is None else {**wish.raw, "memoryId": memory.own}
-    again = read_idempotency_key(call.passed_on) is not None
-    question = plain("memory/build", params, partial(named, chosen.engines[0].id, owner_of(call)), idempotent=again)
-    return with_writer_note(await forward(call, chosen, members, settings, instrumentation, question), default)
+    params = request.raw if memory is None else {**request.raw, "memoryId": memory.own}
+    idempotent = read_idempotency_key(call.passed_on) is not None
+    forwarded = plain(
+        "memory/build", params, partial(with_public_id, chosen.engines[0].id, owner_of(call)), idempotent=idempotent
+    )
+    return with_writer_note(await forward(call, chosen, members, settings, instrumentation, forwarded), default)
 
 
 async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
@@ -125,34 +129,34 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
     `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
     """
     call, members = context.call, context.members
-    wish = read_recall(call.params)
+    request = read_recall(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
-    memory = None if wish.memory_id is None else memory_of(wish.memory_id, owner_of(call))
+    memory = None if request.memory_id is None else read_memory_id(request.memory_id, owner_of(call))
     candidates = candidates_for(call, members, "memory", gateway)
-    params = dict(wish.raw)
+    params = dict(request.raw)
     if memory is not None:
         candidates = _only(candidates, memory.engine, members)
         params["memoryId"] = memory.own
-    if wish.session_id is not None:
-        params["sessionId"] = scoped(members.identity, wish.session_id, call.tenant)
+    if request.session_id is not None:
+        params["sessionId"] = scoped(members.identity, request.session_id, call.tenant)
     screen = await pages.screen(context.settings.screen)
-    blend = HitFusion(gateway, blend_of(context), members.max_k, screen)
+    hit_fusion = HitFusion(gateway, settings_of(context), members.max_k, screen)
     gathered = await gather(
         context,
         candidates,
         lambda _: BroadcastRequest(params),
         partial(read_result, ("clues",)),
-        blend.so_far,
-        lone=memory is not None,
+        hit_fusion.partial_hits,
+        single_engine=memory is not None,
     )
-    for _ in blend.steps(gathered.engine_calls, gathered.outcomes):
+    for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
-    responses, fusion = gathered.responses(), blend.fusion(gathered.engine_calls, gathered.outcomes)
-    if wish.session_id is not None and "feedback" in members.capabilities and len(fusion):
-        await pages.origins.remember(wish.session_id, fusion.origins(blend.keys(fusion)))
-    result = {**other_fields(responses, _JOINED), "clues": join_clues(responses, wish.n)}
+    responses, fusion = gathered.responses(), hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
+    if request.session_id is not None and "feedback" in members.capabilities and len(fusion):
+        await pages.origins.remember(request.session_id, fusion.origins(hit_fusion.keys(fusion)))
+    result = {**other_fields(responses, _JOINED), "clues": join_clues(responses, request.n)}
     if len(fusion) or any_states(responses, "hits"):
-        result["hits"] = blend.hits(fusion)
+        result["hits"] = hit_fusion.hits(fusion)
     if screen is not None:
         context.instrumentation.screened(screen)
     return with_report(context, gathered, result, fusion.notes)
@@ -160,12 +164,12 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
 
 def owner_of(call: MethodCall) -> MemoryOwner:
     """To whom the names of this call belong."""
-    return ANYBODY if call.tenant is None else MemoryOwner(call.tenant.id, call.secret)
+    return NO_OWNER if call.tenant is None else MemoryOwner(call.tenant.id, call.secret)
 
 
-def _fit(scope: str | None, _: Engine, said: Advertisement) -> UnfitEngine | None:
+def _fit(scope: str | None, _: Engine, advertisement: Advertisement) -> UnfitEngine | None:
     """An engine that does not list its scopes may have any."""
-    offer = said.capabilities.get("memory")
+    offer = advertisement.capabilities.get("memory")
     scopes = offer.get("scopes") if type(offer) is dict else None
     if scope is None or type(scopes) is not list or scope in scopes:
         return None
@@ -212,12 +216,12 @@ def _absent(candidates: Candidates, engine_id: str, members: Members) -> RcpErro
     )
 
 
-def named(engine: str, owner: MemoryOwner, result: dict[str, Any]) -> dict[str, Any]:
+def with_public_id(engine: str, owner: MemoryOwner, result: dict[str, Any]) -> dict[str, Any]:
     """The result with a `memoryId` that names the engine. Raises ProtocolViolation if it has none."""
     own = result.get("memoryId")
     if type(own) is not str or not own:
         raise ProtocolViolation("the memory/build result has no 'memoryId'")
-    name = name_of(MemoryRef(engine, own), owner)
-    if len(name) > MAX_NAME:
+    name = memory_id_of(MemoryRef(engine, own), owner)
+    if len(name) > MAX_MEMORY_ID:
         raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long to be passed on")
     return {**reshaped(result, {"tokens": whole(0)}), "memoryId": name}

@@ -19,16 +19,16 @@ async def transform(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
     """Rewrite a question (RCP §7.8). Raises RcpError."""
-    wish = read_transform(call.params)
+    request = read_transform(call.params)
 
-    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
-        offer = said.capabilities["transform"]
+    def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        offer = advertisement.capabilities["transform"]
         methods = offer.get("methods") if type(offer) is dict else None
-        if type(methods) is list and wish.method in methods:
+        if type(methods) is list and request.method in methods:
             return None
-        return UnfitEngine(f"method {wish.method[:40]} is not advertised", option="method")
+        return UnfitEngine(f"method {request.method[:40]} is not advertised", option="method")
 
     candidates = candidates_for(call, members, "transform", read_gateway(call.params.get("x-gateway")), fit)
     return await forward(
-        call, candidates, members, settings, instrumentation, plain(call.method, wish.sent, transformed)
+        call, candidates, members, settings, instrumentation, plain(call.method, request.sent, transformed)
     )

@@ -7,7 +7,7 @@ import pytest
 from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.outcome import Outcome, skipped, told
+from app.federation.outcome import Outcome, skipped, succeeded
 from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
@@ -24,8 +24,8 @@ from tests.support.fake_engine import FakeEngine, Json
 GRAPH: Json = {"graph": {}}
 
 
-def graph(name: str, answer: Any = None, **wishes: Any) -> FakeEngine:
-    return FakeEngine(name, {"x": name} if answer is None else answer, capabilities=GRAPH, **wishes)
+def graph(name: str, answer: Any = None, **defaults: Any) -> FakeEngine:
+    return FakeEngine(name, {"x": name} if answer is None else answer, capabilities=GRAPH, **defaults)
 
 
 def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
@@ -40,7 +40,7 @@ async def gathered(
     context = context_of("graph", {}, *engines, **call)
     options = read_gateway(None if names is None else {"engines": names})
     candidates = candidates_for(context.call, context.members, "graph", options)
-    return context, await gather(context, candidates, engine_request, told, **more)
+    return context, await gather(context, candidates, engine_request, succeeded, **more)
 
 
 async def error_of(*engines: FakeEngine, **more: Any) -> RcpError:
@@ -105,9 +105,9 @@ async def test_nobody_answers() -> None:
     """-32010; the engine's own code if only one could have answered and refused the question itself."""
     refusal = Refused("no such thing", code=-32015)
     assert (await error_of(graph("a", refusal))).code == -32010
-    assert (await error_of(graph("a", refusal), lone=True)).code == -32015
-    assert (await error_of(graph("a", Refused("down", code=-32010)), lone=True)).code == -32010
-    assert (await error_of(graph("a", BadStatus("503")), lone=True)).code == -32010
+    assert (await error_of(graph("a", refusal), single_engine=True)).code == -32015
+    assert (await error_of(graph("a", Refused("down", code=-32010)), single_engine=True)).code == -32010
+    assert (await error_of(graph("a", BadStatus("503")), single_engine=True)).code == -32010
 
 
 async def test_required_engines() -> None:

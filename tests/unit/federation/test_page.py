@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.result_set import DiversityOptions, Page, excluding, page_of, session_keys_of, seen_of, diversity_for
+from app.federation.result_set import (
+    DiversityOptions,
+    Page,
+    diversity_for,
+    excluding,
+    page_of,
+    seen_of,
+    session_keys_of,
+)
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -99,13 +107,13 @@ def test_varied_portions_are_slices_of_one_order(
 ) -> None:
     """However it is cut, a diversified order is one order: every document once, behind the pool as it was fused."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
-    spread = DiversityOptions(lambda_, pool)
-    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    diversity = DiversityOptions(lambda_, pool)
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, diversity=diversity))
     assert sorted(whole) == list(range(len(texts)))
     assert whole[pool:] == list(range(len(texts)))[pool:]
     start, found = 0, list[Any]()
     for number in range(len(texts)):
-        page = page_of(order, OPTIONS, sizes[number % len(sizes)], start, spread=spread)
+        page = page_of(order, OPTIONS, sizes[number % len(sizes)], start, diversity=diversity)
         found += ids(page)
         start = page.end
     assert found == whole
@@ -115,11 +123,11 @@ def test_varied_portions_are_slices_of_one_order(
 def test_varied_and_seen(texts: list[str], lambda_: float, seen: set[str]) -> None:
     """Seen documents are passed over in a diversified order, too, and all others keep their places."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
-    spread = DiversityOptions(lambda_, 50)
-    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    diversity = DiversityOptions(lambda_, 50)
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, diversity=diversity))
     start, found = 0, list[Any]()
     for _ in texts:
-        page = page_of(order, OPTIONS, 3, start, seen, spread)
+        page = page_of(order, OPTIONS, 3, start, seen, diversity)
         found += ids(page)
         start = page.end
     assert found == [number for number in whole if str(number) not in seen]

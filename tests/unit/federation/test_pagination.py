@@ -48,7 +48,7 @@ async def left_behind(pages: Pages, **params: Any) -> str:
     asked = read(**params)
     result_set = result_set_for(asked, *range(20))
     turn = await pages.cursor_state(asked)
-    return await pages.keep(asked, turn, result_set, page_of(result_set.fusion, asked.options, 3), 20)
+    return await pages.save(asked, turn, result_set, page_of(result_set.fusion, asked.options, 3), 20)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ async def test_a_cursor_leads_to_its_place() -> None:
     cursor = await left_behind(pages)
     turn = await pages.cursor_state(read(cursor=cursor))
     assert turn.result_set is not None
-    assert (turn.place.start, turn.place.returned, turn.place.reach) == (3, ("0", "1", "2"), 20)
-    assert page_of(turn.result_set.fusion, read().options, 2, turn.place.start).keys == ["3", "4"]
+    assert (turn.record.start, turn.record.returned, turn.record.reach) == (3, ("0", "1", "2"), 20)
+    assert page_of(turn.result_set.fusion, read().options, 2, turn.record.start).keys == ["3", "4"]
 
 
 async def test_cursors_end_with_their_time() -> None:
@@ -146,7 +146,7 @@ async def test_a_place_outlives_its_result_set() -> None:
     pages = Pages.from_settings(StateSettings(max_kept_hits=5))
     turn = await pages.cursor_state(read(cursor=await left_behind(pages)))
     assert turn.result_set is None
-    assert turn.place.returned == ("0", "1", "2")
+    assert turn.record.returned == ("0", "1", "2")
 
 
 async def test_the_quicker_of_two_restocks_for_both() -> None:
@@ -154,11 +154,11 @@ async def test_the_quicker_of_two_restocks_for_both() -> None:
     pages = Pages.from_settings(StateSettings())
     asked = read(cursor=await left_behind(pages))
     one, two = await pages.cursor_state(asked), await pages.cursor_state(asked)
-    quick = await pages.restock(asked, one, result_set_for(asked, "x", "y"), 40)
-    slow = await pages.restock(asked, two, result_set_for(asked, "z"), 40)
+    quick = await pages.replace_result_set(asked, one, result_set_for(asked, "x", "y"), 40)
+    slow = await pages.replace_result_set(asked, two, result_set_for(asked, "z"), 40)
     assert quick.result_set is slow.result_set
-    assert quick.place == slow.place
-    assert (quick.place.start, quick.place.returned, quick.place.reach) == (0, ("0", "1", "2"), 40)
+    assert quick.record == slow.record
+    assert (quick.record.start, quick.record.returned, quick.record.reach) == (0, ("0", "1", "2"), 40)
     later = await pages.cursor_state(asked)
     assert later.result_set is quick.result_set
 
@@ -175,7 +175,7 @@ async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
     result_set = result_set_for(asked, *range(20))
     for k, order in ((4, result_set), (3, result_set_for(asked, *range(1, 21)))):
         page = page_of(order.fusion, asked.options, k)
-        assert await pages.keep(asked, FIRST, order, page, 20) != first
+        assert await pages.save(asked, FIRST, order, page, 20) != first
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,14 @@
 import pytest
 
 from app.federation.planner import plan_retrieve
-from app.federation.rerank_plan import PASSAGE_CHARACTERS, RerankPlan, reranker_batches, passages_of, values_in, without_rerank
+from app.federation.rerank_plan import (
+    PASSAGE_CHARACTERS,
+    RerankPlan,
+    passages_of,
+    reranker_batches,
+    values_in,
+    without_rerank,
+)
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from app.protocol.errors import OptionUnsupported, ProtocolViolation
@@ -112,7 +119,12 @@ def test_the_call_for_those_who_retrieve() -> None:
 def test_whom_to_ask_in_which_order() -> None:
     """Who takes all passages first, by priority among them; then who takes more."""
     union = RerankPlan((judge("s", most=3), judge("a"), judge("m", most=5), judge("x", most=50)), 10, {})
-    assert [(engine.id, takes) for engine, takes in reranker_batches(union, 10)] == [("a", 10), ("x", 10), ("m", 5), ("s", 3)]
+    assert [(engine.id, takes) for engine, takes in reranker_batches(union, 10)] == [
+        ("a", 10),
+        ("x", 10),
+        ("m", 5),
+        ("s", 3),
+    ]
 
 
 def test_passages() -> None:

@@ -85,7 +85,9 @@ async def test_a_change_may_leave_things_as_they_are(redis_url: str) -> None:
     async with linked(redis_url, watched) as link:
         store = store_on(link, watched, name)
         claims = [
-            await store.change("k", lambda value, mine=mine: None if value else mine, 60, unchanged, unchanged, size=len)
+            await store.change(
+                "k", lambda value, mine=mine: None if value else mine, 60, unchanged, unchanged, size=len
+            )
             for mine in ("first", "second")
         ]
         assert claims == ["first", "first"]

@@ -45,8 +45,8 @@ async def test_origins_are_learned_in_sessions_with_feedback() -> None:
     deaf = offering("e", {"hits": hits("a", "b")})
     pages = temporary_pages()
     await graph(context_of("graph", {"op": "local", "query": "q", "sessionId": "s"}, deaf), pages)
-    assert await pages.origins.of("s") == {}
+    assert await pages.origins.load("s") == {}
     capabilities = {"graph": {}, "feedback": {}}
     hearing = FakeEngine("e", {"hits": hits("a", "b")}, capabilities=capabilities)
     await graph(context_of("graph", {"op": "local", "query": "q", "sessionId": "s", "k": 1}, hearing), pages)
-    assert await pages.origins.of("s") == {"a": {"e": "a"}}
+    assert await pages.origins.load("s") == {"a": {"e": "a"}}
