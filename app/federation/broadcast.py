@@ -44,7 +44,7 @@ _engine_of = attrgetter("engine")
 
 
 class BroadcastContext(NamedTuple):
-    """What every question needs: who asks, among whom, by which wishes, and who hears of it."""
+    """What every broadcast needs: the call, the engines, the settings, and where to report."""
 
     call: MethodCall
     members: Members
@@ -54,36 +54,36 @@ class BroadcastContext(NamedTuple):
 
 
 class BroadcastRequest(NamedTuple):
-    """What one engine is sent; `_meta` is written when it goes out."""
+    """What one engine is sent; `_meta` is added when it is sent."""
 
     params: Mapping[str, Any]
     asked: int = 0
-    """How many hits it is asked for."""
+    """How many hits the engine is asked for."""
 
 
 MakeRequest = Callable[[Engine], BroadcastRequest | Outcome]
-"""What a candidate is sent, or the outcome that says why it is not asked after all."""
+"""What a candidate is sent, or the outcome that says why it is not asked."""
 
 PartialMerge = Callable[[Mapping[str, EngineCall], Sequence[Outcome]], list[Hit] | None]
-"""(legs by engine id, those that ended) -> the hits an answer would hold; None if it is not about hits."""
+"""(calls by engine id, outcomes so far) -> the hits of a response made from them; None if it has no hits."""
 
 
 class BroadcastResult(NamedTuple):
-    """What came of it."""
+    """The outcomes of a broadcast."""
 
     engine_calls: Mapping[str, EngineCall]
-    """Of the engines that were asked, by engine id."""
+    """Calls by engine id."""
     outcomes: Sequence[Outcome] = ()
-    """Of the engines that were asked, and of those that were named and could not be, by engine id."""
+    """Of the engines that were asked, and of those that were named but never reached, by engine id."""
     skipped: Sequence[Outcome] = ()
     notes: Sequence[str] = ()
 
     def answers(self) -> list[Outcome]:
-        """Of the engines that answered."""
+        """Outcomes of the engines that answered."""
         return [outcome for outcome in self.outcomes if outcome.status == "ok"]
 
     def responses(self) -> list[EngineResponse]:
-        """What the engines that answered said beside hits."""
+        """Results of the engines that answered, for merging everything that is not a hit."""
         entries = {engine_id: engine_call.engine.entry for engine_id, engine_call in self.engine_calls.items()}
         return [
             EngineResponse(
@@ -106,10 +106,10 @@ async def gather(
     idempotent: bool = True,
     single_engine: bool = False,
 ) -> BroadcastResult:
-    """Ask all candidates that `write` has a letter for, at once. Raises RcpError if nobody may be asked or answered.
+    """Ask at once every candidate for which `make_request` returns a request. Raises RcpError if none answers.
 
-    `lone`: only one engine can answer this, so that its refusal is the answer. Nothing is gathered where a loop or the
-    depth forbids to ask anybody (decision 3), or no candidate has a letter.
+    `single_engine`: only one engine can answer this, so its refusal is the response. The result is empty if a cycle
+    or the depth forbids asking any engine (decision 3), or if `make_request` returns no request.
     """
     call, members, _, instrumentation, listener = context
     stop = loop_reason(call, members)
@@ -152,7 +152,7 @@ async def gather(
 
 
 def settings_of(context: BroadcastContext) -> GatewaySettings:
-    """The settings by which the tenant's hits are blended."""
+    """The settings, with the tenant's own fusion settings if it has some."""
     tenant = context.call.tenant
     if tenant is None or tenant.fusion is None:
         return context.settings
@@ -162,7 +162,7 @@ def settings_of(context: BroadcastContext) -> GatewaySettings:
 def with_report(
     context: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """`result` with `usage.notes`, and the report of every engine in its `_meta`, as for `retrieve`."""
+    """`result` with `usage.notes` and the report of every engine in `_meta`, as for `retrieve`."""
     lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *sanitized(result.get("hits", ()))]
     usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
     told = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
@@ -196,14 +196,15 @@ def _reporter(
 
 
 def _cut_by_caller(engine_calls: Mapping[str, EngineCall]) -> bool:
-    """Whether the caller's deadline, not the engines' own timeouts, bounds any of them."""
+    """Whether the caller's deadline, not an engine's own timeout, limits any of the calls."""
     return any(
         engine_call.seconds < engine_call.engine.entry.timeout_ms / 1000 for engine_call in engine_calls.values()
     )
 
 
 def _check_required(members: Members, candidates: Candidates) -> None:
-    """A required engine that nobody has reached yet cannot be left out: whether it takes part is not known."""
+    """Raises BackendUnavailable for a required engine that has never been reached: whether it offers the method is
+    unknown."""
     away = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
     for engine in members.engines:
         if engine.entry.required and engine.id in away:
@@ -214,20 +215,20 @@ def _check_required(members: Members, candidates: Candidates) -> None:
 
 
 class HitFusion:
-    """How hits become one list: the settings', and what `x-gateway` says otherwise; at most `k`."""
+    """Fuses the hits of `graph` and `memory/recall` by the settings and `x-gateway`, as for `retrieve` (RCP §16.3)."""
 
     __slots__ = ("_k", "_options", "_screen")
 
     def __init__(
         self, gateway: GatewayOptions, settings: GatewaySettings, k: int, screen: InjectionScreen | None = None
     ) -> None:
-        """`screen` looks at what is answered."""
+        """At most `k` hits; `screen` inspects them."""
         defaults = settings.fusion
         weight = gateway.confidence_weight
         self._k = k
         self._screen = screen
         self._options = FusionConfig(
-            # Floors are stated of the scores of `retrieve`; nobody states any here.
+            # Convex fusion needs a `scoreFloor`, which engines state only for `retrieve`.
             method="rrf" if defaults.method == "convex" else defaults.method,
             rrf_k=defaults.rrf_k,
             confidence_weight=defaults.confidence_weight if weight is None else weight,
@@ -235,36 +236,37 @@ class HitFusion:
         )
 
     def steps(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> Iterator[None]:
-        """Let a screen look at texts ahead of `fusion`; yields where others should have their turn of the loop."""
+        """Screen the texts before `fusion` does; yields where the event loop should run other requests."""
         if self._screen is not None:
             yield from self._screen.steps(fuse(lists_of(engine_calls, outcomes), self._options), 0, self._k)
 
     def fusion(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> FusedList:
-        """All hits of those who answered, without those that a screen leaves out; `outcomes` by engine id."""
+        """The fused hits of all engines that answered, without those that the screen drops; `outcomes` by engine id."""
         fusion = fuse(lists_of(engine_calls, outcomes), self._options)
         return fusion if self._screen is None else self._screen.kept(fusion)
 
     def hits(self, fusion: FusedList) -> list[Hit]:
-        """What is answered of them."""
+        """The hits to return."""
         hits = fusion.hits(0, self._k)
         if self._screen is not None:
             self._screen.inspect(hits)
         return hits
 
     def keys(self, fusion: FusedList) -> Sequence[str]:
-        """The identity keys of what is answered."""
+        """Identity keys of the hits to return."""
         return fusion.keys(0, self._k)
 
     def partial_hits(self, engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[Hit] | None:
-        """What the answer would hold if nobody else answered; None if nobody has yet."""
+        """The hits of a response made from the outcomes so far; None if no engine has answered yet."""
         if not any(one.status == "ok" for one in outcomes):
             return None
         fusion = fuse(lists_of(engine_calls, outcomes), self._options)
         if self._screen is not None and any(True for _ in self._screen.steps(fusion, 0, self._k)):
-            return None  # more to look at than fits into one turn of the loop: this progress comes without its hits
+            # Screening would block the event loop for too long, so this notification carries no hits.
+            return None
         hits = self.hits(fusion if self._screen is None else self._screen.kept(fusion))
         sanitized(hits)
         return hits
 
     def __repr__(self) -> str:
-        return f"<Blend of at most {self._k} by {self._options.method}>"
+        return f"<HitFusion of at most {self._k} hits by {self._options.method}>"

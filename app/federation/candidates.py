@@ -1,7 +1,6 @@
-"""Which engines may answer a call of one method, best first, and why not the others. Without a socket and a clock.
+"""Which engines may answer a call of a method other than `retrieve`, in order, and why the others may not. Pure.
 
-As for `retrieve`: an engine is asked by what it advertises, never by its health, and everyone left out has a reason. It
-refuses to know whether one of the candidates is asked or all.
+An engine is selected by what it advertises, never by its health, and every engine left out has a reason.
 """
 
 from collections.abc import Callable
@@ -24,15 +23,15 @@ from app.protocol.retrieve_params import GatewayOptions
 
 
 class UnfitEngine(NamedTuple):
-    """Why an engine cannot take this very call: an option it does not advertise, more than it takes, or what it is."""
+    """Why an engine cannot take this call: an option it does not advertise, more than it takes, or what it is."""
 
     detail: str
     option: str | None = None
-    """Named if nobody can: -32005."""
+    """Named in the error if no engine fits: -32005."""
     field: str | None = None
-    """Named if nobody can, and then it comes before any option: -32602."""
+    """Named in the error if no engine fits, with precedence over any option: -32602."""
     most: int = 0
-    """Of a field that holds too much: what the engine takes."""
+    """The limit that the engine has for the field."""
 
     @property
     def kind(self) -> str:
@@ -45,22 +44,22 @@ Fit = Callable[[Engine, Advertisement], UnfitEngine | None]
 
 
 def any_fits(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
-    """Whoever advertises the capability can take the call."""
+    """Every engine that advertises the capability can take the call."""
     return None
 
 
 class Candidates(NamedTuple):
-    """Who may be asked, by priority (highest first) and id."""
+    """The engines that may be asked, by priority (highest first), then by id."""
 
     capability: str
     engines: tuple[Engine, ...]
     skipped: tuple[Outcome, ...] = ()
     lost: tuple[Outcome, ...] = ()
-    """Engines that the request names and that nobody has reached yet: they count as failed."""
+    """Engines that the request names and that have never been reached: they count as failed."""
     misfits: tuple[UnfitEngine, ...] = ()
 
     def no_candidate_error(self) -> RcpError:
-        """The error of a call that nobody may be asked."""
+        """The error of a call that no engine can take."""
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in (*self.skipped, *self.lost))
         too_much = [misfit for misfit in self.misfits if misfit.field is not None]
         if too_much:
@@ -69,16 +68,18 @@ class Candidates(NamedTuple):
         option = next((misfit.option for misfit in self.misfits if misfit.option is not None), None)
         if option is not None:
             return OptionUnsupported(
-                f"no engine that may be asked supports '{option}' as requested", option=option, detail=reasons
+                f"no available engine supports '{option}' as requested", option=option, detail=reasons
             )
         if self.lost:
             return no_engine_answered(self.lost, out_of_time=False)
         kinds = {outcome.kind for outcome in self.skipped}
         if "loop" in kinds:
-            return BackendUnavailable("whoever could answer is in the federation path", retryable=False, detail=reasons)
+            return BackendUnavailable(
+                "every engine that could answer is already in the federation path", retryable=False, detail=reasons
+            )
         if "not_selected" in kinds:
             return BackendUnavailable(
-                f"none of the engines named offers '{self.capability}'", retryable=False, detail=reasons
+                f"none of the requested engines offers '{self.capability}'", retryable=False, detail=reasons
             )
         return CapabilityMissing(f"no engine behind this gateway offers '{self.capability}'", detail=reasons)
 
@@ -86,10 +87,10 @@ class Candidates(NamedTuple):
 def candidates_for(
     call: Call, members: Members, capability: str, gateway: GatewayOptions, fit: Fit = any_fits
 ) -> Candidates:
-    """Who may be asked. Raises InvalidParams if the call names an engine that is not configured."""
+    """The engines that may be asked. Raises InvalidParams if the call names an engine that is not configured."""
     named = requested_engines(gateway, members)
     fitting: list[Engine] = []
-    left_out = [skipped(name, "disabled", "switched off") for name in members.disabled]
+    left_out = [skipped(name, "disabled", "disabled") for name in members.disabled]
     lost: list[Outcome] = []
     misfits: list[UnfitEngine] = []
     for engine in members.engines:
@@ -116,9 +117,9 @@ def candidates_for(
 
 
 def check_route(call: Call, members: Members) -> None:
-    """Refuse what may not be forwarded at all (RCP §16). Raises BackendUnavailable (-32010).
+    """Raises BackendUnavailable (-32010) for a call that must not be forwarded at all (RCP §16).
 
-    Other than for `retrieve` there is no empty answer that would be true.
+    Unlike for `retrieve`, an empty result would be wrong here.
     """
     stop = loop_reason(call, members)
     if stop is not None:

@@ -1,7 +1,7 @@
-"""The merged advertisement: what many engines can do, said as if they were one server (RCP §6, §16.4).
+"""The merged advertisement: what all engines offer, stated as if they were one server (RCP §6, §16.4). Pure.
 
-Pure, and independent of the order of the registry: engines speak by priority (highest first), then by id.
-It refuses to know health: what is configured and last known counts (decision 2), and only what this build can route.
+Independent of the order of the registry: engines are ordered by priority (highest first), then by id. Health does
+not matter: configuration and the last handshake count (decision 2).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ BEYOND_RETRIEVAL = frozenset({"rerank", "multiVector", "graph", "transform"})
 DELIVERY = frozenset({"streaming", "pagination"})
 
 UNTYPED = "keyword"
-"""Said of a field whose engines list names only, in a map where others are typed: exact comparison is the least claim.
-Requests are still routed by what each engine says, so nothing that such an engine would take is refused."""
+"""The type stated for a field whose engines list only names, in a map where others have types: every type can be
+compared exactly. Requests are routed by what each engine states, so nothing that such an engine accepts is refused."""
 
 _NUMBERS = frozenset({"int", "float"})
 
 _Rule = Callable[[Sequence[Any]], Any]
-"""The engines' values for one key, None where an engine says nothing -> ours; None or False leaves the key out."""
+"""The engines' values for one key (None where an engine states nothing) -> ours; None or False omits the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class EngineOffer:
     priority: int
     advertisement: Advertisement | None
     writer: bool = False
-    """Whether the registry names it as the default writer."""
+    """Whether the registry flags it as the default writer."""
 
 
 def precedence(writer: bool, priority: int, engine_id: str) -> tuple[bool, int, str]:
-    """The order in which engines come as the default writer, smallest first."""
+    """Sort key for the default writer: the smallest is the default."""
     return not writer, -priority, engine_id
 
 
@@ -54,9 +54,9 @@ def merge(
     ours: Mapping[str, Any],
     session_seconds: int = 1800,
 ) -> dict[str, Any]:
-    """Our capabilities, made from the engines' and from what we do ourselves (`ours`: fields of `retrieve`).
+    """Merge the engines' capabilities with what the gateway does itself (`ours`: fields of `retrieve`).
 
-    `session_seconds`: how long we remember a session.
+    `session_seconds`: how long the gateway remembers a session.
 
     | key | rule |
     |---|---|
@@ -65,23 +65,23 @@ def merge(
     | … `maxK` | the largest, and no more than `max_k`; an engine that states none has no bound of its own |
     | … `modes`, `modalities`, `units` | union; an engine without `modalities` takes text |
     | … `levels` | the largest |
-    | … `mmr`, `rerankBuiltin`, `confidence` | if any; `rerankBuiltin` also if we rerank ourselves (`ours`) |
+    | … `mmr`, `rerankBuiltin`, `confidence` | if any; `rerankBuiltin` also if the gateway reranks (`ours`) |
     | … `deterministic`, `snapshots` | only if all |
     | … `defaultMode` | only if all agree |
-    | … `scoreFloor` | 0, for the scale is ours |
+    | … `scoreFloor` | 0: scores are on the gateway's scale |
     | … `fusion` and whatever else is in `ours` | as given |
     | `filter` | if any retrieving engine has a field to filter on |
     | … `fields` | union, see `_merge_fields`; a list if no engine gives types |
     | … `operators` | union of RCP's own; an engine that states none allows all ten |
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
-    | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: they are ours, whatever engines can |
-    | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
+    | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: implemented by the gateway itself |
+    | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, embedding spaces are never mixed |
     | `rerank`, `transform`, `graph`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
     | `index` | that of the default writer among the engines that may be written to, as far as RCP knows it |
     | `x-*` | the first engine's value as it is |
     | anything else, and what is not `routable` | not advertised; `catalog/list` carries it |
 
-    Unions keep first-seen order by priority, then id.
+    Unions keep the order of first appearance, by priority, then id.
     """
     ranked = [advertisement for _, advertisement in _ranked(offers)]
     retrieving = [advertisement for advertisement in ranked if advertisement.retrieve is not None]
@@ -109,12 +109,12 @@ def merge(
 
 
 def excluded_fields(offers: Sequence[EngineOffer]) -> dict[str, frozenset[str]]:
-    """Engine id -> the filter fields it must not be asked for, because its type for them lost."""
+    """Engine id -> filter fields it must not be asked for, because its type for them is not the merged one."""
     return _merge_fields(offers)[1]
 
 
 def conformance(capabilities: Mapping[str, Any]) -> str:
-    """The level (RCP §14) that these capabilities prove. It never claims more than the lowest, which must be stated."""
+    """The conformance level (RCP §14) that these capabilities prove; L0 if they prove none."""
     modes = _union([_object(capabilities.get("retrieve")).get("modes")]) or ()
     if not ALL_MODES.issubset(modes) or "filter" not in capabilities or "citations" not in capabilities:
         return "L0"
@@ -124,10 +124,10 @@ def conformance(capabilities: Mapping[str, Any]) -> str:
 def catalog_entries(
     offers: Sequence[EngineOffer], public_url: str | None = None, discovered: Container[str] = ()
 ) -> list[dict[str, Any]]:
-    """`engines` of `catalog/list` (RCP §7.13): every engine that has shaken hands once, with all it said it can do.
+    """`engines` of `catalog/list` (RCP §7.13): every engine that has completed a handshake, with its capabilities.
 
-    If callers reach us at `public_url`, each has the endpoint at which it can be spoken to by itself. Those that we
-    discovered ourselves are marked, so that gateways that discover each other come to an end.
+    If the gateway has a `public_url`, each entry has an endpoint for that engine alone. Engines that were discovered
+    through another gateway are marked, so that gateways that discover each other do not repeat them for ever.
     """
     entries: list[dict[str, Any]] = []
     for engine_id, advertisement in _ranked(offers):
@@ -207,7 +207,7 @@ _JOINED: Mapping[str, Mapping[str, _Rule]] = MappingProxyType(
 
 
 def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
-    """Who has shaken hands, by priority (highest first), then by id."""
+    """Engines that have completed a handshake, by priority (highest first), then by id."""
     known = [(offer.priority, offer.id, offer.advertisement) for offer in offers if offer.advertisement is not None]
     return [
         (engine_id, advertisement)
@@ -216,9 +216,9 @@ def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
 
 
 def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
-    """What a write that names no engine can rely on: it goes to the default writer.
+    """The index that a write without a namespace can rely on: the one of the default writer.
 
-    An index that states nothing may be written to; one that may not be written to is none.
+    An index that states nothing is writable.
     """
     writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
     for offer in offers:
@@ -261,10 +261,10 @@ def _merge_filter(offers: Sequence[EngineOffer], retrieving: Sequence[Advertisem
 
 
 def _merge_fields(offers: Sequence[EngineOffer]) -> tuple[dict[str, str | None], dict[str, frozenset[str]]]:
-    """(field -> type, engine id -> its fields that lost).
+    """(field -> type, engine id -> its fields with another type).
 
-    int and float make float. In any other clash the first engine by priority and id has its way, and engines of another
-    type are not asked for the field; those that name no type for it still are.
+    int and float become float. In any other conflict the first engine by priority and id wins, and engines with
+    another type are not asked for the field; engines that state no type for it still are.
     """
     ranked = [
         (engine_id, advertisement) for engine_id, advertisement in _ranked(offers) if advertisement.retrieve is not None
@@ -289,7 +289,7 @@ def _agree(kind: str | None, merged: str | None) -> bool:
 
 
 def _cites(offer: Advertisement) -> bool:
-    """Whether its hits carry citations; some servers say so inside `retrieve`."""
+    """Whether its hits carry citations; some servers state so inside `retrieve`."""
     inside = _object(offer.capabilities.get("retrieve")).get("citations")
     return offer.offers("citations") or (inside is not None and inside is not False)
 

@@ -1,8 +1,7 @@
-"""One engine asked by itself, for callers that chose it: its own params, result, scores and order, nothing fused.
+"""Calls one engine that the caller chose: its own params, result, scores and order; nothing is fused.
 
-It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), how far hits are trusted,
-and what its failure is called. What is malformed of hits is left out, as everywhere; nothing else of an answer is
-changed. It refuses to know what methods mean.
+Still in force are the deadline, the federation path (RCP §16), `maxTrust`, and error codes. Malformed hits and
+fields are removed as everywhere; nothing else of the result is changed.
 """
 
 from functools import partial
@@ -30,7 +29,7 @@ REPEATABLE = frozenset(
     {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "index/delete", "memory/recall"}
     | {"query/transform", "rerank", "retrieve"}
 )
-"""Methods that asked twice do no more than once; any other is one only under an idempotency key."""
+"""Methods that may be sent twice without an idempotency key."""
 
 
 async def ask_single_engine(
@@ -40,9 +39,9 @@ async def ask_single_engine(
     settings: GatewaySettings,
     instrumentation: RetrieveInstrumentation,
 ) -> Result:
-    """What `engine` answers, with the gateway's report beside it in `_meta`.
+    """The result of `engine`, with the gateway's report in `_meta`.
 
-    Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (too much at once) or -32010.
+    Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (overloaded) or -32010.
     """
     check_route(call, members)
     advertisement = engine.advertisement
@@ -72,20 +71,20 @@ async def ask_single_engine(
 
 
 def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
-    """What the engine calls the memory. Raises NotFound (-32015) for a name that this tenant was not given.
+    """The engine's own id of a memory. Raises NotFound (-32015) for an id that this tenant was not given.
 
-    Engines do not tell tenants apart, so their own names are not believed here either.
+    Engines do not know tenants, so an engine's own ids are not accepted from a tenant either.
     """
     if type(name) is not str:
         raise InvalidParams("'memoryId' must be a string", field="memoryId")
     memory = read_memory_id(name, owner_of(call))
     if memory.engine != engine.id:
-        raise NotFound("no such memory: it belongs to another engine", field="memoryId")
+        raise NotFound("unknown memory: it belongs to another engine", field="memoryId")
     return memory.own
 
 
 def _read(method: str, engine: str, instrumentation: RetrieveInstrumentation, result: Result) -> Result:
-    """What the engine sent, without hits and fields of hits that would be unreadable. Raises ProtocolViolation."""
+    """The result without malformed hits and fields. Raises ProtocolViolation."""
     if method != "retrieve" and type(result.get("hits")) is not list:
         return result
     kept, outcome = relayed(engine, result)

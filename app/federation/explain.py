@@ -1,7 +1,8 @@
-"""A Plan, and what came of it, as JSON for people: who is asked what, who is not and why, and why a hit stands there.
+"""A plan and a response as JSON for people: which engines are asked what, which are not and why, and the score of
+each hit.
 
-Pure. It decides what is told (docs/explain.md documents it) and adds nothing to what the request did anyway: the same
-plan, the same points. It refuses to know who wants to see it.
+Pure. docs/explain.md documents the format. Explaining adds no work to the request: it shows the same plan and the
+same scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,11 @@ from app.fusion.ranked_lists import FusionConfig, RankedList
 
 MAX_TITLE = 200
 MAX_SNIPPET = 240
-"""Characters of a listed hit's title and text: enough to recognise it, however long it is."""
+"""Characters of the title and the text of a listed hit: enough to recognise it."""
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Everything that was decided before anybody was asked."""
+    """Everything that was decided before any engine was asked."""
     described: dict[str, Any] = {
         "k": plan.k,
         "window": plan.window,
@@ -41,7 +42,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
 def describe_response(
     plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
+    """The plan, the score parts of each returned hit, the lists that were fused, and the time spent."""
     described: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
     described["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if result_set is not None:
@@ -57,7 +58,7 @@ def describe_response(
 
 
 def describe_fusion(shares: Contributions) -> dict[str, Any]:
-    """The order of documents that were fused once more."""
+    """The order of documents that were fused again."""
     return {
         "method": shares.method,
         "ceiling": shares.ceiling,
@@ -66,12 +67,12 @@ def describe_fusion(shares: Contributions) -> dict[str, Any]:
 
 
 def describe_score(standing: Explanation) -> dict[str, Any]:
-    """One document: its sum and its parts, the largest first."""
+    """One document: its score and the parts of it, the largest first."""
     return {"key": standing.key, "sum": standing.total, "parts": [part._asdict() for part in standing.parts]}
 
 
 def describe_options(options: FusionConfig) -> dict[str, Any]:
-    """How lists are blended, named as in requests."""
+    """Fusion settings, named as in requests."""
     return {
         "method": options.method,
         "rrfK": options.rrf_k,
@@ -103,7 +104,7 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 
 
 def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
-    """One engine's list without duplicates, as it can be fused once more."""
+    """One engine's list without duplicates, as it can be fused again."""
     document_index = DocumentIndex([ranked], options.identity)
     ((source, hits, _),) = document_index.ballots
     return {
@@ -132,7 +133,7 @@ def _listed(key: str, hit: Hit, namespace: str | None) -> dict[str, Any]:
 
 
 def title_of(hit: Hit) -> str:
-    """What a hit is called, if it says so: its citation's title, else one of its own or of its meta."""
+    """The title of a hit, if it has one: of its citation, else its own, else of its meta."""
     places: Sequence[Any] = (hit.get("citation"), hit, hit.get("meta"))
     for place in places:
         title = place.get("title") if type(place) is dict else None

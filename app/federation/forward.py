@@ -41,7 +41,7 @@ from app.settings.schema import GatewaySettings
 Result = dict[str, Any]
 
 NOT_SENT = frozenset({"connect", "departed", "tls", "overloaded", "breaker_open"})
-"""Failures before a byte of the call was sent."""
+"""Kinds of failures before any byte of the call was sent."""
 
 NOT_DONE = frozenset(
     {
@@ -53,23 +53,23 @@ NOT_DONE = frozenset(
         Unauthorized.code,
     }
 )
-"""Codes with which an engine says that it did nothing, for reasons of its own: another engine may have none."""
+"""Codes with which an engine says that it did nothing, for a reason that another engine may not have."""
 
 TRY_NEXT = frozenset({*NOT_DONE, DeadlineExceeded.code})
-"""Codes after which an idempotent call goes on to the next engine; any other refusal is about the call itself."""
+"""Codes after which an idempotent call goes on to the next engine; any other refusal concerns the call itself."""
 
 
 _UNKNOWN = {UnknownMethod.code}
 
 
 class Share(NamedTuple):
-    """What one engine is given of a call's time: its `_meta`, and until when (event-loop seconds) it may take."""
+    """What one engine is given of a call's time: its `_meta`, and its deadline in event-loop seconds."""
 
     meta: Mapping[str, Any]
     seconds: float
     deadline: float
     cut_by_caller: bool
-    """Whether the caller's deadline, not the engine's own timeout, is the end of it."""
+    """Whether the caller's deadline, not the engine's own timeout, is the limit."""
 
 
 class ForwardReport(NamedTuple):
@@ -83,16 +83,16 @@ class ForwardReport(NamedTuple):
 
 
 class ForwardedRequest(NamedTuple):
-    """One call as engines are asked it."""
+    """One call as it is sent to engines."""
 
     ask: Callable[[Engine, Share], Awaitable[ForwardReport]]
-    """Asks one engine. Raises LegError, ProtocolViolation for a result that is none."""
+    """Asks one engine. Raises LegError, and ProtocolViolation for an invalid result."""
     idempotent: bool = True
-    """Whether another engine may be asked after this one may have done something."""
+    """Whether the next engine may be asked after this one may have carried out the call."""
 
 
 def unchanged(result: Result) -> Result:
-    """Any object is a result."""
+    """Accepts any object as a result."""
     return result
 
 
@@ -103,7 +103,7 @@ def plain(
     *,
     idempotent: bool = True,
 ) -> ForwardedRequest:
-    """The question that sends every engine the same `params`; `read` checks and completes what it answers."""
+    """Sends every engine the same `params`; `read` checks and completes the result."""
 
     async def ask(engine: Engine, share: Share) -> ForwardReport:
         sent = {**params, "_meta": share.meta}
@@ -123,7 +123,7 @@ async def forward(
 ) -> Result:
     """The result of the first candidate that answers, with the report of all engines in its `_meta`. Raises RcpError.
 
-    A refusal that is about the call itself is the answer, with the engine's own code. Nobody answered: -32010, or
+    A refusal that concerns the call itself is returned with the engine's own code. If no engine answered: -32010, or
     -32014 if the caller's own deadline was the reason.
     """
     check_route(call, members)
@@ -151,7 +151,7 @@ async def forward(
 
 
 def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySettings) -> Share:
-    """What `engine` is given of the time that is left; strictly less than all of it (RCP §16)."""
+    """What `engine` is given of the remaining time; always less than all of it (RCP §16)."""
     own = engine.entry.timeout_ms / 1000
     remaining = time_left(call)
     seconds = call_seconds(remaining, own, settings.retrieve.reserve_ms / 1000)
@@ -162,8 +162,8 @@ def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySett
 async def ask_one(
     engine: Engine, share: Share, request: ForwardedRequest, instrumentation: RetrieveInstrumentation
 ) -> Outcome:
-    """What became of asking one engine; its result is in the outcome. Raises nothing but CancelledError."""
-    started = perf_counter()  # the loop's own clock may be no finer than a millisecond
+    """The outcome of asking one engine, including its result. Raises only CancelledError."""
+    started = perf_counter()  # the clock of the event loop may have a resolution of a millisecond
     try:
         reply = await request.ask(engine, share)
         outcome = succeeded(engine.id, reply.result, perf_counter() - started, reply.attempts, reply.size)
@@ -184,7 +184,7 @@ def reported(
     """`result` with the report of every engine in its `_meta`, beside what the engine itself has put there."""
     theirs = result.get("_meta")
     meta = dict(theirs) if type(theirs) is dict else {}
-    meta.pop("degraded", None)
+    meta.pop("degraded", None)  # about the engine's own engines; its notes still name them
     meta["x-gateway"] = {"id": members.identity, "engines": report([*outcomes, *not_asked], of_hits=False)}
     dropped = degraded(outcomes)
     if dropped:
@@ -193,31 +193,31 @@ def reported(
 
 
 def with_writer_note(result: Result, engine_id: str | None) -> Result:
-    """`result` with a note that this engine was written to because the call named none; None: no such note."""
+    """`result` with a note that the call was sent to the default writer; unchanged if `engine_id` is None."""
     if engine_id is None:
         return result
     meta = {**result["_meta"], "x-gateway": {**result["_meta"]["x-gateway"], "writer": engine_id}}
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
     before = usage.get("notes")
-    note = f"written to '{engine_id}', the default writer; 'x-gateway.engine' names another one"
+    note = f"written to the default writer '{engine_id}'; set 'x-gateway.engine' to choose another engine"
     notes = [*(before if type(before) is list else ()), note]
     return {**result, "usage": {**usage, "notes": notes}, "_meta": meta}
 
 
 def _unknown_to_all(call: Call, outcomes: Sequence[Outcome]) -> bool:
-    """Whether it is a vendor's method that nobody knows: asking again later would not help."""
+    """Whether no engine knows this vendor method: a later retry would not help."""
     return isinstance(call, MethodCall) and call.method.startswith("x-") and {o.code for o in outcomes} == _UNKNOWN
 
 
 def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
-    """Everyone who was not asked, once the candidate at `place` has answered."""
+    """Every engine that was not asked, given that the candidate at `place` answered."""
     behind = candidates.engines[place + 1 :]
-    return [*candidates.skipped, *(skipped(engine.id, "not_needed", "another one answered") for engine in behind)]
+    return [*candidates.skipped, *(skipped(engine.id, "not_needed", "another engine answered") for engine in behind)]
 
 
 def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
-    """Whether the next engine may be asked after this failure; never if the call may have been carried out already."""
+    """Whether the next engine may be asked after this failure. Never if the call may have been carried out already."""
     if outcome.kind == "refused":
         return outcome.code in (TRY_NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
@@ -227,7 +227,8 @@ Answer = TypeVar("Answer")
 
 
 async def gather_bounded(calls: Sequence[Callable[[], Awaitable[Answer]]], at_once: int) -> list[Answer]:
-    """The answers in order. Raises what the first call to fail raised, once all others have ended."""
+    """The answers in order, at most `at_once` calls at a time. Raises what the first failing call raised, after all
+    others have ended."""
     if len(calls) == 1:
         return [await calls[0]()]
     answers: dict[int, Answer] = {}

@@ -30,8 +30,7 @@ MISTRUST: Final = "untrusted"
 
 LEAST_PARTS: Final = 10_000
 PARTS_OF_A_HIT: Final = 20
-"""Members of arrays and objects in the odd fields of one answer that are looked at: so many for each hit, at least so
-many for the answer."""
+"""The budget of one response: members of arrays and objects that are inspected, for each hit and at least."""
 
 _INTEGER: Final = whole()
 _TRUST: Final = record(
@@ -55,7 +54,7 @@ _CONTENT: Final = record(
 
 
 def _content(value: Any) -> Any:
-    """A block that holds something (RCP §4): a text, or a type with data or an address."""
+    """A content block (RCP §4): a text, or a MIME type with either data or a URI."""
     kept = _CONTENT(value)
     if kept is None:
         return None
@@ -68,7 +67,7 @@ def _object(value: Any) -> Any:
 
 
 def _trust(value: Any) -> Any:
-    """What is said without a level that RCP knows is kept, and trusted least."""
+    """`trust` without a level that RCP defines is kept, with the lowest level."""
     kept = _TRUST(value)
     return kept if kept is None or "level" in kept else {**kept, "level": MISTRUST}
 
@@ -97,13 +96,13 @@ _FIELDS: Final[Mapping[str, Shape]] = MappingProxyType(
         "chunk": record({"docId": text, "index": _INTEGER, "context": text}),
     }
 )
-"""Field -> its shape; `id`, `score`, `confidence` and `meta` of a fused hit are the gateway's own."""
+"""Field -> its validator. `id`, `score`, `confidence` and `meta` of a fused hit are written by the gateway."""
 
 _OWN_FIELDS: Final[Mapping[str, Shape]] = MappingProxyType({**_FIELDS, "confidence": share, "meta": _object})
-"""The same of a hit that is passed on as its engine gave it."""
+"""The same for a hit that is passed on as its engine sent it."""
 
 _OF_MANY: Final = frozenset({"content", "provenance"})
-"""Fields that may have any number of parts, each of which takes a while to look at."""
+"""Fields that may have any number of members, each of which takes time to inspect."""
 _NONE: Final[set[str]] = set()
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -114,7 +113,7 @@ _LESS_USUAL: Final = frozenset(_FIELDS).difference(("text", "unit", "modality", 
 
 
 def sanitized(hits: Sequence[Hit]) -> list[str]:
-    """Leave out of these fused hits what is malformed; the notes on it, by engine. Nothing in them is changed."""
+    """Remove malformed fields from these fused hits; returns a note for each engine. Values are never changed."""
     removed: dict[str, list[set[str]]] = {}
     budget = _Budget(len(hits))
     for hit in hits:
@@ -124,10 +123,9 @@ def sanitized(hits: Sequence[Hit]) -> list[str]:
 
 
 def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcome]:
-    """A result with `hits` for whoever asked this engine alone: the same hits in the same order, without what is
-    malformed, and notes on it; and the outcome that counts what was left out. Raises ProtocolViolation if `hits` is no
-    array.
-    """
+    """A result with `hits` for a caller that chose this engine: the same hits in the same order, without what is
+    malformed and with notes about it; and the outcome that counts what was removed. Raises ProtocolViolation if
+    `hits` is no array."""
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
     outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
@@ -143,11 +141,11 @@ def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcom
 
 def _note(engine: str, removed: Sequence[set[str]]) -> str:
     names = ", ".join(sorted(set().union(*removed)))
-    return f"{engine}: of {len(removed)} hit(s) left out what has another shape than RCP's: {names}"
+    return f"{engine}: malformed fields removed from {len(removed)} hit(s): {names}"
 
 
 def _is_usual(hit: Hit) -> bool:
-    """Whether this is a well-formed hit of the usual kind: a text, its kind, a citation, and no more. The quick way."""
+    """Whether this is a well-formed hit with no fields but the usual ones. The fast path for most hits."""
     if type(hit.get("text", "")) is not str or not _LESS_USUAL.isdisjoint(hit):
         return False
     unit, modality = hit.get("unit", "chunk"), hit.get("modality", "text")
@@ -164,9 +162,9 @@ def _is_usual(hit: Hit) -> bool:
 
 
 class _Budget:
-    """How many more parts of hits are looked at for one answer; fields with more than are left do not count.
+    """Limits how many members of hits are inspected for one response; fields that exceed what is left are removed.
 
-    Looking takes a microsecond or two for each, and meanwhile nobody else is served.
+    Inspection takes a microsecond or two per member and blocks the event loop.
     """
 
     __slots__ = ("parts",)
@@ -175,7 +173,7 @@ class _Budget:
         self.parts = max(LEAST_PARTS, hits * PARTS_OF_A_HIT)
 
     def too_many(self, hit: Hit) -> list[str]:
-        """The fields of this hit for which there is no room; the others take theirs."""
+        """The fields of this hit that exceed the budget; the others are charged to it."""
         return [name for name in _OF_MANY if name in hit and not self._holds(hit[name])]
 
     def _holds(self, value: Any) -> bool:
@@ -191,11 +189,11 @@ class _Budget:
         return True
 
     def __repr__(self) -> str:
-        return f"<_Room for {self.parts} parts>"
+        return f"<_Budget of {self.parts} parts>"
 
 
 def _sanitize_hit(hit: Hit, fields: Mapping[str, Shape], budget: _Budget) -> set[str]:
-    """Put right what is odd among these fields and drop the null ones; which ones were not null."""
+    """Fix or remove malformed fields and remove null ones; returns the names of those that were not null."""
     too_large = () if _OF_MANY.isdisjoint(hit) else budget.too_many(hit)
     for name in too_large:
         del hit[name]
@@ -215,20 +213,21 @@ def _sanitize_hit(hit: Hit, fields: Mapping[str, Shape], budget: _Budget) -> set
 # --- Results of graph and memory/recall ---
 
 MAX_SEEDS = 100
-"""Seeds of one clue that are looked at."""
+"""Seeds of one clue that are read."""
 
 
 def read_result(
     needed: Sequence[str], engine: str, result: dict[str, Any], took: float, attempts: int, size: int = 0
 ) -> Outcome:
-    """The outcome of a leg whose engine sent this result; `hits` are in `hits`, all else is cleaned in `result`.
-
-    Raises ProtocolViolation unless the result has at least one of the `needed` fields.
-    """
+    """The outcome of a call whose engine sent one of the `needed` fields. Raises ProtocolViolation."""
     if not any(_has_field(result, key) for key in needed):
         raise ProtocolViolation(f"the result has no {' and no '.join(repr(key) for key in needed)}")
     hits = type(result.get("hits")) is list
-    outcome = answered(engine, result, took, attempts, size) if hits else _told(engine, result, took, attempts, size)
+    outcome = (
+        answered(engine, result, took, attempts, size)
+        if hits
+        else _succeeded_with_notes(engine, result, took, attempts, size)
+    )
     kept = {key: value for key, value in result.items() if value is not None and key != "hits"}
     malformed = excess = 0
     for key in _LISTS.keys() & kept.keys():
@@ -249,7 +248,7 @@ def read_result(
     )
 
 
-def _told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
+def _succeeded_with_notes(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int) -> Outcome:
     usage = result.get("usage")
     notes = engine_notes(engine, usage.get("notes")) if type(usage) is dict else ()
     return succeeded(engine, result, took, attempts, size)._replace(notes=notes)
@@ -268,7 +267,7 @@ def _has_ends(member: Any) -> bool:
 
 
 def _is_clue(member: Any) -> bool:
-    """A clue leads on by its query or by its seeds."""
+    """A clue needs a query or seeds."""
     if type(member) is not dict:
         return False
     seeds = member.get("seedIds")
@@ -276,7 +275,7 @@ def _is_clue(member: Any) -> bool:
 
 
 def _seeds(value: Any) -> Any:
-    """The first of them that can name something; who has so many cannot make everybody wait while they are read."""
+    """The valid ids among the first MAX_SEEDS, so that a list of millions does not block the event loop."""
     if type(value) is not list:
         return None
     kept = [seed for seed in value[:MAX_SEEDS] if is_id(seed)]
@@ -290,7 +289,7 @@ def _is_text(member: Any) -> bool:
 _LISTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
     {"communities": _has_id, "nodes": _has_id, "edges": _has_ends, "followups": _is_text, "clues": _is_clue}
 )
-"""Field -> whether a member of it is well formed."""
+"""Field -> whether a member of it is well-formed."""
 
 _PARTS: Mapping[str, Shape] = MappingProxyType(
     {
@@ -300,9 +299,9 @@ _PARTS: Mapping[str, Shape] = MappingProxyType(
         "clues": record({"query": text, "seedIds": _seeds, "weight": number}),
     }
 )
-"""Field -> what counts of a member of it."""
+"""Field -> validator of its members; unknown fields are kept."""
 
 
 def _notes(engine: str, malformed: int, excess: int) -> list[str]:
-    lines = [f"{engine}: {malformed} malformed part(s) of its answer dropped"] if malformed else []
-    return [*lines, f"{engine}: what came after {MAX_HITS} of a kind dropped ({excess})"] if excess else lines
+    lines = [f"{engine}: {malformed} malformed member(s) of its result dropped"] if malformed else []
+    return [*lines, f"{engine}: {excess} member(s) beyond the first {MAX_HITS} of a list dropped"] if excess else lines

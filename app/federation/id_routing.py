@@ -17,7 +17,7 @@ from app.protocol.retrieve_params import GatewayOptions
 
 
 def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:
-    """(namespace, the id its engines know) of an id as callers see it; (None, the id) if no namespace tells."""
+    """(namespace, the id that its engines know) of a public id; (None, the id) if it has no known namespace."""
     if type(hit_id) is str:
         prefix, colon, own = hit_id.partition(":")
         if colon and own and prefix in namespaces:
@@ -26,22 +26,24 @@ def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:
 
 
 def seeds_for(engine: str, seeds: Sequence[Id], engines: Mapping[str, str | None]) -> list[Id]:
-    """Those of `seeds` that this engine may own, as it knows them; `engines`: engine id -> its namespace."""
+    """Those of `seeds` that this engine may own, under its own ids; `engines`: engine id -> its namespace."""
     namespaces = namespaces_of(engines.values())
     owners = (owners_of(seed, engines, namespaces) for seed in seeds)
     return [known[engine] for known in owners if engine in known]
 
 
 def owners_of(hit_id: Id, engines: Mapping[str, str | None], namespaces: frozenset[str]) -> Mapping[str, Id]:
-    """Engine id -> the id it knows; `engines`: engine id -> its namespace. Of nobody in particular are those without a
-    namespace, or all if none is without."""
+    """Engine id -> the id it knows; `engines`: engine id -> its namespace.
+
+    An id without a known namespace may belong to every engine without one, or to all if each has a namespace.
+    """
     prefix, own = split_id(hit_id, namespaces)
     owners = {engine: own for engine, namespace in engines.items() if namespace == prefix}
     return owners or dict.fromkeys(engines, own)
 
 
 def namespaces_of(namespaces: Iterable[str | None]) -> frozenset[str]:
-    """The namespaces there are."""
+    """The distinct namespaces."""
     return frozenset(name for name in namespaces if name is not None)
 
 
@@ -50,14 +52,14 @@ def namespaces_of(namespaces: Iterable[str | None]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class IndexRouter:
-    """The engines of one call that can be written to, and which of them is meant where an id does not say."""
+    """The writable engines of one call, and the engine that is written to if an id does not name one."""
 
     engines: Sequence[Engine]
     target: Engine | None
     owners: dict[str, list[Engine]]
-    """Namespace -> the writable engines whose ids begin with it; empty if none of them is writable."""
+    """Namespace -> its writable engines; empty if none of its engines is writable."""
     unreached_writer: Engine | None = None
-    """The default writer while it has never been reached: nothing is written elsewhere in its place."""
+    """The default writer if it has never been reached: nothing is written to another engine instead."""
 
     def engine_for(self, document_id: DocumentId | None, path: str) -> tuple[Engine, DocumentId | None]:
         """(the engine that a document is added to, its id there). Raises InvalidParams naming `path`."""
@@ -67,8 +69,8 @@ class IndexRouter:
     def engines_holding(self, document_id: DocumentId, path: str) -> tuple[list[Engine], DocumentId | None]:
         """(the engines that may hold a document, its id there). Raises InvalidParams naming `path`.
 
-        An id without a namespace is looked for wherever `index/add` may have put it: at every engine without a
-        namespace, and at the default writer.
+        A document without a namespace may be wherever `index/add` may have put it: in every engine without a namespace,
+        and in the default writer.
         """
         owners, own_id = self._owners(document_id, path)
         if owners is not None:
@@ -79,7 +81,7 @@ class IndexRouter:
         return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], own_id
 
     def writer(self) -> Engine:
-        """The engine that is written to where an id does not say. Raises BackendUnavailable (-32010)."""
+        """The engine that is written to if an id does not name one. Raises BackendUnavailable (-32010)."""
         if self.target is not None:
             return self.target
         if self.unreached_writer is not None:
@@ -91,14 +93,14 @@ class IndexRouter:
         return default_of(self.engines)
 
     def chosen(self, ids: Iterable[DocumentId | None] = (None,)) -> str | None:
-        """The default writer's id, if the call left a choice and any of these documents goes there for that."""
+        """The id of the default writer, if several engines were possible and any of these documents goes to it."""
         if self.target is not None or len(self.engines) == 1:
             return None
         unnamed = any((named := namespace_in(each)) is None or named[0] not in self.owners for each in ids)
         return default_of(self.engines).id if unnamed else None
 
     def _owners(self, document_id: DocumentId | None, path: str) -> tuple[list[Engine] | None, DocumentId | None]:
-        """(the engines whose namespace the id has, or None; the id without it)."""
+        """(the engines of the id's namespace, or None; the id without it)."""
         named = namespace_in(document_id)
         owners = None if named is None else self.owners.get(named[0])
         if named is None or owners is None:
@@ -106,18 +108,18 @@ class IndexRouter:
         if self.target is not None and self.target in owners:
             return [self.target], named[1]
         if not owners or self.target is not None:
-            whose = "an engine that may not be written to" if not owners else "another engine than 'x-gateway.engine'"
+            whose = "a read-only engine" if not owners else "an engine other than 'x-gateway.engine'"
             raise InvalidParams(f"'{path}' belongs to {whose}", field=path)
         return owners, named[1]
 
 
 def default_of(engines: Sequence[Engine]) -> Engine:
-    """The default writer: an engine with the flag `writer`, else the highest priority, then the smallest id."""
+    """The default writer: an engine flagged `writer`, else the one of the highest priority, then of the smallest id."""
     return min(engines, key=lambda engine: precedence(engine.entry.writer, engine.entry.priority, engine.id))
 
 
 def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions) -> IndexRouter:
-    """Where documents of one call may go. Raises RcpError if nowhere."""
+    """Where the documents of one call may go. Raises RcpError if nowhere."""
     if not candidates.engines:
         raise candidates.no_candidate_error()
     owners: dict[str, list[Engine]] = {}
@@ -131,7 +133,7 @@ def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions)
 
 
 def _unreached_writer(candidates: Candidates, members: Members) -> Engine | None:
-    """The engine flagged as writer that comes first, if nobody knows yet whether it can be written to."""
+    """The engine flagged `writer` that comes first, if it has never been reached."""
     unknown = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
     flagged = [
         engine
@@ -143,13 +145,13 @@ def _unreached_writer(candidates: Candidates, members: Members) -> Engine | None
 
 
 def public(document_id: DocumentId, engine: Engine) -> DocumentId:
-    """The id by which callers know a document of `engine`."""
+    """The public id of a document of `engine`."""
     namespace = engine.entry.id_namespace
     return document_id if namespace is None else f"{namespace}{NAMESPACE_END}{document_id}"
 
 
 def choices(engines: Sequence[Engine]) -> list[str]:
-    """Their ids."""
+    """Ids of these engines."""
     return [engine.id for engine in engines]
 
 

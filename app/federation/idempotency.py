@@ -1,7 +1,7 @@
-"""Calls that write, carried out once: what an `idempotencyKey` was answered with is answered again (RCP §7.10, §7.11).
+"""Carries out a write with an `idempotencyKey` once, and answers repetitions with the same result (RCP §7.10, §7.11).
 
-It decides when two calls are the same one, and what somebody hears whose call is still under way elsewhere. It refuses
-to know what a call does. A failed call is forgotten, so that it can be tried again with its key.
+A repetition while the first call is in progress is refused. A failed call is forgotten, so that it can be retried with
+its key.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ Result = dict[str, Any]
 PREFIX = "idempotency:"
 RETRY_MS = 1000
 MARGIN_SECONDS = 5.0
-"""A claim outlives the call's deadline by this; then whoever made it is gone, and another may carry it out."""
+"""A claim outlives the deadline of its call by this. After that its process must be gone, and another may take over."""
 
 IDS_EACH = 100
-"""Ids of a result that count as one entry of the store's size."""
+"""So many ids of a result count as one entry of the store's size."""
 
 
 class StoredResult(NamedTuple):
-    """One call under a key: which it is, who carries it out, and what came of it; None while it is under way."""
+    """One call under a key: its fingerprint, the process that carries it out, and its result (None: in progress)."""
 
     fingerprint: str
     claim: str
@@ -37,25 +37,26 @@ class StoredResult(NamedTuple):
 
 
 class Idempotency:
-    """The calls with keys of one gateway, or of all that share its state."""
+    """The keyed calls of one gateway, or of all gateways that share its state."""
 
     __slots__ = ("_seconds", "_store")
 
     def __init__(self, store: Store, seconds: float) -> None:
-        """A result is remembered for so many `seconds`."""
+        """A result is remembered for `seconds`."""
         self._store = store
         self._seconds = seconds
 
     @classmethod
     def from_settings(cls, settings: StateSettings, backend: StateBackend = IN_MEMORY) -> "Idempotency":
-        """Within the bounds that are wished, shared as `sharing` says."""
+        """A store with the configured bounds, in `backend`."""
         limit = settings.max_idempotency_keys
         return cls(backend.store("idempotency", MemoryStore(limit, limit * IDS_EACH)), settings.idempotency_ttl_seconds)
 
     async def once(self, call: MethodCall, execute: Callable[[], Awaitable[Result]], endpoint: str = "") -> Result:
-        """The result of `call`, carried out now or before; keys of two tenants or doors are never the same.
+        """The result of `call`, carried out now or before; keys are separate for each tenant and endpoint.
 
-        Raises Conflict (-32016) if the key was another call's, or this one is under way; and what `carry_out` raises.
+        Raises Conflict (-32016) if the key was used for another call, or if this one is in progress; and what `execute`
+        raises.
         """
         key = read_idempotency_key(call.passed_on)
         if key is None:
@@ -84,13 +85,13 @@ class Idempotency:
 
 
 def _remembered(found: StoredResult, claimed: StoredResult) -> Result:
-    """What came of the call that was there first. Raises Conflict."""
+    """The result of the call that used the key first. Raises Conflict."""
     field = "_meta.idempotencyKey"
     if found.fingerprint != claimed.fingerprint:
-        raise Conflict("this idempotencyKey was used for another call; take a new one", field=field, retryable=False)
+        raise Conflict("this idempotencyKey was used for another call; use a new key", field=field, retryable=False)
     if found.result is None:
         raise Conflict(
-            "the call with this idempotencyKey is under way", field=field, retryable=True, retryAfterMs=RETRY_MS
+            "the call with this idempotencyKey is in progress", field=field, retryable=True, retryAfterMs=RETRY_MS
         )
     return found.result
 
@@ -101,7 +102,7 @@ def _name(call: MethodCall, endpoint: str, key: str) -> str:
 
 
 def _fingerprint_of(call: MethodCall) -> str:
-    """What makes it the same call: its method, and its params without `_meta`."""
+    """What makes two calls the same: the method, and the params without `_meta`."""
     params = {name: value for name, value in call.params.items() if name != "_meta"}
     return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()
 

@@ -13,7 +13,7 @@ from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidPa
 from app.protocol.filters import FilterFault, FilterTree
 
 Check = Callable[[Any, Advertisement, RetrieveOffer], str | None]
-"""(value, advertisement, its retrieve part) -> what is missing, or None if the option is allowed."""
+"""(value, advertisement, its retrieve part) -> what is missing, or None if the engine supports the option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class OptionDemand:
 
 
 def demands_of(params: Mapping[str, Any], query_modalities: frozenset[str]) -> list[OptionDemand]:
-    """The demands in these params, in a fixed order; usually none."""
+    """The demands of these params, in a fixed order; usually none."""
     demands = [
         OptionDemand(key, params[key], check, (key,))
         for key, check in CHECKS.items()
@@ -40,7 +40,7 @@ def demands_of(params: Mapping[str, Any], query_modalities: frozenset[str]) -> l
 
 _TEXT = frozenset({"text"})
 _TIMELY = frozenset({"date", "int", "float", None})
-"""Types of a field that may hold a time; None: the engine names no type."""
+"""Types of a field that may hold a time; None: the engine states no type."""
 
 
 def _mode(value: Any, _: Advertisement, offer: RetrieveOffer) -> str | None:
@@ -69,7 +69,7 @@ def _rerank(value: Any, advertisement: Advertisement, offer: RetrieveOffer) -> s
 
 
 def rerank_fault(value: Mapping[str, Any], advertisement: Advertisement) -> str | None:
-    """What of a `rerank` (its `method`, its `model`) this engine's reranker lacks, if anything."""
+    """What of a `rerank` (its `method`, its `model`) this engine's reranker does not advertise, if anything."""
     reranker = advertisement.capabilities.get("rerank")
     reranker = reranker if type(reranker) is dict else {}
     for key, listed in (("method", "methods"), ("model", "models")):
@@ -80,7 +80,8 @@ def rerank_fault(value: Mapping[str, Any], advertisement: Advertisement) -> str 
 
 
 def reranked_modalities(advertisement: Advertisement) -> frozenset[str]:
-    """What this engine's reranker reads: what its `rerank` lists, else what its `retrieve` takes; text in any case."""
+    """Modalities that this engine's reranker reads: those its `rerank` lists, else those its `retrieve` takes;
+    always text."""
     reranker = advertisement.capabilities.get("rerank")
     own = _listed(reranker, "modalities") if type(reranker) is dict else ()
     if own:
@@ -95,7 +96,7 @@ def _rewrite(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str 
 
 
 def _listed(capability: Mapping[str, Any], key: str) -> Sequence[Any]:
-    """A list of a capability; whatever else an engine may have put there states nothing."""
+    """A list of a capability; a value of any other type states nothing."""
     value = capability.get(key)
     return value if type(value) is list else ()
 
@@ -137,20 +138,20 @@ CHECKS: Mapping[str, Check] = {
 
 
 Refusal = tuple[OptionDemand | FilterFault, Advertisement]
-"""What an engine cannot honour, and what it advertises."""
+"""What an engine cannot honour, and its advertisement."""
 
 
 def no_engine_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Sequence[Outcome]) -> RcpError:
-    """The error for a request that no engine may be asked: field, then option, then capability."""
+    """The error of a request that no engine can be asked: an unknown field, then an option, then a capability."""
     faults = [refusal for refusal, _ in refusals if isinstance(refusal, FilterFault)]
     demands = [refusal for refusal, _ in refusals if isinstance(refusal, OptionDemand)]
     reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in skipped)
     if faults and not demands and tree is not None:
         return _filter_error(tree, faults, [advertisement for _, advertisement in refusals], reasons)
     if demands:
-        demand = min(demands, key=_place)  # which engine comes first must not show
+        demand = min(demands, key=_place)  # independent of the order of engines
         return OptionUnsupported(
-            f"no engine that may be asked supports '{demand.option}' as requested",
+            f"no available engine supports '{demand.option}' as requested",
             option=demand.option,
             detail=reasons,
         )
@@ -161,15 +162,15 @@ def no_engine_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped:
 
 
 def _place(demand: OptionDemand) -> int:
-    """The place of an option in the fixed order of demands; what is no param comes last."""
+    """Position of an option in CHECKS; demands that are not params come last."""
     return next((place for place, option in enumerate(CHECKS) if option == demand.option), len(CHECKS))
 
 
 def _filter_error(
     tree: FilterTree, faults: Sequence[FilterFault], refusing: Sequence[Advertisement], detail: str
 ) -> RcpError:
-    """What a filter that nobody can apply comes to: -32602 for a field that nobody has or a value of the wrong shape,
-    else -32005 (RCP §8)."""
+    """The error for a filter that no engine can apply: -32602 for a field that no engine has or a value of the wrong
+    type, else -32005 (RCP §8)."""
     known = {name for advertisement in refusing for name in advertisement.filter_fields}
     for leaf in tree.leaves:
         if leaf.field not in known:
@@ -184,6 +185,6 @@ def _filter_error(
 
 
 def only_cycles(skipped: Sequence[Outcome], lost: Sequence[Outcome]) -> bool:
-    """Whether nobody is asked because whoever could be would close a cycle: an empty success (decision 3)."""
+    """Whether no engine is asked because all that could be would close a cycle: an empty success (decision 3)."""
     reasons = {outcome.kind for outcome in skipped}
     return "loop" in reasons and not lost and not reasons & {"option", "filter", "unreached"}

@@ -1,7 +1,6 @@
 """Which engines are asked, with which params, weight and deadline; every engine left out has a reason. Pure.
 
-`plan_retrieve` turns a call and the members into a Plan, which is printable: explaining a request is showing its plan.
-It refuses to know what engines answer.
+`plan_retrieve` turns a call and the Members into a Plan, which can be printed to explain a request.
 """
 
 from collections.abc import Mapping
@@ -51,7 +50,7 @@ from app.settings.schema import FusionSettings, RetrieveSettings
 
 
 class EngineCall(NamedTuple):
-    """One engine's share of a plan; a named tuple, since one is made per engine and request.
+    """One engine's part of a plan; a named tuple, because one is created per engine and request.
 
     `deadline` is in event-loop seconds, `seconds` the same as a duration.
     """
@@ -67,11 +66,11 @@ class EngineCall(NamedTuple):
     pinned: str | None = None
     """The `indexVersion` it must serve."""
     without: tuple[str, ...] = ()
-    """Options of the request that it is asked without."""
+    """Options of the request that are not sent to it."""
 
 
 class Plan(NamedTuple):
-    """Everything that is decided before anybody is asked."""
+    """Everything that is decided before any engine is asked."""
 
     engine_calls: tuple[EngineCall, ...]
     skipped: tuple[Outcome, ...]
@@ -79,15 +78,15 @@ class Plan(NamedTuple):
     fusion: FusionConfig
     notes: tuple[str, ...] = ()
     cut_by_caller: bool = False
-    """Whether the caller's deadline, not the engines' own timeouts, bounds the legs."""
+    """Whether the caller's deadline, not an engine's own timeout, limits any engine call."""
     window: int = 0
-    """Hits that every engine is asked for, but for its own bounds."""
+    """Hits that every engine is asked for, before its own limit."""
     varied: bool = False
     """Whether the gateway itself diversifies the fused list."""
     lost: tuple[Outcome, ...] = ()
-    """Engines that the request names and that nobody has reached yet: they count as failed."""
+    """Engines that the request names and that have never been reached: they count as failed."""
     union: RerankPlan | None = None
-    """Who reranks what the engines give together, if they cannot rerank and somebody else can."""
+    """Reranking of the fused list by one engine, if no retrieving engine can rerank."""
 
 
 def plan_retrieve(
@@ -156,8 +155,8 @@ def _plan_reranked(
     depth: Depth,
     fusion: FusionConfig,
 ) -> Plan:
-    """The plan of a request with `rerank`: engines that rerank by themselves are asked if there are any, else all are,
-    and their union is reranked."""
+    """The plan of a request with `rerank`: engines that can rerank are asked if there are any; else all engines are,
+    and one engine reranks the fused list."""
     own: Plan | OptionUnsupported
     try:
         own = _Planner(call, members, now, wishes, depth).plan(fusion)
@@ -176,7 +175,7 @@ def _plan_reranked(
 
 
 def plan_without_calls(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
-    """The plan that asks nobody, for one reason that holds for every engine."""
+    """A plan that asks no engine, for a reason that holds for all of them."""
     return Plan(
         engine_calls=(),
         skipped=tuple(skipped(engine_id, reason, detail) for engine_id in sorted(members.ids())),
@@ -187,7 +186,7 @@ def plan_without_calls(call: RetrieveCall, members: Members, fusion: FusionConfi
 
 
 class _Planner:
-    """Walks the members once; what is the same for every engine is worked out before."""
+    """Considers every engine once; what is the same for all engines is computed first."""
 
     __slots__ = (
         "_asked_engines",
@@ -260,7 +259,7 @@ class _Planner:
         self._cut_by_caller = False
         self._engine_calls: list[EngineCall] = []
         self._lost: list[Outcome] = []
-        self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
+        self._skipped: list[Outcome] = [skipped(name, "disabled", "disabled") for name in members.disabled]
         self._notes: list[str] = method_note(self._fusion)
         self._refusals: list[Refusal] = []
         check_weights(self._weights, members)
@@ -294,9 +293,9 @@ class _Planner:
         if self._asked_engines is not None and engine.id not in self._asked_engines:
             self._skip(engine, "not_selected", "the request names other engines")
         elif engine.id in self._depth.exhausted:
-            self._skip(engine, "exhausted", "it has been asked as deep as it goes; its list is kept")
+            self._skip(engine, "exhausted", "it has returned all its hits; the saved list is used")
         elif self._pins is not None and engine.id not in self._pins:
-            self._skip(engine, "snapshot", "it is not part of the pinned snapshot")
+            self._skip(engine, "snapshot", "not part of the pinned snapshot")
         elif advertisement is None:
             self._skip_unreached(engine)
         elif advertisement.retrieve is None:
@@ -363,7 +362,7 @@ class _Planner:
         self._engine_calls.append(engine_call)
 
     def _pin(self, engine_id: str, params: dict[str, Any]) -> str | None:
-        """Pin these params to the version that the engine must serve, if it must."""
+        """Pin these params to the version that the engine must serve, if any."""
         if "indexVersion" not in params:
             return None
         if self._pins is not None:
@@ -372,7 +371,7 @@ class _Planner:
         return version
 
     def _budget(self, timeout_ms: int) -> tuple[float, float, dict[str, Any]]:
-        """(seconds, deadline, `_meta`) for engines with this timeout; shared by all that have the same."""
+        """(seconds, deadline, `_meta`) for engines with this timeout; shared by all with the same timeout."""
         budget = self._by_timeout.get(timeout_ms)
         if budget is None:
             own = timeout_ms / 1000
@@ -397,7 +396,7 @@ class _Planner:
             self._lost.append(never_reached(engine.id, why))
 
     def _varied(self) -> bool:
-        """Whether variety is ours to make: it was asked of us, or of engines none of which can make it."""
+        """Whether the gateway diversifies: it was asked to, or every engine asked lacks MMR."""
         params = self._call.params
         if params.gateway.mmr is not None:
             return True

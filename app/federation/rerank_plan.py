@@ -1,7 +1,6 @@
-"""Reranking the union (RCP §7.7): who reranks what engines gave together, where none of them can rerank by itself.
+"""Reranking of the fused list by one engine, if no retrieving engine can rerank as asked (RCP §7.7). Pure.
 
-Pure. Decides which engines may be asked, how many documents they get and what of them, and what their answer makes of
-the order. It refuses to know how they are asked.
+Which engines may be asked, how many documents they get, and how their results are read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,42 +19,44 @@ from app.protocol.errors import ProtocolViolation
 from app.protocol.rerank_params import completed
 
 RETRIEVE_SHARE = 0.7
-"""What the engines that retrieve get of the time that is left, so that some remains for the reranker."""
+"""Share of the remaining time for the engines that retrieve, so that some is left for the reranker."""
 
 PASSAGE_CHARACTERS = 8000
-"""Of each text a reranker gets no more than this, from the beginning."""
+"""Texts are cut to this length for a reranker."""
 
 
 class RerankPlan(NamedTuple):
-    """What a plan says about reranking the union."""
+    """Reranking of the fused list, as part of a plan."""
 
     rerankers: tuple[Engine, ...]
-    """Who may be asked, in this order: one after the other, until one answers."""
+    """Engines that may be asked, one after the other, until one answers."""
     top_n: int
-    """The best documents of the union that are reranked, at most."""
+    """How many of the top documents are reranked at most."""
     params: Mapping[str, Any]
-    """`query`, and `method` and `model` as far as the request names them."""
+    """`query`, and `method` and `model` if the request names them."""
 
     def __repr__(self) -> str:
-        return f"<Union top {self.top_n} by {', '.join(engine.id for engine in self.rerankers)}>"
+        return f"<RerankPlan top {self.top_n} by {', '.join(engine.id for engine in self.rerankers)}>"
 
 
 class RerankVerdict(NamedTuple):
-    """What became of it."""
+    """The result of reranking."""
 
     engine: str | None
-    """Who reranked; None if nobody did."""
+    """The engine that reranked; None if none did."""
     top_n: int
     reranked: int
-    """Documents that were reranked."""
+    """Number of documents that were reranked."""
     asked: Sequence[Mapping[str, Any]] = ()
-    """The report of everybody who was asked."""
+    """The report of every engine that was asked."""
     notes: Sequence[str] = ()
 
 
 def union_of(call: RetrieveCall, members: Members, window: int) -> RerankPlan | None:
-    """How the union may be reranked for this request; None if no engine that may be asked can. `window`: how many hits
-    each engine is asked for, which is how many are reranked if the request does not say."""
+    """How the fused list can be reranked for this request; None if no available engine can.
+
+    `window`: how many hits each engine is asked for; so many are reranked if the request does not say.
+    """
     wanted = call.params.raw["rerank"]
 
     def fit(_: Engine, advertisement: Advertisement) -> UnfitEngine | None:
@@ -75,14 +76,14 @@ def union_of(call: RetrieveCall, members: Members, window: int) -> RerankPlan | 
 
 
 def without_rerank(call: RetrieveCall, now: float) -> RetrieveCall:
-    """The same call as the engines that retrieve get it: nothing said of `rerank`, and less time."""
+    """The call for the engines that retrieve: without `rerank`, and with less time."""
     raw = {key: value for key, value in call.params.raw.items() if key != "rerank"}
     params = replace(call.params, raw=raw)
     return replace(call, params=params, deadline=now + (call.deadline - now) * RETRIEVE_SHARE)
 
 
 def most_of(engine: Engine) -> int | None:
-    """The most passages this engine takes, if it states a bound."""
+    """The most passages this engine takes, if it states a limit."""
     advertisement = engine.advertisement
     offer = None if advertisement is None else advertisement.capabilities.get("rerank")
     most = offer.get("maxCandidates") if type(offer) is dict else None
@@ -90,21 +91,23 @@ def most_of(engine: Engine) -> int | None:
 
 
 def reranker_batches(union: RerankPlan, wanted: int) -> list[tuple[Engine, int]]:
-    """Whom to ask in which order, and how many of `wanted` passages each takes: who takes them all comes first."""
+    """(engine, how many of `wanted` passages it takes), in the order in which engines are asked: most passages
+    first."""
     takes = [(engine, min(wanted, most_of(engine) or wanted)) for engine in union.rerankers]
-    return sorted(takes, key=lambda pair: -pair[1])  # stable: by priority among those who take as many
+    return sorted(takes, key=lambda pair: -pair[1])  # stable: by priority among engines that take equally many
 
 
 def passages_of(fusion: FusedList, top: int) -> dict[int, str]:
-    """Index of a document among the best `top` -> its passage; documents without text have none."""
+    """Index of a document among the `top` -> its passage; documents without text have none."""
     texts = ((index, fusion.text(index)[:PASSAGE_CHARACTERS]) for index in range(min(top, len(fusion))))
     return {index: text for index, text in texts if text and not text.isspace()}
 
 
 def values_in(passages: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What reads a `rerank` result for so many passages: place of a passage -> its value, under `values`.
+    """A reader of `rerank` results for so many passages: index of a passage -> its score, under `values`.
 
-    A passage that the engine did not judge has none. Raises ProtocolViolation for a result that is none or judges none.
+    A passage that the engine did not score is missing. Raises ProtocolViolation for a malformed result or one
+    without scores.
     """
 
     def read(result: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +116,7 @@ def values_in(passages: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
             return {"values": dict(enumerate(whole["scores"]))}
         values = {judged["index"]: judged["score"] for judged in whole["results"]}
         if not values:
-            raise ProtocolViolation("the rerank result judges no passage")
+            raise ProtocolViolation("the rerank result has no scores")
         return {"values": values}
 
     return read

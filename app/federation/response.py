@@ -1,7 +1,4 @@
-"""From what is served to the result: hits, usage, and the report of every engine, asked or not (RCP §7.7).
-
-It refuses to know how the hits were come by, and what is kept for the next page.
-"""
+"""Builds the `retrieve` result: hits, usage, and the report of every engine, asked or not (RCP §7.7)."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,22 +14,22 @@ from app.federation.snapshot_tokens import token_of, versions_in
 from app.protocol.retrieve_params import RetrieveParams
 
 STATE_DEGRADED: Final = (
-    "state: the shared state is not at hand and this gateway goes on alone: nextCursor leads on only here, and the "
-    "session knows only what was answered here"
+    "state: the shared state is unavailable; nextCursor works only at this gateway, and the session contains only what "
+    "this gateway returned"
 )
-"""Said of an answer that continues another or can be continued."""
+"""Note of a response that continues another or can be continued."""
 
 NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 
 class RetrieveResponse(NamedTuple):
-    """Everything that one result is made of."""
+    """Everything that one result is built from."""
 
     plan: Plan
     outcomes: Sequence[Outcome]
     """Of the engines that were asked, by engine id."""
     result_set: ResultSet | None
-    """What is served from; None if nobody was asked."""
+    """What the page was cut from; None if no engine was asked."""
     page: Page
 
     @property
@@ -53,7 +50,7 @@ def build_result(
 ) -> dict[str, Any]:
     """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`.
 
-    `took` is in seconds, as is what was `spent` in each step of it.
+    `took` is in seconds, as are the values of `spent` (by step).
     """
     plan, outcomes, result_set, page = answer
     usage: dict[str, Any] = {
@@ -85,7 +82,7 @@ def build_result(
 
 
 def _reranked(outcomes: Sequence[Outcome], result_set: ResultSet | None) -> int:
-    """Documents of the union that were reranked for this answer; none for a page of what was kept."""
+    """Documents reranked for this response; none for a page of a saved result set."""
     return 0 if result_set is None or result_set.verdict is None or not outcomes else result_set.verdict.reranked
 
 
@@ -95,14 +92,14 @@ def note(result: dict[str, Any], line: str) -> None:
 
 
 def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None) -> list[str]:
-    """In a stable order: the plan's, then the engines' by id, then those of the blend, the reranker and variety."""
+    """In a fixed order: notes of the plan, of the engines by id, of fusion, of the reranker, of MMR."""
     lines = [*plan.notes, *notes(outcomes)]
     if result_set is None:
         return lines
     lines += result_set.fusion.notes
     if result_set.screened:
         lines.append(
-            f"screen: {result_set.screened} document(s) left out, whose text looks like instructions aimed at a model"
+            f"screen: {result_set.screened} document(s) dropped because their text looks like instructions to a model"
         )
     if result_set.verdict is not None:
         lines += result_set.verdict.notes
@@ -115,7 +112,7 @@ def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None
 
 
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Every engine of the registry; of those asked also the `k`, the weight, and the options left out."""
+    """Every engine of the registry; for those that were asked also `k`, the weight, and options left out."""
     entries = report([*outcomes, *plan.skipped])
     engine_calls: dict[str, EngineCall] = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     for entry in entries:
@@ -129,7 +126,7 @@ def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def _fusion_report(result_set: ResultSet) -> dict[str, Any]:
-    """The fusion that was really applied; convex may have become rrf."""
+    """The fusion that was applied; convex may have been replaced by rrf."""
     options = result_set.options
     blend: dict[str, Any] = {
         "method": result_set.fusion.method,
@@ -151,7 +148,7 @@ def _fusion_report(result_set: ResultSet) -> dict[str, Any]:
 
 
 def _index_version(params: RetrieveParams, versions: Mapping[str, str]) -> str | None:
-    """One token for all engines' versions; to a caller that pinned one engine's own version, that engine's own."""
+    """One token for the versions of all engines; if the request was pinned to an engine's own version, that one."""
     wanted = params.options.index_version
     if wanted is not None and versions_in(wanted) is None:
         return next(iter(versions.values()))

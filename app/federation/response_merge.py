@@ -13,7 +13,7 @@ from app.fusion.identity import public_id
 
 
 class EngineResponse(NamedTuple):
-    """What one engine gave, read and cleaned: lists hold well-formed members only."""
+    """The result of one engine, validated: lists hold only well-formed members."""
 
     engine: str
     result: Mapping[str, Any]
@@ -27,22 +27,22 @@ class EngineResponse(NamedTuple):
         return found if type(found) is list else ()
 
     def public(self, own: str | int | float) -> str | int | float:
-        """The id that callers see for this engine's `own`."""
+        """The public id for this engine's id `own`."""
         return public_id({"id": own}, self.namespace)
 
 
 def by_priority(responses: Iterable[EngineResponse]) -> list[EngineResponse]:
-    """The order in which engines speak."""
+    """By priority (highest first), then by id."""
     return sorted(responses, key=lambda response: (-response.priority, response.engine))
 
 
 def any_states(responses: Iterable[EngineResponse], key: str) -> bool:
-    """Whether anybody said anything under `key`."""
+    """Whether any engine returned `key`."""
     return any(key in response.result for response in responses)
 
 
 def other_fields(responses: Iterable[EngineResponse], joined: Iterable[str]) -> dict[str, Any]:
-    """Fields that nobody here knows how to join: the first engine's that has one, as it is."""
+    """Fields that the gateway cannot merge: unchanged, from the first engine that has them."""
     known = frozenset(joined)
     found: dict[str, Any] = {}
     for response in by_priority(responses):
@@ -53,31 +53,31 @@ def other_fields(responses: Iterable[EngineResponse], joined: Iterable[str]) -> 
 
 
 def interleave(lists: Sequence[Sequence[Any]]) -> list[Any]:
-    """Every list's first, then every list's second, and so on."""
+    """Every list's first member, then every list's second, and so on."""
     longest = max(map(len, lists), default=0)
     return [members[place] for place in range(longest) for members in lists if place < len(members)]
 
 
 def with_origin(member: Mapping[str, Any], engines: Sequence[str]) -> dict[str, Any]:
-    """A copy of `member` that says in `meta.engine` whose it is and in `meta.engines` who has it, as hits do."""
+    """A copy of `member` with `meta.engine` (whose it is) and `meta.engines` (all that have it), as for hits."""
     own = member.get("meta")
     meta = own if type(own) is dict else {}
     return {**member, "meta": {**meta, "engine": engines[0], "engines": [{"id": engine} for engine in engines]}}
 
 
 def sort_value(value: Any) -> float:
-    """A score or a weight to sort by; whatever is no finite number sorts last."""
+    """A score or a weight to sort by; anything but a finite number sorts last."""
     return float(value) if isinstance(value, int | float) and type(value) is not bool and isfinite(value) else -inf
 
 
 # --- Follow-ups and clues ---
 
 MOST_COMPARED = 1000
-"""Characters of a question."""
+"""Characters of a question that are compared ignoring case and spaces."""
 
 
 def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
-    """Each question once, as it was first put: every engine's first, then every engine's second, and so on."""
+    """Each question once, as first worded: every engine's first, then every engine's second, and so on."""
     first: dict[str, str] = {}
     for question in interleave([response.listed("followups") for response in by_priority(responses)]):
         first.setdefault(_plain(question), question)
@@ -85,10 +85,10 @@ def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
 
 
 def join_clues(responses: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
-    """Each clue once, the heaviest first, those without a `weight` last; at most `most` (RCP §7.17).
+    """Each clue once, by weight (highest first), those without one last; at most `most` (RCP §7.17).
 
-    Two engines' clues are one if their `query` and `seedIds` are; the larger weight is kept. Seeds carry the namespace
-    of their engine, as hit ids do. Equal weights: by turns, in the order in which engines speak.
+    Clues are equal if their `query` and `seedIds` are; the larger weight is kept. Seeds carry the namespace of their
+    engine, as hit ids do. Equal weights: interleaved, by priority of the engines.
     """
     copies: dict[tuple[str, ...], list[tuple[str, dict[str, Any]]]] = {}
     lists = [[(response, clue) for clue in response.listed("clues")] for response in by_priority(responses)]
@@ -126,9 +126,9 @@ def _weight(clue: Mapping[str, Any]) -> float:
 
 
 def _plain(text: str) -> str:
-    """The text without what does not make another question of it: case, and how much space there is.
+    """The text with differences removed that do not make another question: case and spaces.
 
-    Of a very long one only the beginning is read so: what follows must be the same to the letter.
+    Beyond MOST_COMPARED characters the text is compared exactly.
     """
     return " ".join(text[:MOST_COMPARED].casefold().split()) + text[MOST_COMPARED:]
 
@@ -143,10 +143,11 @@ class _RankedCommunity(NamedTuple):
 
 
 def join_communities(responses: Sequence[EngineResponse], most: int | None = None) -> list[dict[str, Any]]:
-    """All communities by `score`, highest first, those without one last; at most `most`.
+    """All communities by `score` (highest first), those without one last; at most `most`.
 
-    Ids that two engines use become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal
-    scores: in the order in which engines speak, each engine's own order kept.
+    Communities of two engines are never merged, since each is derived from its own graph. Ids that two engines use
+    become `<engine>:<id>`; an engine with an `idNamespace` has its ids prefixed anyway. Equal scores: by priority of
+    the engines, in each engine's own order.
     """
     found = [one for response in by_priority(responses) for one in _distinct(response)]
     ids = _unique_ids(found)
@@ -158,7 +159,7 @@ def join_communities(responses: Sequence[EngineResponse], most: int | None = Non
 
 
 def join_summaries(responses: Sequence[EngineResponse]) -> str | None:
-    """One summary is answered as it is; several become paragraphs, each behind its engine's name."""
+    """A single summary is returned as it is; several become paragraphs, each after its engine's id."""
     said = [
         (response.engine, response.result["summary"])
         for response in by_priority(responses)
@@ -178,7 +179,7 @@ def _distinct(response: EngineResponse) -> list[_RankedCommunity]:
 
 
 def _unique_ids(found: Sequence[_RankedCommunity]) -> list[str | int | float]:
-    """An id for each that no other has. An engine's name holds no colon, so that prefixed ids meet nobody else's."""
+    """A unique id for each. Engine ids hold no colon, so a prefixed id never equals another engine's."""
     ids = [one.response.public(one.community["id"]) for one in found]
     prefixed: set[int] = set()
     while True:
@@ -198,13 +199,13 @@ def _is_text(summary: Any) -> bool:
 # --- Nodes and edges (RCP §7.9) ---
 
 _WEIGHED = frozenset({"weight", "meta"})
-"""What two copies of one edge may differ in."""
+"""Fields in which copies of one edge may differ."""
 
 _canonical = JSONEncoder(sort_keys=True).encode
 
 
 def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
-    """Each node once, in the order in which engines speak; the first copy's fields win, the largest `score` is kept."""
+    """Each node once, by priority of the engines; fields of the first copy win, the largest `score` is kept."""
     copies: dict[str, list[tuple[EngineResponse, Mapping[str, Any]]]] = {}
     for response in by_priority(responses):
         for node in response.listed("nodes"):
@@ -213,7 +214,7 @@ def join_nodes(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
 
 
 def join_edges(responses: Sequence[EngineResponse]) -> list[dict[str, Any]]:
-    """Each edge once, in the order in which engines speak, with the largest `weight` anybody gives it."""
+    """Each edge once, by priority of the engines, with the largest `weight`."""
     copies: dict[str, list[tuple[EngineResponse, dict[str, Any]]]] = {}
     for response in by_priority(responses):
         for edge in response.listed("edges"):
@@ -228,7 +229,7 @@ def _merged_node(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]]) -> d
 
 
 def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], sort_value: str) -> dict[str, Any]:
-    """The copies as one: the first engine's fields win, the largest `measure` is kept."""
+    """The copies as one: fields of the first engine win, the largest `measure` is kept."""
     joined: dict[str, Any] = {}
     for _, member in reversed(group):
         joined.update(member)

@@ -23,45 +23,45 @@ from app.protocol.retrieve_params import RetrieveOptions, RetrieveParams
 # --- Pages ---
 
 BYTES_PER_TOKEN: Final = 4
-"""The documented estimate of `usage.tokens`: UTF-8 bytes of a hit's text, divided by this, rounded up."""
+"""`usage.tokens` is an estimate: the UTF-8 bytes of a hit's text, divided by this, rounded up."""
 
 DEFAULT_LAMBDA: Final = 0.5
-"""`mmr.lambda` where the caller does not say."""
+"""`mmr.lambda` if the request does not set it."""
 
 MAX_POOL: Final = 100
-"""Largest number of documents that are compared with each other for variety."""
+"""Largest number of documents that MMR compares with each other."""
 
 
 class DiversityOptions(NamedTuple):
-    """The wish for variety: `lambda_` in [0,1], and how many of the best documents are put into a new order."""
+    """MMR settings: `lambda_` in [0, 1], and how many of the top documents are reordered."""
 
     lambda_: float
     pool: int
 
 
 class Page(NamedTuple):
-    """What one answer serves."""
+    """The hits of one response."""
 
     hits: list[Hit]
     keys: Sequence[str]
-    """The identity keys of the hits."""
+    """Identity keys of the hits."""
     end: int
-    """The place in the order after the last hit."""
+    """Position in the fused order after the last hit."""
     short: bool
-    """Whether the order ended before `k` or the token budget did."""
+    """Whether the order ended before `k` or the token budget was reached."""
     more: bool
-    """Whether the order goes on."""
+    """Whether the order continues after this page."""
     floored: bool
-    """Whether documents are left out for `minScore`; nothing can follow the last then."""
+    """Whether documents below `minScore` were cut off; nothing can follow then."""
     tokens: int | None
 
 
 NOTHING: Final = Page([], (), 0, True, False, False, None)
-"""What is served where nobody was asked."""
+"""The page of a response for which no engine was asked."""
 
 
 def diversity_for(lambda_: float | None, k: int) -> DiversityOptions:
-    """The wish for variety of a request for `k` hits; its pages keep to it."""
+    """MMR settings of a request for `k` hits; later pages keep them."""
     return DiversityOptions(DEFAULT_LAMBDA if lambda_ is None else lambda_, min(MAX_POOL, max(50, 4 * k)))
 
 
@@ -74,10 +74,8 @@ def page_of(
     diversity: DiversityOptions | None = None,
     screen: InjectionScreen | None = None,
 ) -> Page:
-    """At most `k` hits of the order from `start` on, none that was `seen`, none below `minScore`, within the budget.
-
-    `screen` marks what looks askance in them.
-    """
+    """At most `k` hits of the order from `start` on: none that is in `seen`, none below `minScore`, within the token
+    budget. `screen` marks suspicious texts."""
     length = len(fusion)
     limit = length if options.min_score is None else _above(fusion, options.min_score)
     if seen is None and diversity is None:
@@ -101,30 +99,29 @@ def page_of(
         hits, tokens = pack(hits, options.token_budget)
         keys = keys[: len(hits)]
     if options.include_text is False:
-        for hit in hits:  # fresh objects: what the engines sent stays as it is
+        for hit in hits:  # these are copies; the engines' own hits keep their text
             hit.pop("text", None)
     end = places[len(hits) - 1] + 1 if hits else start
     return Page(hits, keys, end, fitting == len(hits) < k, end < last, limit < length, tokens)
 
 
 def excluding(fusion: FusedList, *left_out: Container[str]) -> FusedList:
-    """The same order without these documents."""
+    """The same order without the documents in any of `left_out`."""
     keys = fusion.keys()
     wanted = [place for place, key in enumerate(keys) if not any(key in served for served in left_out)]
     return fusion if len(wanted) == len(keys) else fusion.pick(wanted)
 
 
 def _above(fusion: FusedList, floor: float) -> int:
-    """How many of the top documents are not below `floor`."""
+    """How many of the top documents have a score of at least `floor`."""
     scores = fusion.scores()
     return next((place for place, score in enumerate(scores) if score < floor), len(scores))
 
 
 def _diversified(fusion: FusedList, diversity: DiversityOptions | None, limit: int, needed: int) -> Sequence[int]:
-    """Indexes into `fusion` in the order of serving, right as far as `needed`.
+    """Indexes into `fusion` in the order in which hits are served; correct for the first `needed` of them.
 
-    The pool depends on the wish alone, and who comes first does not depend on how many are chosen, so that pages made
-    one by one are slices of one order.
+    The pool depends only on the request, and MMR picks greedily, so pages cut one by one are slices of one order.
     """
     if diversity is None:
         return range(limit)
@@ -134,7 +131,7 @@ def _diversified(fusion: FusedList, diversity: DiversityOptions | None, limit: i
 
 
 def pack(hits: list[Hit], budget: int) -> tuple[list[Hit], int]:
-    """Whole hits from the top until the next would not fit, at least one; and the tokens they are estimated to take."""
+    """Whole hits from the top until the next would exceed the budget, but at least one; and their estimated tokens."""
     total = 0
     for index, hit in enumerate(hits):
         tokens = estimate_tokens(hit)
@@ -151,7 +148,7 @@ def estimate_tokens(hit: Hit) -> int:
 
 
 def seen_of(fusion: FusedList, seen: Container[str], identity: Identity) -> Container[str]:
-    """Which of these documents were `seen`, by key; where keys are no ids, also by the id they would be served with."""
+    """Which of these documents were seen, by key; unless keys are ids, also by the public id."""
     if identity == "id":
         return seen
     pairs = zip(fusion.keys(), fusion.hits(), strict=True)
@@ -159,7 +156,7 @@ def seen_of(fusion: FusedList, seen: Container[str], identity: Identity) -> Cont
 
 
 def session_keys_of(page: Page, identity: Identity) -> Sequence[str]:
-    """What a session remembers of these hits: their keys, and their ids where keys are something else."""
+    """What a session remembers of these hits: their keys, and also their ids if keys are something else."""
     return page.keys if identity == "id" else [*page.keys, *(f"{hit['id']}" for hit in page.hits)]
 
 
@@ -169,34 +166,34 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class ResultSet(NamedTuple):
-    """The lists of the engines, and the order of what is to be served of them."""
+    """The ranked lists of the engines and the fused order that pages are cut from."""
 
     lists: Sequence[RankedList]
     fusion: FusedList
     options: FusionConfig
     open: frozenset[str] = frozenset()
-    """Engines that may have more: they can be asked deeper."""
+    """Engines that may have more hits and can be asked for a larger `k`."""
     versions: dict[str, str] | None = None
-    """Engine id -> the `indexVersion` it served, if all have snapshots."""
+    """Engine id -> the `indexVersion` it served, if all engines have snapshots."""
     degraded: Sequence[str] = ()
-    """Engines that were asked and gave nothing."""
+    """Engines that were asked and failed."""
     diversity: DiversityOptions | None = None
     screened: int = 0
-    """Documents that a screen left out."""
+    """Number of documents that the injection screen dropped."""
     verdict: RerankVerdict | None = None
-    """What became of reranking the union, if the order was to be."""
+    """Result of reranking the fused list, if the request asked for it."""
 
     def size(self) -> int:
-        """Hits of engines that are held; one whose answer is long counts as one for each KiB of it."""
+        """Hits of engines that are held in memory; a hit list larger than 1 KiB per hit counts one for each KiB."""
         return sum([max(len(ranked.hits), ranked.size // 1024) for ranked in self.lists])
 
     def exhausted(self) -> frozenset[str]:
-        """Engines that need not be asked again."""
+        """Engines that have returned everything they have."""
         return frozenset(ranked.engine for ranked in self.lists) - self.open
 
 
 def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParams) -> ResultSet | None:
-    """The stock of a first answer; None if no engine answered."""
+    """The result set of one round of engine calls; None if no engine answered."""
     engine_calls = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     lists = lists_of(engine_calls, outcomes)
     if not lists:
@@ -214,7 +211,7 @@ def result_set_of(plan: Plan, outcomes: Sequence[Outcome], params: RetrieveParam
 
 
 def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
-    """`stock` after what was kept: who gave nothing this time keeps its old list, and stays open if it was."""
+    """`result_set` joined with the saved one: an engine that failed this time keeps its saved list."""
     if kept is None:
         return result_set
     given = {ranked.engine: ranked for ranked in result_set.lists}
@@ -238,14 +235,15 @@ def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
 
 
 def _still_missing(kept: ResultSet, given: Container[str]) -> list[str]:
-    """Engines that gave nothing before either; who failed to rerank that order may be asked again for this one."""
+    """Engines that failed before and have no list now. Failed rerankers are not among them: they may be asked again for
+    this order."""
     asked = () if kept.verdict is None else kept.verdict.asked
     rerankers = {told["id"] for told in asked if told["status"] == "failed"}
     return [engine for engine in kept.degraded if engine not in given and engine not in rerankers]
 
 
 def without(result_set: ResultSet, returned: Container[str], seen: Container[str] | None) -> ResultSet:
-    """The same stock, to be served from its beginning, without what was served or `seen` before."""
+    """The same result set, served from its start, without the documents that were returned or seen before."""
     if seen is None:
         return result_set._replace(fusion=excluding(result_set.fusion, returned)) if returned else result_set
     known = seen_of(result_set.fusion, seen, result_set.options.identity)
@@ -253,7 +251,7 @@ def without(result_set: ResultSet, returned: Container[str], seen: Container[str
 
 
 def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
-    """The stock as plain data, for a store outside this process."""
+    """The result set as plain data, for a store outside this process."""
     options = result_set.options
     return {
         "lists": [list(ranked) for ranked in result_set.lists],
@@ -272,7 +270,7 @@ def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
 
 
 def load_result_set(plain: dict[str, Any]) -> ResultSet:
-    """What `dump_stock` was given: fused anew, for fusion gives the same for the same lists."""
+    """The reverse of `dump_result_set`. Fuses the lists again, since fusion is deterministic."""
     lists = [RankedList(*ranked) for ranked in plain["lists"]]
     options = FusionConfig(*plain["options"])
     reranking = None if plain["reranking"] is None else Reranked(*plain["reranking"])
@@ -290,13 +288,14 @@ def load_result_set(plain: dict[str, Any]) -> ResultSet:
 
 
 def lists_of(engine_calls: Mapping[str, EngineCall], outcomes: Sequence[Outcome]) -> list[RankedList]:
-    """What fusion takes, of the engines that answered; `legs` by engine id."""
+    """The input of fusion: one ranked list per engine that answered; `engine_calls` by engine id."""
     return [_list_of(engine_calls[outcome.engine], outcome) for outcome in outcomes if outcome.status == "ok"]
 
 
 def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
     entry = engine_call.engine.entry
-    return tuple.__new__(  # a third of what RankedList(…) costs: weight, priority, fetch_k and so on
+    # A third of the cost of RankedList(…), for every engine of every request.
+    return tuple.__new__(
         RankedList,
         (
             outcome.engine,
@@ -314,7 +313,7 @@ def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
 
 
 def _open(engine_calls: dict[str, EngineCall], outcomes: Sequence[Outcome]) -> frozenset[str]:
-    """Who may have more: who gave all it was asked for, and can be asked for more."""
+    """Engines that may have more hits: they returned as many as asked for, and accept a larger `k`."""
     full = [
         outcome.engine
         for outcome in outcomes
@@ -331,7 +330,8 @@ def _can_go_deeper(engine_call: EngineCall) -> bool:
 
 
 def _extended(given: RankedList | None, before: RankedList) -> RankedList:
-    """A deeper list, and what it lacks of the one before: an engine may have changed its mind."""
+    """A deeper list, followed by hits of the earlier list that it lacks: an engine may rank differently for a larger
+    `k`."""
     if given is None:
         return before
     known = {f"{hit['id']}" for hit in given.hits}
@@ -340,7 +340,7 @@ def _extended(given: RankedList | None, before: RankedList) -> RankedList:
 
 
 def _lambda(params: RetrieveParams) -> float | None:
-    """λ as the request states it: to us, or to engines that cannot."""
+    """The requested MMR lambda, whether requested of the gateway or of the engines."""
     wish = params.gateway.mmr or params.options.mmr
     return None if wish is None else wish.lambda_
 
@@ -349,10 +349,10 @@ def _lambda(params: RetrieveParams) -> float | None:
 
 
 def versions_of(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> dict[str, str] | None:
-    """Engine id -> the version that it served.
+    """Engine id -> the version it served.
 
-    None unless every engine that was asked has snapshots, and every one that answered names the one it served; one that
-    was pinned need not name it.
+    None unless every engine that was asked has snapshots and every one that answered names its version. An engine that
+    was pinned to a version need not name it.
     """
     if not all(map(_has_snapshots, engine_calls)):
         return None
@@ -372,7 +372,7 @@ def versions_of(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome])
 
 
 def not_served(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) -> BackendUnavailable | None:
-    """The error (-32010) of a request whose snapshot some engine failed to serve, or served another in place of it."""
+    """The error (-32010) of a request if an engine failed to serve its snapshot, or served another version."""
     pinned = {
         engine_call.engine.id: engine_call.pinned for engine_call in engine_calls if engine_call.pinned is not None
     }
@@ -383,13 +383,13 @@ def not_served(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) 
         if outcome.status == "failed":
             return _unavailable(outcome.engine, failure_line(outcome), retryable=outcome.kind != "refused")
         if outcome.index_version not in (None, version):
-            return _unavailable(outcome.engine, "it served another one", retryable=False)
+            return _unavailable(outcome.engine, "it served another snapshot", retryable=False)
     return None
 
 
 def _unavailable(engine: str, why: str, *, retryable: bool) -> BackendUnavailable:
     return BackendUnavailable(
-        f"the snapshot cannot be served: engine '{engine}' failed to", retryable=retryable, detail=why
+        f"engine '{engine}' did not serve the requested snapshot", retryable=retryable, detail=why
     )
 
 

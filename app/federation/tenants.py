@@ -1,6 +1,6 @@
-"""One tenant as the federation knows it: which engines it sees, what it may, and how it wants answers blended.
+"""A tenant: which engines it sees, what it may do, and its fusion settings and limits.
 
-Made from the tenants file when that is read, handed along with every message. It refuses to know keys, tokens and HTTP.
+Made from the tenants file when that is read.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ ADMIN = "admin"
 _ROLES = MappingProxyType(
     {"index/add": "write", "index/delete": "write", "memory/build": "write", "feedback": "feedback"}
 )
-"""Methods that need another role than `read`."""
+"""Methods that need a role other than `read`."""
 
 
 _CAPABILITY_ROLES = MappingProxyType({"index": "write", EVERY_EXTENSION: "write", "feedback": "feedback"})
-"""Capabilities all of whose methods need another role than `read`."""
+"""Capabilities all of whose methods need a role other than `read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,22 @@ class Tenant:
 
     id: str
     engines: tuple[str, ...] = ()
-    """Patterns of the ids it sees; an engine that none of them matches does not exist for it."""
+    """Glob patterns of the engine ids it sees; other engines are invisible to it."""
     roles: frozenset[str] = frozenset({"read"})
     weights: Mapping[str, float] = field(default_factory=dict)
     """Engine id -> weight, where it differs from the registry's."""
     fusion: FusionSettings | None = None
-    """Its default blend; None: the gateway's."""
+    """Its default fusion settings; None: the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
     scope: str = ""
-    """Names what it is given to keep for later: the tenant, and the engines it saw then."""
+    """Key prefix of what is stored for it: the tenant, and a digest of its engines at that time."""
 
     def sees(self, engine_id: str) -> bool:
-        """Whether the engine exists for this tenant."""
+        """Whether this engine is visible to the tenant."""
         return any(fnmatchcase(engine_id, pattern) for pattern in self.engines)
 
     def may_use(self, capability: str) -> bool:
-        """Whether anything that the capability offers is allowed to this tenant."""
+        """Whether the tenant may use anything of this capability."""
         kind = EVERY_EXTENSION if capability.startswith("x-") else capability
         return _CAPABILITY_ROLES.get(kind, "read") in self.roles
 
@@ -60,9 +60,9 @@ class Tenant:
 
 
 def role_of(method: str) -> str | None:
-    """The role that a method needs; None if none does, or if it is no method of RCP.
+    """The role that a method needs; None if it needs none or is unknown.
 
-    A vendor's method may change anything, so it needs `write`.
+    A vendor method may change data, so it needs `write`.
     """
     if method in UNGATED or gate_of(method) is None:
         return None
@@ -70,7 +70,7 @@ def role_of(method: str) -> str | None:
 
 
 def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tenant:
-    """The tenant that an entry of the tenants file declares; `blend` is the gateway's own."""
+    """The tenant of an entry of the tenants file; `blend`: the gateway's fusion settings."""
     settings = entry.fusion.model_dump(exclude_none=True)
     engines = tuple(sorted(set(entry.engines)))
     return Tenant(

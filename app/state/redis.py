@@ -28,29 +28,30 @@ Reason = Literal["timeout", "connection", "refused"]
 Answer = TypeVar("Answer")
 
 CONNECT_SECONDS = 1.0
-"""Left to a probe to connect and greet; asking is then bounded as for everybody."""
+"""Timeout of a probe for connecting; commands after that have the usual timeout."""
 
 MAX_TIMEOUTS = 5
-"""How many patiences one question is waited for where Redis answers others: it is there, and this process is busy."""
+"""How many timeouts a command may take while Redis answers others: Redis is up, and this process is busy."""
 
 LATE_TURNS = 2
-"""Turns of the loop after the patience, in which an answer that came during a long turn is read."""
+"""Iterations of the event loop after the timeout, so that an answer that arrived while the loop was blocked is still
+read."""
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 STEADY_SECONDS = 10.0
-"""A link that is lost sooner than this after it was back is probed later each time, so that it does not flap."""
+"""If the connection is lost sooner than this after a recovery, the next probe waits longer, to prevent flapping."""
 
 SWAP = """
 if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1
 """
-"""Set a value if it still begins as expected; expecting nothing means that there must be no value."""
+"""Set a value if it still begins as expected; an empty expectation means that there must be no value."""
 
 
 class RedisConnection:
-    """One link of one process, over a few connections. Redis may be silent for `patience` seconds."""
+    """The connection pool of one process. Redis may be silent for `timeout` seconds."""
 
     def __init__(
         self,
@@ -61,20 +62,20 @@ class RedisConnection:
         metrics: StateMetrics,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`probe_key`: written by probes, since a Redis that cannot be written to is of no use. `clock` in seconds.
+        """`probe_key`: written by probes, since a Redis that cannot be written to is useless. `clock` in seconds.
 
-        Raises SettingsError for a URL whose parameters are wrong.
+        Raises SettingsError for a URL with invalid parameters.
         """
-        # A connection that was cut while it idled is opened anew once. RESP2 spares the greeting.
+        # A connection that was closed while idle is opened again once. RESP2 needs no HELLO.
         again = Retry(NoBackoff(), 1, (LinkCut,))
         try:
             self.pool = BlockingConnectionPool.from_url(
                 url, max_connections=connections, timeout=None, protocol=2, driver_info=None, retry=again
             )
-            # Nothing is opened; parameters that are not known show only here.
+            # Opens nothing; unknown parameters are detected only here.
             self.pool.make_connection()  # type: ignore[no-untyped-call]
         except (TypeError, ValueError) as fault:
-            remedy = "leave it out, or see redis-py's documentation of from_url"
+            remedy = "remove it, or see the documentation of from_url in redis-py"
             raise SettingsError("settings", (FieldError("state.url", url_fault(fault), remedy),)) from None
         self._redis: Redis = Redis(connection_pool=self.pool)
         self._swap = self._redis.register_script(SWAP)
@@ -93,13 +94,13 @@ class RedisConnection:
         self.up = True
 
     async def start(self) -> None:
-        """Look once whether it is at hand, so that the first caller need not find out."""
+        """Check once whether Redis is available, so that the first request need not find out."""
         fault = await self.fault()
         if fault is not None:
             self._mark_down(_reason(fault), cause_of(fault))
 
     async def close(self) -> None:
-        """Give up all connections."""
+        """Close all connections."""
         task, self._recovering = self._recovering, None
         if task is not None:
             task.cancel()
@@ -108,13 +109,13 @@ class RedisConnection:
         await asyncio.gather(*self._asking, return_exceptions=True)
 
     async def ask(self, command: Callable[[Any], Awaitable[Answer]]) -> Answer:
-        """What Redis answers to `question`, which is handed the client.
+        """The answer of Redis to `command`, which is given the client.
 
-        Raises StateUnreachable, within the patience unless Redis answers others meanwhile, and at once when the link is
-        lost by another's question. What was asked may have been done nevertheless.
+        Raises StateUnreachable: after the timeout unless Redis answers others meanwhile, and at once when another
+        command finds Redis down. The command may have been executed nevertheless.
         """
         if not self.up:
-            raise StateUnreachable("the shared state is not at hand")
+            raise StateUnreachable("the shared state is unavailable")
         generation = self._generation
         try:
             return await self._or_lost(command(self._redis))
@@ -126,7 +127,8 @@ class RedisConnection:
             raise StateUnreachable(f"the shared state: {reason}") from None
 
     async def swap(self, key: str, beginning: bytes, text: bytes, milliseconds: int) -> bool:
-        """Set `key` to `text` if its value still begins so (empty: if there is none); whether it was set.
+        """Set `key` to `text` if its value still begins with `beginning` (empty: if there is none); whether it was
+        set.
 
         Raises StateUnreachable.
         """
@@ -134,11 +136,11 @@ class RedisConnection:
         return bool(await self.ask(lambda _: self._swap(keys=[key], args=arguments)))
 
     def script(self, text: str) -> Callable[..., Awaitable[Any]]:
-        """A script that runs in Redis; call it with `keys` and `args` inside a question to `ask`."""
+        """A Lua script; call it with `keys` and `args` inside a command to `ask`."""
         return self._redis.register_script(text)
 
     def _mark_down(self, reason: Reason, detail: str) -> None:
-        """From now on everybody falls back, until a probe is answered."""
+        """From now on all commands fail at once, until a probe succeeds."""
         now = self._clock()
         self.up = False
         self._generation += 1
@@ -162,9 +164,9 @@ class RedisConnection:
         logger().info("state_recovered", seconds=round(self._up_since - self._down_since, 3))
 
     async def fault(self) -> Exception | None:
-        """Why Redis is of no use: it is not there, too slow, or cannot be written to. None if all is well."""
+        """Why Redis cannot be used: unreachable, too slow, or read-only. None if it can."""
         try:
-            await self.pool.disconnect(inuse_connections=False)  # those may lead to a peer that is gone
+            await self.pool.disconnect(inuse_connections=False)  # they may lead to a peer that is gone
             await self._within(CONNECT_SECONDS, self._redis.ping())
             await self._within(self._timeout, self._redis.set(self._probe_key, b"", px=1000))
             await self._within(self._timeout, self._swap(keys=[self._probe_key], args=[b"", b"", 1000]))
@@ -174,10 +176,10 @@ class RedisConnection:
         return None
 
     async def _or_lost(self, answer: Awaitable[Answer]) -> Answer:
-        """`answer`, unless Redis is silent for the patience. Raises TimeoutError, and what it raises.
+        """The answer, unless Redis is silent for the timeout. Raises TimeoutError, and what `answer` raises.
 
-        Silence is counted, not the time that one answer takes: a process with much to do reads late what came in time,
-        and the questions behind it wait for a connection.
+        Silence is measured rather than the time of one answer: a busy process reads answers late, and queued
+        commands wait for a connection.
         """
         if self._lost_signal is None:
             self._lost_signal = asyncio.get_running_loop().create_future()
@@ -198,10 +200,10 @@ class RedisConnection:
         return asking.result()
 
     async def _within(self, seconds: float, answer: Awaitable[Answer]) -> Answer:
-        """`answer`, which is waited for so long and no longer. Raises TimeoutError, and what it raises.
+        """The answer within `seconds`. Raises TimeoutError, and what `answer` raises.
 
-        It is not enough to cancel it: the library bounds its own reading too, and where both bounds meet it may take
-        our cancellation for its own and go on until its default of five seconds.
+        Cancelling alone is not enough: the library has timeouts of its own, and where both expire together it may
+        take our cancellation for its own and continue until its default of five seconds.
         """
         asking = self._start(answer)
         try:
@@ -220,13 +222,13 @@ class RedisConnection:
 
     def _ended(self, asking: asyncio.Future[Any]) -> None:
         self._asking.discard(asking)
-        # To look at the exception is needed: of what nobody waits for any more it would be logged.
+        # Retrieving the exception keeps asyncio from logging it when the waiter has given up.
         if not asking.cancelled() and asking.exception() is None:
             self._last_answer = self._clock()
 
     def __repr__(self) -> str:
-        state = "up" if self.up else f"lost for {self._clock() - self._down_since:.1f} s"
-        return f"<Link to Redis {state}, {self._generation} times lost>"
+        state = "up" if self.up else f"down for {self._clock() - self._down_since:.1f} s"
+        return f"<RedisConnection {state}, lost {self._generation} times>"
 
 
 def _longer(pause: float) -> float:
@@ -262,11 +264,11 @@ _REPLIES = (
     ("LOADING", "Redis is still loading its data"),
     ("loading the dataset", "Redis is still loading its data"),
 )
-"""Beginnings or parts of what Redis or its library says, and the cause of each."""
+"""Parts of what Redis or its library says, and the cause of each."""
 
 
 def cause_of(fault: BaseException) -> str:
-    """The cause of a failed question to Redis."""
+    """The cause of a failed command."""
     chain = list(_chain(fault))
     text = str(fault)
     for cause in chain:
@@ -275,12 +277,12 @@ def cause_of(fault: BaseException) -> str:
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {(cause.reason or 'broken off').lower().replace('_', ' ')}"
         if isinstance(cause, socket.gaierror):
-            return f"the name in state.url is not found: {cause.strerror}"
+            return f"the host in state.url cannot be resolved: {cause.strerror}"
     for part, meaning in _REPLIES:
         if part in text:
             return f"{meaning} ({_clipped(text)})"
     if "unknown command" in text.lower():
-        return f"this is a Redis Sentinel, or no full Redis; name the primary itself ({_clipped(text)})"
+        return f"this is a Redis Sentinel, or not a full Redis; name the primary itself ({_clipped(text)})"
     if "NOPERM" in text or "no permissions" in text:
         return f"the user of state.url lacks a right ({_clipped(text)})"
     if any(isinstance(cause, ConnectionRefusedError) for cause in chain) or "Connect call failed" in text:
@@ -291,16 +293,16 @@ def cause_of(fault: BaseException) -> str:
 
 
 def is_refusal(fault: BaseException) -> bool:
-    """Whether Redis was reached and said no, though its library calls that a broken connection."""
+    """Whether Redis was reached and refused, though its library reports a broken connection."""
     return isinstance(fault, AuthenticationError | AuthorizationError)
 
 
 def url_fault(fault: Exception) -> str:
     """What is wrong with a URL that the library cannot use."""
     if isinstance(fault, TypeError):
-        return "has a parameter after ? that is not known"
+        return "has an unknown parameter after ?"
     if isinstance(fault, ValueError | RedisError):
-        return f"has a bad parameter: {_clipped(str(fault))}"
+        return f"has an invalid parameter: {_clipped(str(fault))}"
     return "cannot be used"
 
 

@@ -14,21 +14,21 @@ Value = TypeVar("Value")
 
 
 class Store(Protocol):
-    """Values by key. Whoever reads must cope with a value that is gone: bounds may take it before its time."""
+    """Values by key. Readers must cope with a missing value: limits may evict it before it expires."""
 
     @property
     def degraded(self) -> bool:
-        """Whether what others share cannot be read or written now: what is not found here may be there."""
+        """Whether the shared state is unavailable: a value that is not found may exist there."""
         ...
 
     async def get(self, key: str, load: Callable[[Any], Value]) -> Value | None:
-        """The value, or None if it was never there, is over or was let go."""
+        """The value; None if it was never stored, has expired or was evicted."""
         ...
 
     async def put(self, key: str, value: Value, seconds: float, dump: Callable[[Value], Any], *, size: int = 1) -> None:
-        """Keep `value` for so many seconds in place of any before; `size` is what it counts of the store's bound.
+        """Store `value` for `seconds`; `size` is what it counts towards the store's limit.
 
-        `dump` is called only by a store that cannot keep the value itself. What is changed after `get` must be put
+        `dump` is called only by a store outside the process. A value that was changed after `get` must be stored
         again, or the change may be lost.
         """
         ...
@@ -43,24 +43,29 @@ class Store(Protocol):
         *,
         size: Callable[[Value], int],
     ) -> Value | None:
-        """Keep what `change` makes of the value (None if there is none), so that of two changes none is lost.
+        """Replace the value by what `change` returns for it (None if there is none), atomically.
 
-        `change` may be called several times, may alter what it is given, and returns None to leave things as they are.
-        What is kept then, as `put` and `get` would have it.
+        `change` may be called several times, may modify its argument, and returns None to leave the value as it is.
+        Returns the value that is stored afterwards.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Let the value go, if it is there."""
+        """Remove the value, if it exists."""
         ...
 
 
 _Entry = tuple[Any, float, int]
-"""Value, when it ends, and its size; a plain tuple, since one is made for most answers."""
+"""Value, expiry and size; a plain tuple, because one is created for most responses."""
 
 
 class MemoryStore:
-    """Keeps values as they are, so none is ever copied. Satisfies `state.store.Store`."""
+    """In-memory store, bounded by entries and by size; evicts the least recently used. Stores values without
+    copying.
+
+    There is no background task: an expired value is removed when it is read or when its space is needed. Every
+    operation is O(1), apart from evictions.
+    """
 
     __slots__ = (
         "_budget",
@@ -78,10 +83,10 @@ class MemoryStore:
     def __init__(
         self, max_entries: int, max_size: int, clock: Callable[[], float] = monotonic, *, turnover_seconds: float = 0.0
     ) -> None:
-        """`clock` is in seconds. A value that alone is larger than `max_size` is not kept at all.
+        """`clock` is in seconds. A value larger than `max_size` is not stored.
 
-        `turnover_seconds`: the store is not filled anew in less time than this. Under a flood of values some are not
-        kept, so that those which are live long enough to be of use; and what nobody keeps costs nothing.
+        `turnover_seconds`: the store is refilled at most once in this time. Under a flood of values some are not
+        stored, so that those which are live long enough to be useful.
         """
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._max_entries = max_entries
@@ -96,11 +101,11 @@ class MemoryStore:
 
     @property
     def degraded(self) -> bool:
-        """Never: there is nobody to share with."""
+        """Always False: nothing is shared."""
         return False
 
     async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
-        """The very value that was put; it counts as used now."""
+        """The stored object itself; marks it as used."""
         return self._read(key)
 
     def _read(self, key: str) -> Any:
@@ -114,7 +119,7 @@ class MemoryStore:
         return entry[0]
 
     async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
-        """Keep the value itself; the least recently used make room."""
+        """Store the object itself, evicting the least recently used."""
         self._keep(key, value, seconds, size)
 
     async def change(
@@ -127,7 +132,7 @@ class MemoryStore:
         *,
         size: Callable[[Any], int],
     ) -> Any:
-        """Change the very value that was put, in one step."""
+        """Change the stored object, in one step."""
         value = self._read(key)
         changed = change(value)
         if changed is None:
@@ -151,7 +156,7 @@ class MemoryStore:
             self._drop_oldest()
 
     async def delete(self, key: str) -> None:
-        """Let the value go, if it is there."""
+        """Remove the value, if it exists."""
         if key in self._entries:
             self._drop(key)
 
@@ -159,7 +164,7 @@ class MemoryStore:
         return len(self._entries)
 
     def _allowed(self, now: float, size: int) -> bool:
-        """Whether one more value of this size may come in now; it is counted if so."""
+        """Whether the turnover allows another value of this size now; if so, it is counted."""
         most = float(self._max_size)
         gained = (now - self._counted) * most / self._turnover
         self._counted = now
@@ -173,7 +178,7 @@ class MemoryStore:
         self._size -= self._entries.pop(key)[2]
 
     def _drop_oldest(self) -> float:
-        """Let the least recently used entry go; when it would have ended."""
+        """Evict the least recently used entry; returns its expiry."""
         _, (_, end, size) = self._entries.popitem(last=False)
         self._size -= size
         return end
@@ -181,16 +186,16 @@ class MemoryStore:
     def __repr__(self) -> str:
         return (
             f"<MemoryStore {len(self)}/{self._max_entries} entries, size {self._size}/{self._max_size}, "
-            f"{self._evicted} let go early, {self._refused} not kept>"
+            f"{self._evicted} evicted, {self._refused} not stored>"
         )
 
 
 class StateBackend(Protocol):
-    """With whom the state is shared: opens stores and limiters, each with what stands in for it in this process."""
+    """Opens stores and limiters. Each has an in-memory stand-in for outages."""
 
     @property
     def degraded(self) -> bool:
-        """Whether what is shared is not at hand, so that every process is on its own."""
+        """Whether the shared state is unavailable, so that every process is on its own."""
         ...
 
     def store(
@@ -202,31 +207,31 @@ class StateBackend(Protocol):
         max_bytes: int | None = None,
         permanent: bool = False,
     ) -> Store:
-        """Opens a store. `constant`: values never change; `max_bytes`: what is longer is kept in `local` alone;
-        `lasting`: values stay when the registry changes."""
+        """Open a store. `constant`: values never change; `max_bytes`: longer values are stored in `local` only;
+        `permanent`: values survive a change of the registry."""
         ...
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> Limiter:
-        """Where limits are counted, of at most so many keys in this process; `clock` in seconds."""
+        """Open a rate limiter with at most `max_entries` keys in this process; `clock` in seconds."""
         ...
 
     async def start(self) -> None:
-        """Begin."""
+        """Connect."""
         ...
 
     async def close(self) -> None:
-        """End."""
+        """Disconnect."""
         ...
 
 
 class InMemoryState:
-    """Satisfies `state.store.Sharing`."""
+    """State of a gateway that shares it with no other. Implements `StateBackend`."""
 
     __slots__ = ()
 
     @property
     def degraded(self) -> bool:
-        """Never: there is nobody to be cut off from."""
+        """Always False: nothing is shared."""
         return False
 
     def store(
@@ -238,21 +243,21 @@ class InMemoryState:
         max_bytes: int | None = None,
         permanent: bool = False,
     ) -> Store:
-        """`local` as it is."""
+        """Returns `local`."""
         return local
 
     def limiter(self, max_entries: int, clock: Callable[[], float]) -> LocalLimiter:
-        """Where limits are counted."""
+        """A limiter in this process."""
         return LocalLimiter(max_entries, clock)
 
     async def start(self) -> None:
-        """Nothing is to be reached."""
+        """Nothing to connect to."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to disconnect from."""
 
     def __repr__(self) -> str:
-        return "<Alone>"
+        return "<InMemoryState>"
 
 
 IN_MEMORY = InMemoryState()

@@ -1,6 +1,6 @@
-"""`embed`, `embed/sparse`, `embed/multi`: one embedding space, that of the first engine, and never a mixture.
+"""`embed`, `embed/sparse`, `embed/multi`: forwarded to an engine of one embedding space; spaces are never mixed.
 
-It decides which engines are of one space, and asks for a large batch in parts. It refuses to know what a vector means.
+A batch larger than the engine's limit is sent in parts.
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,17 @@ from app.protocol.retrieve_params import GatewayOptions, read_gateway
 from app.settings.schema import GatewaySettings
 
 AT_ONCE = 8
-"""Parts of one batch that are under way at the same time."""
+"""Parts of one batch that are in flight at the same time."""
 
 MAX_PARTS = 128
-"""Parts that one batch may be sent in: one small request must not become any number of calls."""
+"""Parts of one batch at most, so that one request cannot cause any number of calls."""
 
 
 async def embed(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Embed by the first engine that advertises it, or by one of the same space in its place. Raises RcpError.
-
-    RCP §7.3 to §7.5, whichever of the three the call is.
-    """
+    """Embed by the first engine that advertises the method, or by another of the same space (RCP §7.3 to §7.5).
+    Raises RcpError."""
     request = read_embedding(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     capability = GATES[call.method]
@@ -40,7 +38,7 @@ async def embed(
 
     def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
         if advertisement is not first and not _same_space(advertisement, first, capability):
-            return UnfitEngine("its embedding space is another one")
+            return UnfitEngine("it has a different embedding space")
         return _lacks(request, _offer(advertisement, capability)) or _too_many(
             request, _offer(advertisement, capability)
         )
@@ -76,7 +74,7 @@ def _forwarded(method: str, capability: str, request: Embedding) -> ForwardedReq
 
 
 def _first(members: Members, capability: str, gateway: GatewayOptions) -> Advertisement | None:
-    """What the engine advertises whose space is the call's: the first by priority of those that may be asked."""
+    """The advertisement that determines the embedding space: of the first available engine by priority."""
     for engine in members.engines:
         advertisement = engine.advertisement
         if (
@@ -89,7 +87,7 @@ def _first(members: Members, capability: str, gateway: GatewayOptions) -> Advert
 
 
 def _same_space(advertisement: Advertisement, first: Advertisement | None, capability: str) -> bool:
-    """Whether both are of one space: the same named model, and as many dimensions. One that is not named is its own."""
+    """Whether both have the same model and dimension. A model without an identity is a space of its own."""
     ours, theirs = _offer(first, capability), _offer(advertisement, capability)
     identity = ours.get("identity")
     return (
@@ -100,7 +98,7 @@ def _same_space(advertisement: Advertisement, first: Advertisement | None, capab
 
 
 def _lacks(request: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
-    """What of the call is not in the advertised set."""
+    """What of the call the engine does not advertise."""
     encodings = offer.get("encodings")
     if request.encoding is not None and not (type(encodings) is list and request.encoding in encodings):
         return UnfitEngine(f"encoding {request.encoding[:40]} is not advertised", option="encoding")
@@ -127,6 +125,6 @@ def _limit(offer: Mapping[str, Any]) -> int | None:
 
 
 def _offer(advertisement: Advertisement | None, capability: str) -> Mapping[str, Any]:
-    """The fields of a capability; an engine that states none has an empty one."""
+    """The fields of a capability; empty if the engine states none."""
     offer = None if advertisement is None else advertisement.capabilities.get(capability)
     return offer if type(offer) is dict else {}

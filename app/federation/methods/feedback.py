@@ -22,22 +22,23 @@ from app.protocol.retrieve_params import read_gateway
 
 Signal = Mapping[str, Any]
 Origins = Mapping[str, Mapping[str, Id]]
-"""A hit's id as a string -> engine id -> the id that this engine knows it by."""
+"""A hit's id as a string -> engine id -> the id by which that engine knows it."""
 
 
 class RoutedSignals(NamedTuple):
-    """What is sent where."""
+    """Which engine is sent which signals."""
 
     engine_requests: Mapping[str, Mapping[int, dict[str, Any]]]
-    """Engine id -> place of a signal -> the signal with the hit id that this engine knows."""
+    """Engine id -> position of a signal -> the signal with the id that this engine knows."""
     unheard: tuple[int, ...]
-    """Places of signals whose engines take no feedback."""
+    """Positions of signals for which no engine takes feedback."""
 
 
 def addressed(
     signals: Sequence[Signal], origins: Origins, engines: Mapping[str, str | None], takers: Iterable[str]
 ) -> RoutedSignals:
-    """Who hears which of `signals`. `engines`: every engine's namespace; `takers`: those that take feedback."""
+    """Which engine is sent which of `signals`. `engines`: every engine's namespace; `takers`: those that take
+    feedback."""
     taking = frozenset(takers)
     namespaces = namespaces_of(engines.values())
     engine_requests: dict[str, dict[int, dict[str, Any]]] = {}
@@ -54,10 +55,11 @@ def addressed(
 
 
 def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str, int]) -> int:
-    """How many signals at least one engine recorded; never more than is sure.
+    """How many signals at least one engine recorded; a lower bound.
 
-    `letters`: engine id -> places of the signals it got; `accepted`: how many of them it says it recorded. Who recorded
-    some of its signals does not say which: they count only as far as nobody else can have recorded the same.
+    `engine_requests`: engine id -> positions of the signals it was sent; `accepted`: how many of them it recorded.
+    An engine that recorded only some does not say which: they count only as far as no other engine can have recorded
+    the same.
     """
     sent = {engine: frozenset(engine_requests[engine]) for engine in accepted}
     sure: set[int] = set()
@@ -76,8 +78,8 @@ def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str
 async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `feedback`: `accepted` signals were recorded by at least one engine. Raises RcpError.
 
-    An engine is sent it once: what may have been recorded is not repeated. Hits that are called poisoned are remembered
-    for whoever says so, if screens heed that.
+    Engines are sent it once, because recording is not idempotent. Hits reported as poisoned are remembered for the
+    tenant, if the injection screen uses reports.
     """
     call, members = context.call, context.members
     request = read_feedback(call.params)
@@ -93,7 +95,9 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     gathered = await gather(context, candidates, engine_request, _read, idempotent=False)
     accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in gathered.answers()}
     unheard = (
-        (f"{len(routed.unheard)} signal(s) are about hits of engines that take no feedback",) if routed.unheard else ()
+        (f"{len(routed.unheard)} signal(s) concern hits of engines that do not take feedback",)
+        if routed.unheard
+        else ()
     )
     return with_report(context, gathered, {"accepted": recorded(routed.engine_requests, accepted)}, unheard)
 
@@ -103,7 +107,7 @@ def _engine_request(
 ) -> BroadcastRequest | Outcome:
     signals = routed.engine_requests.get(engine.id)
     if not signals:
-        return skipped(engine.id, "signals", "no signal is about a hit of it")
+        return skipped(engine.id, "signals", "no signal concerns a hit of this engine")
     params = {**request.raw, "signals": list(signals.values())}
     if request.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
         params["sessionId"] = scoped(context.members.identity, request.session_id, context.call.tenant)
@@ -111,8 +115,8 @@ def _engine_request(
 
 
 def _read(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
-    """The outcome of a leg whose engine says how many signals it recorded. Raises ProtocolViolation."""
+    """The outcome of an engine that says how many signals it recorded. Raises ProtocolViolation."""
     accepted = result.get("accepted")
     if type(accepted) is not int or accepted < 0:
-        raise ProtocolViolation("the feedback result does not say how many signals were 'accepted'")
+        raise ProtocolViolation("the feedback result has no valid 'accepted'")
     return succeeded(engine, result, took, attempts, size)

@@ -1,8 +1,4 @@
-"""`graph` (RCP §7.9): one question about how things hang together, put to every engine whose graph can answer it.
-
-Decides who is asked for what, and what each operation's answers are joined into. It refuses to know how members of one
-kind are joined.
-"""
+"""`graph` (RCP §7.9): asks every engine whose graph supports the operation, and merges the answers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -44,7 +40,7 @@ from app.protocol.graph_params import GraphParams, read_graph
 from app.protocol.retrieve_params import DEFAULT_K, read_gateway
 
 FUSED = frozenset({"local", "drift"})
-"""Operations whose answer is first of all hits."""
+"""Operations that return hits."""
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "local": ("hits",),
@@ -53,7 +49,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "communities": ("communities",),
     "neighbors": ("nodes",),
 }
-"""Operation -> the fields of which an engine's answer must have one."""
+"""Operation -> fields of which an engine's result must have at least one."""
 
 _JOINED = ("hits", "followups", "summary", "communities", "nodes", "edges", "nextCursor", "usage", "_meta")
 
@@ -61,7 +57,7 @@ _JOINED = ("hits", "followups", "summary", "communities", "nodes", "edges", "nex
 async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `graph` for the whole federation, with the report of every engine. Raises RcpError.
 
-    `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
+    In a session, `pages` remember which engines the hits came from, if any engine takes feedback.
     """
     call, members, settings = context.call, context.members, context.settings
     began = perf_counter() - time_waited(call)
@@ -74,7 +70,7 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     read = partial(read_result, NEEDED[request.op])
     gathered = await gather(context, candidates, partial(_engine_request, request, context), read, partial_hits)
     if not gathered.engine_calls and not gathered.notes:
-        raise InvalidParams("no engine that may be asked owns any of the 'seedIds'", field="seedIds")
+        raise InvalidParams("no available engine owns any of the 'seedIds'", field="seedIds")
     for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
     fusion = hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
@@ -91,14 +87,14 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
 
 
 def _fit(op: str, _: Engine, advertisement: Advertisement) -> UnfitEngine | None:
-    """An engine that does not list its operations may have any."""
+    """An engine that does not list its operations may support any."""
     offer = advertisement.capabilities.get("graph")
     ops = offer.get("ops") if type(offer) is dict else None
     return UnfitEngine(f"graph op {op} is not advertised", option="op") if type(ops) is list and op not in ops else None
 
 
 def _engine_request(request: GraphParams, context: BroadcastContext, engine: Engine) -> BroadcastRequest | Outcome:
-    """What this engine is sent: its own seeds under its own ids, and for hits more than `k`, as in `retrieve`."""
+    """What this engine is sent: its own seeds under its own ids, and an over-fetched `k`, as in `retrieve`."""
     members = context.members
     params = dict(request.raw)
     asked = 0
@@ -122,7 +118,7 @@ def _engine_request(request: GraphParams, context: BroadcastContext, engine: Eng
 
 
 def _joined(request: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
-    """All that was said: what the operation is about, whatever else of it anybody added, and what nobody knows."""
+    """The merged fields: those of the operation, others that an engine added, and unknown ones."""
     op, responses = request.op, gathered.responses()
     result = other_fields(responses, _JOINED)
     if op in FUSED or hits:

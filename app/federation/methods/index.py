@@ -1,6 +1,6 @@
-"""`index/add` and `index/delete`: every document to the engine it belongs to, and the answers in the caller's order.
+"""`index/add` and `index/delete`: routes every document to its engine, and returns results in the caller's order.
 
-Nothing is written to another engine in place of the one that is meant.
+Nothing is ever written to another engine than the one it belongs to.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,12 +49,12 @@ class IndexBatch(NamedTuple):
 
     engine: Engine
     places: list[int]
-    """Where in the call its documents stand."""
+    """Positions of its documents in the call."""
     items: list[Any]
 
 
 class Writing(NamedTuple):
-    """One call that writes, with all it needs."""
+    """One call that writes, with everything it needs."""
 
     call: MethodCall
     members: Members
@@ -68,8 +68,8 @@ async def add(
 ) -> Result:
     """Add documents, or replace those whose id is known (RCP §7.10). Raises RcpError.
 
-    What was sent is sent once more only if that does no more than once: every document of it has an id, or the call has
-    an idempotency key.
+    A batch is retried only if that is idempotent: every document in it has an id, or the call has an idempotency
+    key.
     """
     request = read_addition(call.params)
     key = read_idempotency_key(call.passed_on)
@@ -123,7 +123,7 @@ async def delete(
 
 
 class Written(NamedTuple):
-    """What became of all loads: none has failed."""
+    """The outcomes of all batches; none has failed."""
 
     outcomes: Sequence[Outcome]
     results: Sequence[Result]
@@ -149,7 +149,7 @@ def _writable(engine: Engine, advertisement: Advertisement) -> UnfitEngine | Non
 
 
 def _check_options(request: Addition, engine: Engine) -> None:
-    """Raises OptionUnsupported (-32005) for what the engine that is meant does not advertise."""
+    """Raises OptionUnsupported (-32005) for an option that the target engine does not advertise."""
     offer = engine.advertisement.capabilities["index"] if engine.advertisement is not None else None
     offer = offer if type(offer) is dict else {}
     for option, wanted, flag in (
@@ -161,7 +161,7 @@ def _check_options(request: Addition, engine: Engine) -> None:
 
 
 def _batches_of(documents: Sequence[dict[str, Any]], router: IndexRouter) -> list[IndexBatch]:
-    """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
+    """The documents of each engine, under its own ids. Raises InvalidParams."""
     batches: dict[str, IndexBatch] = {}
     for place, document in enumerate(documents):
         engine, own_id = router.engine_for(document.get("id"), f"documents[{place}].id")
@@ -182,9 +182,9 @@ async def _write(
     *,
     repeatable: bool = False,
 ) -> Written:
-    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did.
+    """Send all batches; each is sent, even if another one fails. Raises RcpError if one did.
 
-    `repeatable`: after a failure in part the caller may send the same call again.
+    `repeatable`: after a partial failure the caller may send the same call again.
     """
     call = writing.call
     if time_left(call) < LEAST_SECONDS:
@@ -204,16 +204,15 @@ async def _write(
 
 
 def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -> RcpError:
-    """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
+    """The error of a call of which some batches failed, with the results of those that succeeded."""
     lost = [outcome for outcome in outcomes if outcome.result is None]
     refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in TRY_NEXT), None)
     error = no_engine_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
     done = {outcome.engine: outcome.result for outcome in outcomes if outcome.result is not None}
     if not done:
         return error
-    text = (
-        f"carried out in part: {', '.join(sorted(done))} did, {', '.join(outcome.engine for outcome in lost)} did not"
-    )
+    failed = ", ".join(outcome.engine for outcome in lost)
+    text = f"partly carried out: {', '.join(sorted(done))} succeeded, {failed} failed"
     retryable = repeatable and error.data.get("retryable", False)
     return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": retryable})
 
@@ -221,9 +220,9 @@ def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -
 def _joined(
     writing: Writing, written: Written, counted: str, fields: Mapping[str, Any], chosen: str | None = None
 ) -> Result:
-    """The results as one, with what was `counted` added up, and the report of every engine.
+    """The merged results, with `counted` summed, and the report of every engine.
 
-    `chosen`: the default writer, if anything went to it because nothing said where to.
+    `chosen`: the default writer, if anything was sent to it because no id named an engine.
     """
     results, candidates = written.results, writing.candidates
     result = dict(reshaped(results[0], {counted: whole(0)})) if len(results) == 1 else {}
@@ -232,7 +231,7 @@ def _joined(
         result[counted] = sum(counts)
     asked = {outcome.engine for outcome in written.outcomes}
     idle = [
-        skipped(engine.id, "not_needed", "nothing of this call is its own")
+        skipped(engine.id, "not_needed", "no document of this call belongs to it")
         for engine in candidates.engines
         if engine.id not in asked
     ]

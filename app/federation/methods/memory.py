@@ -44,44 +44,44 @@ from app.settings.schema import GatewaySettings
 
 PREFIX = "mem1."
 MAX_MEMORY_ID = 4096
-"""Characters of a memory's name; more is neither made nor read."""
+"""Characters of a memory id; longer ones are neither made nor read."""
 
 _CHECK = 9
-"""Bytes of the code: 72 bits, which can only be guessed by asking us."""
+"""Bytes of the MAC: 72 bits, which can be guessed only by online attempts."""
 
 
 class MemoryOwner(NamedTuple):
-    """To whom names are given."""
+    """The tenant that an id is issued to."""
 
     tenant: str = ""
-    """Empty where callers are not told apart."""
+    """Empty without tenants."""
     key: bytes = b""
-    """Of at most 64 bytes; empty for names that anybody may make."""
+    """At most 64 bytes; empty for ids that need not be unforgeable."""
 
 
 NO_OWNER = MemoryOwner()
 
 
 class MemoryRef(NamedTuple):
-    """One memory: whose it is, and what its engine calls it."""
+    """One memory: its engine, and the engine's own id."""
 
     engine: str
     own: str
 
 
 def memory_id_of(memory: MemoryRef, owner: MemoryOwner = NO_OWNER) -> str:
-    """The word by which this owner knows it, always the same for the same key."""
+    """The public id for this owner; equal for the same memory and key."""
     body = f"{memory.engine}\0{memory.own}".encode("utf-8", "surrogatepass")
     return PREFIX + urlsafe_b64encode(_check(body, owner) + body).decode().rstrip("=")
 
 
 def read_memory_id(name: str, owner: MemoryOwner = NO_OWNER) -> MemoryRef:
-    """The memory of this name. Raises NotFound (-32015) for a word that this owner was not given."""
+    """The memory of this id. Raises NotFound (-32015) for an id that this owner was not given."""
     memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_MEMORY_ID else None
     if memory is None or not compare_digest(
         memory_id_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")
     ):
-        raise NotFound("no such memory; send 'memoryId' exactly as it was answered", field="memoryId")
+        raise NotFound("unknown memory; send 'memoryId' exactly as received", field="memoryId")
     return memory
 
 
@@ -106,9 +106,9 @@ _JOINED = ("clues", "hits", "usage", "_meta")
 async def memory_build(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> dict[str, Any]:
-    """Answer one `memory/build`; the `memoryId` it answers names the engine, too. Raises RcpError.
+    """Answer one `memory/build`; the `memoryId` returned names the engine. Raises RcpError.
 
-    The engine is asked once, without an idempotency key: what it may have begun to build is not built again.
+    Without an idempotency key the engine is asked once, since building is not idempotent.
     """
     request = read_build(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
@@ -126,7 +126,7 @@ async def memory_build(
 async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     """Answer one `memory/recall`, by the memory's engine or by all that have memories. Raises RcpError.
 
-    `pages` learn whose the hits are, if they are answered in a session and anybody takes feedback.
+    In a session, `pages` remember which engines the hits came from, if any engine takes feedback.
     """
     call, members = context.call, context.members
     request = read_recall(call.params)
@@ -163,12 +163,12 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
 
 
 def owner_of(call: MethodCall) -> MemoryOwner:
-    """To whom the names of this call belong."""
+    """The owner of the memory ids in this call."""
     return NO_OWNER if call.tenant is None else MemoryOwner(call.tenant.id, call.secret)
 
 
 def _fit(scope: str | None, _: Engine, advertisement: Advertisement) -> UnfitEngine | None:
-    """An engine that does not list its scopes may have any."""
+    """An engine that does not list its scopes may support any."""
     offer = advertisement.capabilities.get("memory")
     scopes = offer.get("scopes") if type(offer) is dict else None
     if scope is None or type(scopes) is not list or scope in scopes:
@@ -179,24 +179,24 @@ def _fit(scope: str | None, _: Engine, advertisement: Advertisement) -> UnfitEng
 def _builder(
     candidates: Candidates, members: Members, gateway: GatewayOptions, memory: MemoryRef | None
 ) -> tuple[Candidates, str | None]:
-    """(the one engine that builds: the memory's, the one that is named, or the default writer; its id in the last
+    """(the engine that builds: the memory's, the one named in the request, or the default writer; its id in the last
     case). Raises RcpError."""
     if memory is None:
         router = router_of(candidates, members, gateway)
         return _only(candidates, router.writer().id, members), router.chosen()
     if gateway.engine not in (None, memory.engine):
-        raise InvalidParams("the memory belongs to another engine than 'x-gateway.engine'", field="x-gateway.engine")
+        raise InvalidParams("the memory does not belong to the engine in 'x-gateway.engine'", field="x-gateway.engine")
     return _only(candidates, memory.engine, members), None
 
 
 def _only(candidates: Candidates, engine_id: str, members: Members) -> Candidates:
-    """That one engine of the candidates. Raises RcpError if it is not among them and is not lost either."""
+    """The candidates reduced to one engine. Raises RcpError if it is neither among them nor unreached."""
     chosen = tuple(engine for engine in candidates.engines if engine.id == engine_id)
     lost = tuple(outcome for outcome in candidates.lost if outcome.engine == engine_id)
     if not chosen and not lost:
         raise _absent(candidates, engine_id, members)
     others = [engine.id for engine in candidates.engines if engine.id != engine_id]
-    idle = [skipped(name, "not_needed", "the memory is another engine's") for name in others]
+    idle = [skipped(name, "not_needed", "the memory belongs to another engine") for name in others]
     return candidates._replace(engines=chosen, lost=lost, skipped=(*candidates.skipped, *idle))
 
 
@@ -204,12 +204,14 @@ def _absent(candidates: Candidates, engine_id: str, members: Members) -> RcpErro
     """Why the engine of a memory cannot be asked."""
     left_out = next((outcome for outcome in candidates.skipped if outcome.engine == engine_id), None)
     if left_out is None or engine_id not in members.ids() or left_out.kind == "capability":
-        return NotFound("no such memory: its engine is not here, or has no memories any more", field="memoryId")
+        return NotFound("unknown memory: its engine has left or no longer offers memories", field="memoryId")
     if left_out.kind == "option":
-        return OptionUnsupported(f"the memory's engine cannot do this: {left_out.detail}", option="scope")
+        return OptionUnsupported(
+            f"the engine of this memory does not support the request: {left_out.detail}", option="scope"
+        )
     if left_out.kind == "not_selected":
         return InvalidParams(
-            "the memory belongs to an engine that the request does not name", field="x-gateway.engines"
+            "the memory belongs to an engine that 'x-gateway.engines' excludes", field="x-gateway.engines"
         )
     return BackendUnavailable(
         f"the memory's engine '{engine_id}' cannot be asked: {left_out.detail}", retryable=left_out.kind == "unreached"
@@ -217,11 +219,11 @@ def _absent(candidates: Candidates, engine_id: str, members: Members) -> RcpErro
 
 
 def with_public_id(engine: str, owner: MemoryOwner, result: dict[str, Any]) -> dict[str, Any]:
-    """The result with a `memoryId` that names the engine. Raises ProtocolViolation if it has none."""
+    """The result with a public `memoryId`. Raises ProtocolViolation if it has none."""
     own = result.get("memoryId")
     if type(own) is not str or not own:
         raise ProtocolViolation("the memory/build result has no 'memoryId'")
     name = memory_id_of(MemoryRef(engine, own), owner)
     if len(name) > MAX_MEMORY_ID:
-        raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long to be passed on")
+        raise ProtocolViolation("the memory/build result has a 'memoryId' that is too long")
     return {**reshaped(result, {"tokens": whole(0)}), "memoryId": name}

@@ -1,7 +1,5 @@
-"""`rerank`: by the first engine whose methods and models fit and that takes so many passages.
-
-It decides who fits. It refuses to know how passages are judged.
-"""
+"""`rerank`: forwarded to the first engine whose methods, models and limits fit. Separate because each method has a
+module."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +20,7 @@ from app.settings.schema import GatewaySettings
 async def rerank(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Judge passages (RCP §7.6), with `scores`, `order` and `results` in the answer. Raises RcpError."""
+    """Score passages (RCP §7.6); the result has `scores`, `order` and `results`. Raises RcpError."""
     request = read_reranking(call.params)
 
     def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
@@ -37,7 +35,7 @@ async def rerank(
 
 
 def lacks(request: Reranking, offer: Any) -> UnfitEngine | None:
-    """What of the call an engine with this `rerank` capability cannot do."""
+    """What of the request an engine with this `rerank` capability does not support."""
     offer = offer if type(offer) is dict else {}
     for name, wanted, listed in (("method", request.method, "methods"), ("model", request.model, "models")):
         if wanted is not None and wanted not in _listed(offer, listed):
@@ -49,7 +47,7 @@ def lacks(request: Reranking, offer: Any) -> UnfitEngine | None:
 
 
 def _unread(request: Reranking, advertisement: Advertisement) -> UnfitEngine | None:
-    """What of the query or the passages has a modality that this engine does not advertise."""
+    """A modality of the query or the passages that this engine does not advertise."""
     taken = reranked_modalities(advertisement)
     for name, modalities in request.modalities.items():
         if missing := modalities - taken:

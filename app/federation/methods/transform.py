@@ -1,7 +1,5 @@
-"""`query/transform`: by the first engine that has the method.
-
-It decides who fits. It refuses to know what a question becomes.
-"""
+"""`query/transform`: forwarded to the first engine that has the method. Separate because each RCP method has a
+module."""
 
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
@@ -18,7 +16,7 @@ from app.settings.schema import GatewaySettings
 async def transform(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Rewrite a question (RCP §7.8). Raises RcpError."""
+    """Rewrite a query (RCP §7.8). Raises RcpError."""
     request = read_transform(call.params)
 
     def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:

@@ -83,8 +83,7 @@ async def test_endpoints_do_not_share_sessions() -> None:
     assert not await done(known, caller("a", token, "docs"))
     assert await begun(known, caller("a", None, "docs")) != token
     assert (
-        repr(known)
-        == "<CallerSessions for 10 s in <MemoryStore 4/100 entries, size 4/100, 0 let go early, 0 not kept>>"
+        repr(known) == "<CallerSessions for 10 s in <MemoryStore 4/100 entries, size 4/100, 0 evicted, 0 not stored>>"
     )
 
 

@@ -241,4 +241,4 @@ def test_repr() -> None:
     """How full each store is."""
     told = repr(Pages.from_settings(StateSettings(max_cursors=7)))
     assert told.startswith("<Pages <MemoryStore 0/7 entries")
-    assert "<Sessions for 1800 s" in told
+    assert "<RetrieveSessions for 1800 s" in told

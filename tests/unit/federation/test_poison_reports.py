@@ -16,7 +16,7 @@ async def test_reports_are_kept_for_a_time() -> None:
     assert "1" not in await suspicions.load("b:")
     now = 110.0
     assert "1" not in await suspicions.load("a:")
-    assert repr(suspicions).startswith("<Suspicions for 60 s in <MemoryStore")
+    assert repr(suspicions).startswith("<PoisonReports for 60 s in <MemoryStore")
 
 
 async def test_the_oldest_go_first() -> None:

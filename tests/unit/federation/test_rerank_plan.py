@@ -40,7 +40,7 @@ def test_the_plan_shows_who_reranks() -> None:
     assert "rerank" not in plan.engine_calls[0].params
     assert plan.engine_calls[0].without == ()
     assert plan.union is not None
-    assert repr(plan.union) == "<Union top 20 by c, a, b>"
+    assert repr(plan.union) == "<RerankPlan top 20 by c, a, b>"
     assert plan.union.params == {"query": "q", "method": "llm", "model": "m"}
     assert reasons(plan)["a"] == "capability"
 
@@ -97,7 +97,7 @@ def test_another_option_that_nobody_has() -> None:
 
 
 def test_without_a_wish_nothing_is_planned() -> None:
-    """Nor with `rerank: false`, nor if it is switched off."""
+    """Nor with `rerank: false`, nor if it is disabled."""
     engines = [FakeEngine("docs", capabilities=RETRIEVES), judge()]
     assert union_in(*engines) is None
     assert union_in(*engines, rerank=False) is None

@@ -193,9 +193,9 @@ def test_everybody_is_in_the_report() -> None:
 
 def test_nobody_asked_is_an_empty_success() -> None:
     """Without a fusion there are no hits, as a list, and the plan's note says why (decision 3)."""
-    result = built(None, notes=("no engine was asked: the federation depth is used up",))
+    result = built(None, notes=("no engine was asked: the federation depth is exhausted",))
     assert result["hits"] == []
-    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is used up"]
+    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is exhausted"]
 
 
 @pytest.mark.parametrize(

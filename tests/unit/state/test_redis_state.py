@@ -19,7 +19,7 @@ async def test_alone_a_store_is_the_one_in_memory() -> None:
     assert backend.store("pages", local, constant=True, max_bytes=1) is local
     assert not backend.degraded
     assert repr(backend.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
-    assert repr(backend) == "<Alone>"
+    assert repr(backend) == "<InMemoryState>"
     await backend.close()
 
 
@@ -32,7 +32,7 @@ async def test_shared_all_are_over_one_link(relay: Relay) -> None:
     limiter = backend.limiter(7, monotonic)
     await backend.start()
     try:
-        assert repr(backend) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
+        assert repr(backend) == f"<RedisState {prefix}:gateway-1, <RedisConnection up, lost 0 times>>"
         await store.put("k", 1, 60, int)
         await limiter.take("n", Window(2, 60), 1)
         written = sorted(await backend._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))

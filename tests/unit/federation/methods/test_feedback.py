@@ -25,4 +25,4 @@ async def test_what_is_remembered_of_an_engine_that_left() -> None:
     params = {"sessionId": "s", "signals": [{"hitId": "a"}]}
     result = await feedback(context_of("feedback", params, one), pages)
     assert (result["accepted"], one.asked) == (0, [])
-    assert result["usage"]["notes"] == ["1 signal(s) are about hits of engines that take no feedback"]
+    assert result["usage"]["notes"] == ["1 signal(s) concern hits of engines that do not take feedback"]
