@@ -84,6 +84,7 @@ class BroadcastResult(NamedTuple):
 
     def responses(self) -> list[EngineResponse]:
         """Results of the engines that answered, for merging everything that is not a hit."""
+        # Priority and namespace come from the registry, not from the response.
         entries = {engine_id: engine_call.engine.entry for engine_id, engine_call in self.engine_calls.items()}
         return [
             EngineResponse(
@@ -112,15 +113,18 @@ async def gather(
     or the depth forbids asking any engine (decision 3), or if `make_request` returns no request.
     """
     call, members, _, instrumentation, listener = context
+    # As for `retrieve`: an empty success rather than an error, so that a cycle of gateways ends quietly.
     stop = loop_reason(call, members)
     if stop is not None:
         no_candidate_error = [skipped(engine_id, *stop) for engine_id in sorted(members.ids())]
         return BroadcastResult({}, (), no_candidate_error, (f"no engine was asked: {stop[1]}",))
+    # Before the candidates: a missing required engine fails the request even if others could answer.
     _check_required(members, candidates)
     if not candidates.engines:
         raise candidates.no_candidate_error()
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    # Requests are built before any is sent, so that an invalid one fails without side effects.
     written = {engine.id: (engine, make_request(engine)) for engine in candidates.engines}
     engine_calls = {
         name: _engine_call(context, engine, sent)
@@ -141,8 +145,10 @@ async def gather(
             reporter.close()
     if lost is not None:
         raise required_failed(lost)
+    # Sorted by id: nothing in the result may depend on the order of arrival.
     outcomes = sorted([*fan_out.outcomes, *candidates.lost], key=_engine_of)
     if engine_calls and not any(outcome.status == "ok" for outcome in outcomes):
+        # Only one engine can answer, so its own refusal says more than -32010.
         if single_engine and outcomes[0].kind == "refused" and outcomes[0].code not in TRY_NEXT:
             raise refused_by(outcomes[0])
         raise no_engine_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
@@ -175,8 +181,10 @@ def with_report(
 
 def _engine_call(context: BroadcastContext, engine: Engine, engine_request: BroadcastRequest) -> EngineCall:
     share = share_of(context.call, engine, context.members, context.settings)
+    # Last, because the remaining time is part of `_meta`.
     params = {**engine_request.params, "_meta": share.meta}
     tenant = context.call.tenant
+    # A tenant's weights are by engine id; the weight of a gateway applies to its engines.
     weights = {} if tenant is None else engine_weights({"weights": tenant.weights}, context.members)
     return EngineCall(
         engine, params, weights.get(engine.id, engine.entry.weight), share.seconds, share.deadline, engine_request.asked

@@ -48,6 +48,7 @@ class MethodCall(Call):
     params: Mapping[str, Any]
 
 
+# Not cached: time passes while a request waits for engines.
 def time_left(call: Call) -> float:
     """Seconds until the deadline."""
     return call.deadline - asyncio.get_running_loop().time()

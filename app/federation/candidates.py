@@ -63,6 +63,7 @@ class Candidates(NamedTuple):
         reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in (*self.skipped, *self.lost))
         too_much = [misfit for misfit in self.misfits if misfit.field is not None]
         if too_much:
+            # The error names the largest limit: a request within it would have been accepted.
             widest = max(too_much, key=lambda misfit: misfit.most)
             return InvalidParams(widest.detail, field=widest.field, detail=reasons)
         option = next((misfit.option for misfit in self.misfits if misfit.option is not None), None)
@@ -72,6 +73,7 @@ class Candidates(NamedTuple):
             )
         if self.lost:
             return no_engine_answered(self.lost, out_of_time=False)
+        # No engine was lost or unfit, so the reason is in the request or in the registry.
         kinds = {outcome.kind for outcome in self.skipped}
         if "loop" in kinds:
             return BackendUnavailable(
@@ -95,9 +97,11 @@ def candidates_for(
     misfits: list[UnfitEngine] = []
     for engine in members.engines:
         advertisement = engine.advertisement
+        # The order of these conditions is the order of reasons in the report.
         if named is not None and engine.id not in named:
             left_out.append(skipped(engine.id, "not_selected", "the request names other engines"))
         elif advertisement is None:
+            # Unknown capabilities: skipped silently unless the request names the engine.
             why = engine.down_reason or "not connected yet"
             if named is None:
                 left_out.append(skipped(engine.id, "unreached", why))

@@ -174,6 +174,7 @@ def _all(values: Sequence[Any]) -> bool:
 
 
 def _agreed(values: Sequence[Any]) -> str | None:
+    # An engine that states nothing does not agree.
     first = values[0]
     return first if type(first) is str and all(value == first for value in values) else None
 
@@ -220,11 +221,13 @@ def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
 
     An index that states nothing is writable.
     """
+    # Sorted by precedence, the first is the default writer.
     writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
     for offer in offers:
         advertisement = offer.advertisement
         if advertisement is not None and advertisement.offers("index"):
             index = {"writable": True, **_object(advertisement.capabilities["index"])}
+            # An index that states nothing is writable (RCP §7.10).
             if index["writable"] is not False:
                 writable.append((precedence(offer.writer, offer.priority, offer.id), index))
     if not writable:
@@ -240,6 +243,7 @@ def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> 
 
 def _merge_retrieve(retrieving: Sequence[Advertisement], max_k: int, ours: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [offer.retrieve.max_k for offer in retrieving if offer.retrieve is not None]
+    # An engine without `maxK` has no limit of its own.
     largest = max_k if None in bounds else max(bound for bound in bounds if bound is not None)
     stated = [dict(_object(offer.capabilities["retrieve"])) for offer in retrieving]
     for advertisement in stated:
@@ -253,6 +257,7 @@ def _merge_filter(offers: Sequence[EngineOffer], retrieving: Sequence[Advertisem
         return None
     filtering = [offer for offer in retrieving if offer.filter_fields]
     stated = [OPERATORS if offer.filter_operators is None else offer.filter_operators for offer in filtering]
+    # A plain list of names if no engine states types, so that no type is invented.
     typed = any(kind is not None for kind in fields.values())
     return {
         "fields": {name: kind or UNTYPED for name, kind in fields.items()} if typed else list(fields),
@@ -273,6 +278,7 @@ def _merge_fields(offers: Sequence[EngineOffer]) -> tuple[dict[str, str | None],
     for _, advertisement in ranked:
         for name, kind in advertisement.filter_fields.items():
             known = fields.get(name)
+            # float includes int, so requests valid for either are accepted.
             both_numbers = known in _NUMBERS and kind in _NUMBERS and known != kind
             fields[name] = "float" if both_numbers else known or kind
     lost = {
@@ -290,6 +296,7 @@ def _agree(kind: str | None, merged: str | None) -> bool:
 
 def _cites(offer: Advertisement) -> bool:
     """Whether its hits carry citations; some servers state so inside `retrieve`."""
+    # Some servers advertise citations inside `retrieve`.
     inside = _object(offer.capabilities.get("retrieve")).get("citations")
     return offer.offers("citations") or (inside is not None and inside is not False)
 
@@ -299,6 +306,7 @@ def _extensions(ranked: Sequence[Advertisement]) -> dict[str, Any]:
     for offer in ranked:
         for key, value in offer.capabilities.items():
             if key.startswith("x-") and offer.offers(key):
+                # The first engine by priority wins; requests go to the same one.
                 found.setdefault(key, value)
     return found
 

@@ -49,10 +49,12 @@ async def ask_single_engine(
         raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
+    # `_meta` is written by the gateway; everything else is the caller's own.
     params = {key: value for key, value in call.params.items() if key != "_meta"}
     if call.tenant is not None:
         if call.method in MEMORIES and params.get("memoryId") is not None:
             params["memoryId"] = _own_memory(params["memoryId"], engine, call)
+        # Two tenants with the same session id must not share a session at the engine.
         if type(params.get("sessionId")) is str:
             params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
@@ -65,6 +67,7 @@ async def ask_single_engine(
     result = outcome.result
     if call.tenant is not None and call.method == "memory/build":
         result = with_public_id(engine.id, owner_of(call), dict(result))
+    # The operator's limit on trust holds for direct calls too.
     if engine.entry.max_trust is not None and type(result.get("hits")) is list:
         result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
     return reported(result, members, [outcome], ())
@@ -85,6 +88,7 @@ def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
 
 def _read(method: str, engine: str, instrumentation: RetrieveInstrumentation, result: Result) -> Result:
     """The result without malformed hits and fields. Raises ProtocolViolation."""
+    # Only results with hits are checked; the gateway does not know what others contain.
     if method != "retrieve" and type(result.get("hits")) is not list:
         return result
     kept, outcome = relayed(engine, result)

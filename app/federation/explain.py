@@ -46,6 +46,7 @@ def describe_response(
     described: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
     described["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if result_set is not None:
+        # Computed again from the saved lists, so that a normal response does not carry the parts.
         shares = shares_of(result_set.lists, result_set.options, page.keys)
         described["method"] = shares.method
         described["ceiling"] = shares.ceiling
@@ -105,6 +106,7 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 
 def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
     """One engine's list without duplicates, as it can be fused again."""
+    # The same index that fusion uses, so that ranks are those after removing duplicates.
     document_index = DocumentIndex([ranked], options.identity)
     ((source, hits, _),) = document_index.ballots
     return {

@@ -126,12 +126,14 @@ async def forward(
     A refusal that concerns the call itself is returned with the engine's own code. If no engine answered: -32010, or
     -32014 if the caller's own deadline was the reason.
     """
+    # There is no empty result that would be true, so a cycle is an error here (unlike for `retrieve`).
     check_route(call, members)
     if not candidates.engines:
         raise candidates.no_candidate_error()
     outcomes: list[Outcome] = []
     cut_by_caller = False
     for place, engine in enumerate(candidates.engines):
+        # Every attempt takes from the same deadline.
         if time_left(call) < LEAST_SECONDS:
             cut_by_caller = True
             break
@@ -145,6 +147,7 @@ async def forward(
             break
     if not outcomes:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    # The last engine's refusal concerns the call, so it is more useful than -32010.
     if outcomes[-1].kind == "refused" and (outcomes[-1].code not in TRY_NEXT or _unknown_to_all(call, outcomes)):
         raise refused_by(outcomes[-1])
     raise no_engine_answered([*candidates.lost, *outcomes], out_of_time=cut_by_caller)
@@ -154,6 +157,7 @@ def share_of(call: Call, engine: Engine, members: Members, settings: GatewaySett
     """What `engine` is given of the remaining time; always less than all of it (RCP §16)."""
     own = engine.entry.timeout_ms / 1000
     remaining = time_left(call)
+    # Less than the remaining time, so that this gateway can still answer after a timeout (RCP §16).
     seconds = call_seconds(remaining, own, settings.retrieve.reserve_ms / 1000)
     meta = {**forwarded_meta(call, members.identity), "deadlineMs": max(1, int(seconds * 1000))}
     return Share(meta, seconds, call.deadline - remaining + seconds, seconds < own)
@@ -172,6 +176,7 @@ async def ask_one(
     except LegError as fault:
         outcome = failed(engine.id, fault, perf_counter() - started)
     except asyncio.CancelledError:
+        # The engine was asked, so the call must appear in the metrics.
         instrumentation.engine_call(cancelled(engine.id, perf_counter() - started))
         raise
     instrumentation.engine_call(outcome)
@@ -218,6 +223,7 @@ def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
 
 def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
     """Whether the next engine may be asked after this failure. Never if the call may have been carried out already."""
+    # The engine answered, so the code tells whether it did anything.
     if outcome.kind == "refused":
         return outcome.code in (TRY_NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
@@ -229,9 +235,11 @@ Answer = TypeVar("Answer")
 async def gather_bounded(calls: Sequence[Callable[[], Awaitable[Answer]]], at_once: int) -> list[Answer]:
     """The answers in order, at most `at_once` calls at a time. Raises what the first failing call raised, after all
     others have ended."""
+    # No task is needed for the usual case.
     if len(calls) == 1:
         return [await calls[0]()]
     answers: dict[int, Answer] = {}
+    # One iterator shared by all workers hands out every call exactly once.
     waiting = iter(enumerate(calls))
 
     async def work() -> None:
@@ -244,5 +252,6 @@ async def gather_bounded(calls: Sequence[Callable[[], Awaitable[Answer]]], at_on
     finally:
         for worker in workers:
             worker.cancel()
+        # Waits for the cancelled workers too: nothing may keep running after the request has ended.
         await asyncio.gather(*workers, return_exceptions=True)
     return [answers[place] for place in range(len(calls))]

@@ -28,6 +28,7 @@ def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
     """The `_meta` of every engine without its deadline: depth reduced by one, and this gateway's id appended to the
     path (RCP §16)."""
     most = call.default_depth
+    # The caller may ask for less depth than configured, never for more.
     depth = most if call.meta.depth is None else min(call.meta.depth, most)
     return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, identity]}}
 
@@ -51,7 +52,9 @@ def write_funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, adv
         if type(rerank) is dict and "topN" in rerank:
             reranker = advertisement.capabilities.get("rerank")
             most = reranker.get("maxCandidates") if type(reranker) is dict else None
+            # Over-fetching raised `k`, so the reranker must see at least as many.
             top_n = max(rerank["topN"], asked)
+            # The engine's reranker has a limit: `k` has to fit into it as well.
             if type(most) is int and most >= 1:
                 top_n = min(top_n, most)
                 asked = min(asked, top_n)
@@ -67,6 +70,7 @@ def write_inner_fusion(params: dict[str, Any], fusion: Mapping[str, Any], offer:
     """Forward what `fusion` says about dense and sparse lists inside an engine, if it advertises the method."""
     method = fusion.get("method")
     inner = {key: fusion[key] for key in ("method", "rrfK", "alpha") if key in fusion}
+    # Weights by engine id are for the federation; engines know nothing of each other.
     weights = {name: value for name, value in (fusion.get("weights") or {}).items() if name in INNER_LISTS}
     if weights:
         inner["weights"] = weights

@@ -117,6 +117,7 @@ def sanitized(hits: Sequence[Hit]) -> list[str]:
     removed: dict[str, list[set[str]]] = {}
     budget = _Budget(len(hits))
     for hit in hits:
+        # Most hits are of the usual kind; the full check costs about four times as much.
         if not _is_usual(hit) and (names := _sanitize_hit(hit, _FIELDS, budget)):
             removed.setdefault(hit["meta"]["engine"], []).append(names)
     return [_note(engine, names) for engine, names in sorted(removed.items())]
@@ -128,6 +129,7 @@ def relayed(engine: str, result: dict[str, Any]) -> tuple[dict[str, Any], Outcom
     `hits` is no array."""
     usage = result.get("usage")
     usage = usage if type(usage) is dict else {}
+    # The same reading as for `retrieve`, so that the same hits are dropped.
     outcome = answered(engine, {"hits": result.get("hits")}, 0.0, 1)
     budget = _Budget(len(outcome.hits))
     removed = [names for hit in outcome.hits if (names := _sanitize_hit(hit, _OWN_FIELDS, budget))]
@@ -148,6 +150,7 @@ def _is_usual(hit: Hit) -> bool:
     """Whether this is a well-formed hit with no fields but the usual ones. The fast path for most hits."""
     if type(hit.get("text", "")) is not str or not _LESS_USUAL.isdisjoint(hit):
         return False
+    # Types are compared with `is`: bool is a subclass of int, and must not pass as one.
     unit, modality = hit.get("unit", "chunk"), hit.get("modality", "text")
     if type(unit) is not str or unit not in _UNITS or type(modality) is not str or modality not in _MODALITIES:
         return False
@@ -182,6 +185,7 @@ class _Budget:
             return True
         parts = len(value)
         if kind is dict and parts <= self.parts:
+            # Members of members count, or nesting would bypass the budget.
             parts += sum([len(member) for member in value.values() if type(member) is list])
         if parts > self.parts:
             return False
@@ -205,6 +209,7 @@ def _sanitize_hit(hit: Hit, fields: Mapping[str, Shape], budget: _Budget) -> set
         else:
             hit[name] = made
     if None in hit.values():
+        # null means absent; typed clients reject it.
         for name in [name for name, value in hit.items() if value is None and name in fields]:
             del hit[name]
     return {*too_large, *(name for name, _ in odd)} if too_large or odd else _NONE
@@ -231,6 +236,7 @@ def read_result(
     kept = {key: value for key, value in result.items() if value is not None and key != "hits"}
     malformed = excess = 0
     for key in _LISTS.keys() & kept.keys():
+        # A value that is no list counts as one malformed member.
         sent = kept[key] if type(kept[key]) is list else [None]
         members = [member for member in sent[:MAX_HITS] if _LISTS[key](member)]
         kept[key] = [_PARTS.get(key, anything)(member) for member in members]

@@ -20,6 +20,7 @@ def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:
     """(namespace, the id that its engines know) of a public id; (None, the id) if it has no known namespace."""
     if type(hit_id) is str:
         prefix, colon, own = hit_id.partition(":")
+        # A colon alone proves nothing: URLs and UUIDs contain colons as well.
         if colon and own and prefix in namespaces:
             return prefix, own
     return None, hit_id
@@ -39,6 +40,7 @@ def owners_of(hit_id: Id, engines: Mapping[str, str | None], namespaces: frozens
     """
     prefix, own = split_id(hit_id, namespaces)
     owners = {engine: own for engine, namespace in engines.items() if namespace == prefix}
+    # No engine without a namespace: the id may be one that an engine returned before it got its namespace.
     return owners or dict.fromkeys(engines, own)
 
 
@@ -78,6 +80,7 @@ class IndexRouter:
         if self.target is not None:
             return [self.target], own_id
         writer = self.writer()
+        # `index/add` may have put it there when it was the default writer.
         return [engine for engine in self.engines if engine is writer or engine.entry.id_namespace is None], own_id
 
     def writer(self) -> Engine:
@@ -105,6 +108,7 @@ class IndexRouter:
         owners = None if named is None else self.owners.get(named[0])
         if named is None or owners is None:
             return None, document_id
+        # Several engines may share a namespace; the request chooses one of them.
         if self.target is not None and self.target in owners:
             return [self.target], named[1]
         if not owners or self.target is not None:
@@ -135,6 +139,7 @@ def router_of(candidates: Candidates, members: Members, gateway: GatewayOptions)
 def _unreached_writer(candidates: Candidates, members: Members) -> Engine | None:
     """The engine flagged `writer` that comes first, if it has never been reached."""
     unknown = {outcome.engine for outcome in (*candidates.skipped, *candidates.lost) if outcome.kind == "unreached"}
+    # Engines that cannot be written to are out; unreached ones may turn out to be writable.
     flagged = [
         engine
         for engine in members.engines
@@ -164,6 +169,7 @@ def _target(candidates: Candidates, members: Members, name: str | None) -> Engin
             return engine
     if name not in members.ids():
         raise InvalidParams(f"'x-gateway.engine' names '{name}', which is not configured", field="x-gateway.engine")
+    # Every engine that is no candidate has an outcome that says why.
     left = next(outcome for outcome in (*candidates.skipped, *candidates.lost) if outcome.engine == name)
     if left.kind == "unreached":
         raise BackendUnavailable(f"engine '{name}' has not been reached yet", retryable=True, detail=left.detail)

@@ -58,21 +58,25 @@ class Idempotency:
         Raises Conflict (-32016) if the key was used for another call, or if this one is in progress; and what `execute`
         raises.
         """
+        # Without a key there is nothing to remember, and repetitions are the caller's decision.
         key = read_idempotency_key(call.passed_on)
         if key is None:
             return await execute()
         name = _name(call, endpoint, key)
         claimed = StoredResult(_fingerprint_of(call), token_hex(8))
+        # The claim must not expire while the call can still be in progress.
         seconds = max(0.0, call.deadline - asyncio.get_running_loop().time()) + MARGIN_SECONDS
 
         def claim(before: StoredResult | None) -> StoredResult | None:
             return claimed if before is None else None
 
+        # The claim is atomic across replicas: only one of two concurrent calls carries it out.
         found = await self._store.change(name, claim, seconds, _load, list, size=_size)
         if found is not None and found.claim != claimed.claim:
             return _remembered(found, claimed)
         try:
             result = await execute()
+        # Also on cancellation: the caller may retry with its key at once.
         except BaseException:
             await self._store.delete(name)
             raise
@@ -103,6 +107,7 @@ def _name(call: MethodCall, endpoint: str, key: str) -> str:
 
 def _fingerprint_of(call: MethodCall) -> str:
     """What makes two calls the same: the method, and the params without `_meta`."""
+    # `_meta` differs between repetitions (deadline, trace context) and does not change what is written.
     params = {name: value for name, value in call.params.items() if name != "_meta"}
     return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()
 

@@ -78,6 +78,7 @@ class RetrieveInstrumentation:
             self.windows.failed(engine, took, kind or "", outcome.detail or "")
         hits = outcome.hits
         if hits:
+            # One observation per response: the top hit stands for its list.
             confidence = valid_confidence(hits[0].get("confidence"))
             if confidence is not None:
                 self._confidences.observe(engine, confidence)
@@ -100,6 +101,7 @@ class RetrieveInstrumentation:
         duplicates = fusion.duplicates
         if duplicates:
             self._metrics.duplicates.inc(duplicates)
+        # Sampled: comparing copies costs more than the rest of the metrics together (decision 14).
         if not self.overlap.due():
             return
         answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
@@ -107,6 +109,7 @@ class RetrieveInstrumentation:
         self.overlap.add(answered, givers)
         if not duplicates:
             return
+        # Only the top of the list, whatever `k` is: the work per request must be bounded.
         looked_at = min(plan.k, MAX_HITS)
         pairs = self._metrics.answers.pairs
         for engines in fusion.shared(0, looked_at):
@@ -122,6 +125,7 @@ class RetrieveInstrumentation:
             if hits:
                 self._metrics.dropped(engine, reason, hits)
         now = self._clock()
+        # A broken engine would otherwise write a line per request.
         if now >= self._quiet_until.get(engine, now):
             self._quiet_until[engine] = now + DROPPED_QUIET_SECONDS
             self._log.warning("hits_dropped", engine=engine, malformed=outcome.malformed, excess=outcome.excess)

@@ -147,16 +147,19 @@ class Membership:
         self._identity = identity
         self._max_k = max_k
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
+        # Kept as the previous value, so that the epoch grows only if something visible changed.
         self._views = {seen: (OUTDATED, members) for seen, (_, members) in self._views.items()}
 
     def current(self, tenant: Tenant | None = None) -> Members:
         """The Members of this tenant; the same object until an advertisement visible to it changes."""
         seen = EVERYTHING if tenant is None else (tenant.engines, tenant.roles)
         version = self._engines.version
+        # One dict lookup per request in the usual case.
         view = self._views.get(seen)
         if view is not None and view[0] == version:
             return view[1]
         members = self._compute(tenant, None if view is None else view[1])
+        # Inserted again, so that the oldest view is first in the dict.
         self._views.pop(seen, None)
         self._views[seen] = (version, members)
         if len(self._views) > MAX_VIEWS:
@@ -172,6 +175,7 @@ class Membership:
         if kept is not None and kept[0] is now:
             return kept[1]
         members = now
+        # The usual case: nothing has changed since the session began.
         if now.offers != session.offers:
             members = self._build(tenant, engines_of(session, now.engines), now.epoch)
         self._sessions.pop(seen, None)
@@ -193,11 +197,13 @@ class Membership:
 
     def _compute(self, tenant: Tenant | None, before: Members | None) -> Members:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
+        # A reload must not cost an answer (decision 13).
         if self._engines.stand_ins:
             engines = self._with_stand_ins(engines, tenant)
         members = self._build(tenant, engines, 1)
         if before is None:
             return members
+        # Clients poll the epoch, so it must not grow without a visible change.
         return replace(members, epoch=before.epoch + (members.visible_state() != before.visible_state()))
 
     def _build(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
@@ -210,7 +216,9 @@ class Membership:
         groups = self._engines.groups if tenant is None else self._groups_of(tenant)
         routable = self._routable
         if tenant is not None:
+            # A tenant is not offered what its roles forbid.
             routable = frozenset(capability for capability in routable if tenant.may_use(capability))
+        # What the gateway does itself, whatever the engines offer.
         ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"], "tokenBudget": True}
         if self._rerank_union and any(offer.advertisement.offers("rerank") for offer in offers if offer.advertisement):
             ours["rerankBuiltin"] = True
@@ -233,6 +241,7 @@ class Membership:
     def _with_stand_ins(self, engines: Sequence[Engine], tenant: Tenant | None) -> tuple[Engine, ...]:
         """If a reload replaced all engines that served this tenant, also the old ones, until a new one is warm."""
         warm = [engine.advertisement for engine in engines if engine.advertisement is not None]
+        # A new engine that cannot retrieve does not replace old ones that can.
         retrieving = any(advertisement.retrieve is not None for advertisement in warm)
         if not any(tenant is None or tenant.sees(engine_id) for engine_id in self._engines.warming):
             return tuple(engines)

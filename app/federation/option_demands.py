@@ -33,6 +33,7 @@ def demands_of(params: Mapping[str, Any], query_modalities: frozenset[str]) -> l
         for key, check in CHECKS.items()
         if key in params and params[key] is not False
     ]
+    # Every engine takes text.
     if query_modalities and query_modalities != _TEXT:
         demands.append(OptionDemand("query", query_modalities, _query_blocks, ()))
     return demands
@@ -83,6 +84,7 @@ def reranked_modalities(advertisement: Advertisement) -> frozenset[str]:
     """Modalities that this engine's reranker reads: those its `rerank` lists, else those its `retrieve` takes;
     always text."""
     reranker = advertisement.capabilities.get("rerank")
+    # An engine that does not list modalities reads what its own retrieve accepts.
     own = _listed(reranker, "modalities") if type(reranker) is dict else ()
     if own:
         return _TEXT.union(name for name in own if type(name) is str)
@@ -108,6 +110,7 @@ def _mmr(_: Any, __: Advertisement, offer: RetrieveOffer) -> str | None:
 def _recency(value: Any, advertisement: Advertisement, _: RetrieveOffer) -> str | None:
     field = value.get("field")
     if field is None:
+        # Without a field the engine chooses one, so any date or number will do.
         timely = not _TIMELY.isdisjoint(advertisement.filter_fields.values())
         return None if timely else "recency is not possible: no date or number field is advertised"
     if advertisement.filter_fields.get(field, "absent") in _TIMELY:
@@ -143,6 +146,7 @@ Refusal = tuple[OptionDemand | FilterFault, Advertisement]
 
 def no_engine_can(tree: FilterTree | None, refusals: Sequence[Refusal], skipped: Sequence[Outcome]) -> RcpError:
     """The error of a request that no engine can be asked: an unknown field, then an option, then a capability."""
+    # A filter error comes first: it is about the data, which the caller knows best.
     faults = [refusal for refusal, _ in refusals if isinstance(refusal, FilterFault)]
     demands = [refusal for refusal, _ in refusals if isinstance(refusal, OptionDemand)]
     reasons = "; ".join(f"{outcome.engine}: {outcome.detail}" for outcome in skipped)
@@ -171,6 +175,7 @@ def _filter_error(
 ) -> RcpError:
     """The error for a filter that no engine can apply: -32602 for a field that no engine has or a value of the wrong
     type, else -32005 (RCP §8)."""
+    # A field that no engine has is the caller's mistake, not a missing capability.
     known = {name for advertisement in refusing for name in advertisement.filter_fields}
     for leaf in tree.leaves:
         if leaf.field not in known:

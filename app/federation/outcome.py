@@ -92,6 +92,7 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
     if type(sent) is not list:
         raise ProtocolViolation("the retrieve result has no 'hits' array")
     excess = max(0, len(sent) - MAX_HITS)
+    # Cut before validation, so that a huge list costs no more than MAX_HITS.
     if excess:
         sent = sent[:MAX_HITS]
     hits = sent
@@ -103,6 +104,7 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
     candidates, reranked = len(hits), 0
     lines = _hit_notes(engine, malformed, excess) if malformed or excess else ()
     if type(usage) is dict:
+        # An engine cannot have considered fewer candidates than it returned.
         candidates = max(_count(usage.get("candidates")), candidates)
         reranked = _count(usage.get("reranked"))
         if "notes" in usage:
@@ -237,6 +239,7 @@ def no_engine_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> Rcp
 
     `out_of_time`: the caller's own deadline ended all calls, so it is -32014.
     """
+    # Skipped engines are not a reason: they were never asked.
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
         return with_outcomes(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
@@ -250,6 +253,7 @@ def with_outcomes(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
 
 
 def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    # Retrying helps only if every failure may pass.
     data: dict[str, Any] = {"retryable": all(_code_of(outcome) in _RETRYABLE for outcome in outcomes)}
     waits = [outcome.retry_after_ms for outcome in outcomes if outcome.retry_after_ms is not None]
     if waits:
@@ -278,6 +282,7 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
         "id": outcome.engine,
         "status": "skipped" if outcome.not_sent else outcome.status,
         "hits": len(outcome.hits),
+        # Rounded by hand to 10 µs; `round` costs twice as much, for every engine of every response.
         "tookMs": int(outcome.took * 100_000 + 0.5) / 100,
         "attempts": outcome.attempts,
     }
@@ -294,6 +299,7 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     if outcome.code is not None:
         entry["code"] = outcome.code
     if outcome.retry_after_ms is not None:
+        # The gateway's own schedule, or a hint of the engine.
         entry["retryInMs" if outcome.held_back else "retryAfterMs"] = outcome.retry_after_ms
     return entry
 
@@ -305,6 +311,7 @@ def _all_well_formed(hits: list[Any]) -> bool:
             if type(hit) is not dict:
                 return False
             hit_id, of_score = hit["id"], type(hit["score"])
+            # `type(...) is` rather than isinstance: bool is a subclass of int, and True is no id.
             of_id = type(hit_id)
             if of_id is str:
                 if not hit_id:

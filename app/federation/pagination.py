@@ -163,6 +163,7 @@ class Pages:
         """
         origins = self.origins.for_tenant(tenant.id)
         own = Pages(self._cursors, self._result_sets, self.sessions, origins, self._seconds, self._reports)
+        # The scope contains a digest of the tenant's engines, so a change of its rights invalidates its cursors.
         own._scope = tenant.scope
         own._session_prefix = f"{tenant.id}:"
         return own
@@ -183,6 +184,7 @@ class Pages:
                 raise self._unknown()
             if found.fingerprint != fingerprint(params):
                 raise InvalidParams("the cursor belongs to another request; only 'k' may differ", field="cursor")
+            # Only now is it known that the cursor exists and belongs to this request.
             record = found
             result_set = await self._result_sets.get(self._scope + RESULT_SET + record.result_set, load_result_set)
         trajectory = None
@@ -205,6 +207,7 @@ class Pages:
             return cursor_state._replace(record=record, result_set=result_set)
         name = self._scope + CURSOR + cursor_state.cursor
         now = await self._cursors.get(name, _load_record)
+        # Another request with the same cursor has already replaced the result set: serve that one.
         if now is not None and now.result_set != cursor_state.record.result_set:
             theirs = await self._result_sets.get(self._scope + RESULT_SET + now.result_set, load_result_set)
             if theirs is not None:
@@ -221,6 +224,7 @@ class Pages:
         def unless_changed(then: CursorRecord | None) -> CursorRecord | None:
             return ours if then is None or then == now else None
 
+        # Decides the race: exactly one of several concurrent requests replaces the record.
         won = await self._cursors.change(name, unless_changed, self._seconds, _load_record, list, size=_size)
         if won is not None and won != ours:
             theirs = await self._result_sets.get(self._scope + RESULT_SET + won.result_set, load_result_set)
@@ -237,11 +241,13 @@ class Pages:
         cursor = _token(params, f"{question} {cursor_state.cursor} {page.end}", result_set)
         key = record.result_set
         if not key:
+            # The first page of a result set saves it; later pages refer to it by the same key.
             key = cursor
             await self._result_sets.put(
                 self._scope + RESULT_SET + key, result_set, self._seconds, dump_result_set, size=result_set.size()
             )
         root = record.root or (cursor if cursor_state.trajectory is None else cursor_state.trajectory.root)
+        # Kept apart from the result set, which may be evicted first: then these keys are what must be left out.
         returned = (*record.returned, *page.keys)
         following = CursorRecord(question, root, key, page.end, returned, reach)
         await self._cursors.put(self._scope + CURSOR + cursor, following, self._seconds, list, size=_size(following))
@@ -292,7 +298,9 @@ def fingerprint(params: RetrieveParams) -> str:
         fields.pop(key, None)
     extension = None
     if params.gateway.model_fields_set:
+        # `explain` changes what is reported, not what is found.
         extension = params.gateway.model_dump(exclude_none=True, exclude={"explain"}) or None
+    # Different spellings of the same content blocks are the same question.
     query = fields["query"]
     if type(query) is list:
         fields["query"] = comparable_query(query)
@@ -312,6 +320,7 @@ def _token(params: RetrieveParams, record: str, result_set: ResultSet) -> str:
     """A cursor: random, so that it cannot be guessed; for a reproducible request, a digest of what it names."""
     if not reproducible(params):
         return next(_new_names)
+    # Includes the order, so that a reproducible cursor changes when the engines' answers do.
     text = "\n".join([record, *result_set.fusion.keys()])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

@@ -74,6 +74,7 @@ def log_line(wanted: str, outcome: Outcome) -> Progress | None:
     A failure is a warning, an answer is debug.
     """
     level = "warning" if outcome.status == "failed" else "debug"
+    # LOG_LEVELS is in order of severity.
     if LOG_LEVELS.index(level) < LOG_LEVELS.index(wanted):
         return None
     data: dict[str, Any] = {"engine": outcome.engine, "status": outcome.status, "tookMs": round(outcome.took * 1000, 2)}
@@ -159,6 +160,7 @@ class ProgressReporter:
     def heard(self, outcome: Outcome) -> None:
         """One engine call ended."""
         self._instrumentation.engine_call(outcome)
+        # The request has ended; the caller expects no more notifications.
         if outcome.status == "cancelled":
             return
         self._ended.append(outcome)
@@ -178,16 +180,19 @@ class ProgressReporter:
 
     def _hits(self) -> list[Hit] | None:
         """The partial list if one is due; if it is due later, a timer sends it."""
+        # The last engine needs no partial list: the response follows at once.
         if not self._changed or self._meta.progress_token is None or len(self._ended) == self._engine_calls:
             return None
         wait = self._next - self._loop.time()
         if wait > 0 or not self._listener.ready:
+            # One timer is enough: it sends whatever has arrived by then.
             if self._timer is None:
                 self._timer = self._loop.call_later(wait if wait > 0 else PARTIAL_SECONDS, self._tell_late)
             return None
         self._changed = False
         began = perf_counter()
         hits = self._partial_hits(self._ended)
+        # Bounds the CPU spent on partial lists to PARTIAL_SHARE, however large they are.
         pause = max(PARTIAL_SECONDS, (perf_counter() - began) / PARTIAL_SHARE)
         self._next = self._loop.time() + pause
         return hits

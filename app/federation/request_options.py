@@ -46,6 +46,7 @@ def requested_engines(gateway: GatewayOptions, members: Members) -> frozenset[st
     names = gateway.engines
     if names is None:
         return None
+    # A gateway's name selects all its engines that are asked directly.
     known, groups = members.ids(), members.groups
     for name in names:
         if name not in known and name not in groups:
@@ -60,6 +61,7 @@ def engine_weights(fusion: Mapping[str, Any], members: Members) -> Mapping[str, 
     weights: Mapping[str, float] = fusion.get("weights") or {}
     if not weights or not members.groups:
         return weights
+    # The weight of an engine itself has precedence over that of its gateway.
     spread = {child: weight for name, weight in weights.items() for child in members.groups.get(name, ())}
     return {**spread, **weights}
 
@@ -93,6 +95,7 @@ def method_note(fusion: Mapping[str, Any]) -> list[str]:
 def needs_text(params: RetrieveParams, settings: RetrieveSettings, *, screened: bool = False) -> bool:
     """Whether the gateway needs the texts of hits for itself, even if the caller does not want them."""
     varied = params.gateway.mmr is not None or (not params.strict and "mmr" in params.raw)
+    # Identity by content needs the text to recognise copies.
     by_content = (params.gateway.identity or settings.identity) == "content"
     return screened or by_content or varied or params.options.token_budget is not None
 
@@ -113,6 +116,7 @@ def pinned_versions(params: RetrieveParams, members: Members) -> Mapping[str, st
         and advertisement.retrieve is not None
         and advertisement.retrieve.snapshots
     }
+    # A snapshot without one of its engines would not be the same snapshot.
     for name in sorted(pins.keys() - able):
         raise BackendUnavailable(
             f"the snapshot cannot be served: engine '{name[:128]}' is not available or has no snapshots",

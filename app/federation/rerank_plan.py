@@ -71,6 +71,7 @@ def union_of(call: RetrieveCall, members: Members, window: int) -> RerankPlan | 
         return None
     params = {key: wanted[key] for key in ("method", "model") if key in wanted}
     params["query"] = call.params.raw["query"]
+    # Not by registry order: equal registries must give equal results.
     fitting = tuple(sorted(fitting, key=lambda engine: (-engine.entry.priority, engine.id)))
     return RerankPlan(fitting, min(wanted.get("topN", window), MAX_HITS), params)
 
@@ -78,6 +79,7 @@ def union_of(call: RetrieveCall, members: Members, window: int) -> RerankPlan | 
 def without_rerank(call: RetrieveCall, now: float) -> RetrieveCall:
     """The call for the engines that retrieve: without `rerank`, and with less time."""
     raw = {key: value for key, value in call.params.raw.items() if key != "rerank"}
+    # The parsed options keep `rerank`; only the forwarded params lose it.
     params = replace(call.params, raw=raw)
     return replace(call, params=params, deadline=now + (call.deadline - now) * RETRIEVE_SHARE)
 
@@ -99,6 +101,7 @@ def reranker_batches(union: RerankPlan, wanted: int) -> list[tuple[Engine, int]]
 
 def passages_of(fusion: FusedList, top: int) -> dict[int, str]:
     """Index of a document among the `top` -> its passage; documents without text have none."""
+    # The prefix is enough for a reranker, and long texts would exceed its limits.
     texts = ((index, fusion.text(index)[:PASSAGE_CHARACTERS]) for index in range(min(top, len(fusion))))
     return {index: text for index, text in texts if text and not text.isspace()}
 
@@ -112,6 +115,7 @@ def values_in(passages: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
     def read(result: dict[str, Any]) -> dict[str, Any]:
         whole = completed(result, passages, None)
+        # Both forms are allowed (RCP §7.6); `scores` has one for every passage.
         if result.get("scores") is not None:
             return {"values": dict(enumerate(whole["scores"]))}
         values = {judged["index"]: judged["score"] for judged in whole["results"]}

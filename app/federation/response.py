@@ -60,6 +60,7 @@ def build_result(
     }
     if page.tokens is not None:
         usage["tokens"] = page.tokens
+    # Sanitized here and not after fusion: only hits that are returned need to be valid.
     lines = _notes(plan, outcomes, result_set) + sanitized(page.hits)
     if lines:
         usage["notes"] = lines
@@ -69,6 +70,7 @@ def build_result(
     if params.gateway.explain:
         gateway["explain"] = describe_response(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
+    # A page of a saved result set has no outcomes, but is as incomplete as its first page.
     dropped = degraded(outcomes) if result_set is None else result_set.degraded
     if dropped:
         meta["degraded"] = dropped
@@ -76,6 +78,7 @@ def build_result(
     if result_set is not None and result_set.versions:
         result["indexVersion"] = _index_version(params, result_set.versions)
     rewritten = {outcome.rewritten_query for outcome in outcomes if outcome.rewritten_query is not None}
+    # Different rewrites of several engines cannot be stated as one.
     if len(rewritten) == 1:
         result["rewrittenQuery"] = rewritten.pop()
     return result
@@ -149,6 +152,7 @@ def _fusion_report(result_set: ResultSet) -> dict[str, Any]:
 
 def _index_version(params: RetrieveParams, versions: Mapping[str, str]) -> str | None:
     """One token for the versions of all engines; if the request was pinned to an engine's own version, that one."""
+    # An engine's own version is returned as such, so the caller can compare it.
     wanted = params.options.index_version
     if wanted is not None and versions_in(wanted) is None:
         return next(iter(versions.values()))

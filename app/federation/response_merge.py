@@ -80,6 +80,7 @@ def join_followups(responses: Sequence[EngineResponse]) -> list[str]:
     """Each question once, as first worded: every engine's first, then every engine's second, and so on."""
     first: dict[str, str] = {}
     for question in interleave([response.listed("followups") for response in by_priority(responses)]):
+        # The wording of the first engine is kept.
         first.setdefault(_plain(question), question)
     return list(first.values())
 
@@ -113,6 +114,7 @@ def _clue_key(clue: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _merged_clue(group: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
+    # Reversed, so that fields of the first engine win.
     for _, clue in reversed(group):
         joined.update(clue)
     heaviest = max(_weight(clue) for _, clue in group)
@@ -182,7 +184,9 @@ def _unique_ids(found: Sequence[_RankedCommunity]) -> list[str | int | float]:
     """A unique id for each. Engine ids hold no colon, so a prefixed id never equals another engine's."""
     ids = [one.response.public(one.community["id"]) for one in found]
     prefixed: set[int] = set()
+    # A prefixed id can collide with another engine's own id, so repeat until all are unique.
     while True:
+        # Compared as strings: callers cannot be expected to tell 1 from "1".
         seen = Counter(f"{name}" for name in ids)
         clashing = [index for index, name in enumerate(ids) if seen[f"{name}"] > 1 and index not in prefixed]
         if not clashing:
@@ -240,6 +244,7 @@ def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], sort_valu
 
 
 def _edge_key(edge: Mapping[str, Any]) -> str:
+    # Everything but the weight is part of an edge's identity: two relations between the same nodes stay two.
     said = {key: value for key, value in edge.items() if key not in _WEIGHED}
     said["src"], said["dst"] = f"{edge['src']}", f"{edge['dst']}"
     return _canonical(said)

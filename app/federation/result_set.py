@@ -78,6 +78,7 @@ def page_of(
     budget. `screen` marks suspicious texts."""
     length = len(fusion)
     limit = length if options.min_score is None else _above(fusion, options.min_score)
+    # Fast path for most requests: the page is a slice of the fused order.
     if seen is None and diversity is None:
         stop = min(start + k, limit)
         hits, keys = fusion.hits(start, stop), fusion.keys(start, stop)
@@ -85,6 +86,7 @@ def page_of(
         last = limit
     else:
         all_keys = fusion.keys()
+        # MMR must be right up to the last hit that may be needed, including those that are passed over.
         passed_over = 0 if seen is None else sum(key in seen for key in all_keys)
         order = _diversified(fusion, diversity, limit, start + k + passed_over)
         wanted = [place for place in range(start, limit) if seen is None or all_keys[order[place]] not in seen]
@@ -99,6 +101,7 @@ def page_of(
         hits, tokens = pack(hits, options.token_budget)
         keys = keys[: len(hits)]
     if options.include_text is False:
+        # Text was requested from the engines for the gateway's own use; the caller did not ask for it.
         for hit in hits:  # these are copies; the engines' own hits keep their text
             hit.pop("text", None)
     end = places[len(hits) - 1] + 1 if hits else start
@@ -125,6 +128,7 @@ def _diversified(fusion: FusedList, diversity: DiversityOptions | None, limit: i
     """
     if diversity is None:
         return range(limit)
+    # At least a quarter of the pool is ordered at once, so that the next pages need not order it again.
     pool = min(diversity.pool, limit)
     chosen = diversify(fusion.pick(range(pool)), min(pool, max(needed, -(-pool // 4))), diversity.lambda_)
     return [*chosen, *sorted(set(range(pool)).difference(chosen)), *range(pool, limit)]
@@ -135,6 +139,7 @@ def pack(hits: list[Hit], budget: int) -> tuple[list[Hit], int]:
     total = 0
     for index, hit in enumerate(hits):
         tokens = estimate_tokens(hit)
+        # A first hit over budget is returned anyway: an empty page would look like the end of the list.
         if index and total + tokens > budget:
             return hits[:index], total
         total += tokens
@@ -218,9 +223,11 @@ def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
     before = {ranked.engine: ranked for ranked in kept.lists}
     lists = [_extended(given.get(engine), ranked) for engine, ranked in before.items()]
     lists += [ranked for engine, ranked in given.items() if engine not in before]
+    # An engine that returned no more for a larger `k` than before has no more.
     deeper = {
         engine for engine in result_set.open if engine not in before or given[engine].fetch_k > before[engine].fetch_k
     }
+    # One engine without snapshots makes the response unrepeatable.
     versions = (
         None if result_set.versions is None or kept.versions is None else {**kept.versions, **result_set.versions}
     )
@@ -230,6 +237,7 @@ def joined(result_set: ResultSet, kept: ResultSet | None) -> ResultSet:
         open=frozenset(deeper.union(kept.open.difference(given))),
         versions=versions,
         degraded=sorted({*result_set.degraded, *_still_missing(kept, given)}),
+        # Later pages keep the MMR settings of the first, or their order would differ.
         diversity=kept.diversity or result_set.diversity,
     )
 
@@ -314,6 +322,7 @@ def _list_of(engine_call: EngineCall, outcome: Outcome) -> RankedList:
 
 def _open(engine_calls: dict[str, EngineCall], outcomes: Sequence[Outcome]) -> frozenset[str]:
     """Engines that may have more hits: they returned as many as asked for, and accept a larger `k`."""
+    # Malformed hits count too: the engine used up its `k` for them.
     full = [
         outcome.engine
         for outcome in outcomes
@@ -334,6 +343,7 @@ def _extended(given: RankedList | None, before: RankedList) -> RankedList:
     `k`."""
     if given is None:
         return before
+    # Ids are compared as strings, as in fusion: an engine may send 1 and later "1".
     known = {f"{hit['id']}" for hit in given.hits}
     lacking = [hit for hit in before.hits if f"{hit['id']}" not in known]
     return given._replace(hits=[*given.hits, *lacking], size=given.size + before.size) if lacking else given
@@ -354,6 +364,7 @@ def versions_of(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome])
     None unless every engine that was asked has snapshots and every one that answered names its version. An engine that
     was pinned to a version need not name it.
     """
+    # Checked before the outcomes: with most registries this is the end.
     if not all(map(_has_snapshots, engine_calls)):
         return None
     versions: dict[str, str] = {}
@@ -382,6 +393,7 @@ def not_served(engine_calls: Sequence[EngineCall], outcomes: Sequence[Outcome]) 
             continue
         if outcome.status == "failed":
             return _unavailable(outcome.engine, failure_line(outcome), retryable=outcome.kind != "refused")
+        # Engines need not repeat the version they were pinned to.
         if outcome.index_version not in (None, version):
             return _unavailable(outcome.engine, "it served another snapshot", retryable=False)
     return None

@@ -120,6 +120,7 @@ async def retrieve(
     if call.tenant is not None:
         pages = pages.for_tenant(call.tenant)
     run = _Retrieval(call, members, settings, instrumentation, listener, pages)
+    # Both are cheap for the usual request: neither awaits anything unless screening or continuation is in use.
     run.screen = await pages.screen(settings.screen)
     run.cursor_state = await pages.cursor_state(call.params)  # FIRST unless the request continues an earlier one
     response = _serve_saved(run)
@@ -135,6 +136,7 @@ async def retrieve(
         result["nextCursor"] = cursor
     if pages.degraded and (cursor is not None or call.params.options.session_id is not None):
         note(result, STATE_DEGRADED)
+    # A reranker runs after the slowest engine, so it would count as overhead.
     if run.rounds == 1 and response.plan.union is None:
         # Overhead is the total less the slowest engine: only defined for one round of parallel calls.
         instrumentation.retrieved(response.outcomes, perf_counter() - began)
@@ -144,6 +146,7 @@ async def retrieve(
 async def _ask_engines(run: _Retrieval) -> RetrieveResponse:
     """One round: plan, fan out, fuse, rerank, cut a page. Raises RcpError."""
     run.rounds += 1
+    # From here on the steps are those of the module docstring.
     plan = _plan(run)
     outcomes = await _fan_out(run, plan)
     heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
@@ -229,6 +232,7 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
         if fault is not None:
             raise with_outcomes(fault, outcomes)
     if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
+        # Not sent if no engine answered: the error follows instead.
         listener.tell(fused(run.call.meta.progress_token, outcomes))
     return outcomes
 
@@ -249,6 +253,7 @@ def _no_engine_answered(run: _Retrieval, plan: Plan, outcomes: Sequence[Outcome]
     Nothing to ask (depth exhausted, cycle) is an empty success (decision 3).
     """
     result_set = run.cursor_state.result_set
+    # A saved result set can still fill a page, although every engine failed just now.
     page = NOTHING if result_set is None else _cut_page(run, result_set, plan.k)
     if plan.engine_calls and not page.hits:
         raise no_engine_answered(outcomes, out_of_time=plan.cut_by_caller)
@@ -281,6 +286,7 @@ def _fuse(run: _Retrieval, plan: Plan, outcomes: Sequence[Outcome]) -> ResultSet
     with run.instrumentation.step("fuse"):
         result_set = result_set_of(plan, outcomes, run.call.params)
     run.spend("fuse", began)
+    # Outside the timed part: it is arithmetic on what was fused, and only for requests that continue another.
     return None if result_set is None else _continued(run, result_set)
 
 
@@ -336,6 +342,7 @@ def _serve_saved(run: _Retrieval) -> RetrieveResponse | None:
     result_set = run.cursor_state.result_set
     if result_set is None:
         return None
+    # Reported like any reason for not asking an engine, so that every engine appears in the report.
     detail = "this page was served from the saved result set"
     plan = plan_without_calls(run.call, run.members, result_set.options, "kept", detail)
     page = _cut_page(run, result_set, plan.k)

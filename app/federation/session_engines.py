@@ -74,6 +74,7 @@ class SessionEngine:
         try:
             return await self._live.call(method, params, deadline, idempotent=idempotent, after=after)
         except LegError as error:
+            # Any other failure is a failure of the call, not of the session.
             if error.code not in _WITHDRAWN:
                 raise
             withdrawn = Departed(f"the engine no longer offers this: {error.message}")
@@ -113,6 +114,7 @@ class SessionSets:
     async def _renew(self, engines: SessionEngines) -> None:
         # Saved for twice the lifetime of a session and renewed after half of it: a live session finds its set.
         await self._store.put(engines.digest, engines, 2 * self._seconds, _dump, size=1 + len(engines.offers))
+        # Forgetting them costs one early renewal each.
         if len(self._due) >= MAX_ENGINES:
             self._due.clear()
         self._due[engines.digest] = monotonic() + self._seconds / 2
@@ -133,6 +135,7 @@ def engines_of(session: SessionEngines, live: Iterable[Engine]) -> tuple[Engine,
     engines: list[Engine] = []
     for offer in session.offers:
         engine = here.get(offer.id)
+        # The live engine itself if nothing changed: it needs no checks.
         same = engine is not None and _same(engine.advertisement, offer.advertisement)
         engines.append(engine if engine is not None and same else SessionEngine(offer, engine))
     return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))

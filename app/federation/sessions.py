@@ -67,6 +67,7 @@ class RetrieveSessions:
             owners = {} if owners is None else owners
             # A hit stays with the question that returned it first.
             owners.update([(key, owners.get(key, root)) for key in given])
+            # Dicts keep insertion order, so the first keys are the oldest.
             for key in list(islice(owners, max(0, len(owners) - self._max_keys))):
                 del owners[key]
             return owners
@@ -126,6 +127,7 @@ class HitOrigins:
             for hit_id, owners in origins.items():
                 # Removed and inserted again, so that the oldest entries come first.
                 known[hit_id] = {**known.pop(hit_id, {}), **owners}
+            # Dicts keep insertion order, so the first keys are the oldest.
             for hit_id in list(islice(known, max(0, len(known) - self._max_hits))):
                 del known[hit_id]
             return known
@@ -157,6 +159,7 @@ class PoisonReports:
         reported = dict.fromkeys(ids, True)
 
         def change(known: dict[str, bool] | None) -> dict[str, bool]:
+            # A copy: the stored value may be in use by a screen at this moment.
             known = {**(known or {}), **reported}
             return dict(islice(known.items(), max(0, len(known) - self._max_ids), None))
 
@@ -195,6 +198,7 @@ class RecentHits:
 
     async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
         """Record that these hits were returned to this tenant."""
+        # All at once: with a shared store every write is a round trip.
         scope = _scope(tenant) + HIT
         await asyncio.gather(
             *(self._store.put(f"{scope}{hit['id']}", hit, self._seconds, dict, size=_hit_size(hit)) for hit in hits)

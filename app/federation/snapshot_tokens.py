@@ -22,6 +22,7 @@ def token_of(versions: Mapping[str, str]) -> str | None:
     token."""
     if not versions:
         return None
+    # Sorted by id, so that equal versions give equal tokens.
     text = envelope.dumps({engine: versions[engine] for engine in sorted(versions)})
     token = PREFIX + urlsafe_b64encode(text).decode().rstrip("=")
     return token if len(token) <= MAX_TOKEN else None
@@ -35,6 +36,7 @@ def versions_in(index_version: str) -> dict[str, str] | None:
     if not index_version.startswith(PREFIX):
         return None
     versions = None if len(index_version) > MAX_TOKEN else _read(index_version[len(PREFIX) :])
+    # Made again and compared: a token with another encoding of the same versions is refused.
     if versions is None or token_of(versions) != index_version:
         raise InvalidParams(
             "'indexVersion' is not a snapshot of this gateway; send it exactly as received", field="indexVersion"

@@ -45,6 +45,7 @@ class Tenant:
 
     def sees(self, engine_id: str) -> bool:
         """Whether this engine is visible to the tenant."""
+        # Case-sensitive on every platform, unlike `fnmatch`.
         return any(fnmatchcase(engine_id, pattern) for pattern in self.engines)
 
     def may_use(self, capability: str) -> bool:
@@ -64,6 +65,7 @@ def role_of(method: str) -> str | None:
 
     A vendor method may change data, so it needs `write`.
     """
+    # Unknown methods are refused later with -32004, which must not depend on roles.
     if method in UNGATED or gate_of(method) is None:
         return None
     return _ROLES.get(method, "write" if method.startswith("x-") else "read")
@@ -72,6 +74,7 @@ def role_of(method: str) -> str | None:
 def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tenant:
     """The tenant of an entry of the tenants file; `blend`: the gateway's fusion settings."""
     settings = entry.fusion.model_dump(exclude_none=True)
+    # Sorted, so that the scope does not change with the order in the file.
     engines = tuple(sorted(set(entry.engines)))
     return Tenant(
         id=tenant_id,

@@ -29,14 +29,17 @@ async def rerank_union(
     asked: list[Outcome] = []
     for engine, takes in reranker_batches(union, len(passages)) if passages else ():
         share = share_of(call, engine, members, settings)
+        # No time for another reranker: the fused order is a good answer already.
         if share.seconds < LEAST_SECONDS:
             break
         places = list(passages)[:takes]
+        # `documents` is another name of `passages`; engines may read either.
         texts = [passages[place] for place in places]
         forwarded = plain("rerank", {**union.params, "passages": texts, "documents": texts}, values_in(len(texts)))
         outcome = await ask_one(engine, share, forwarded, instrumentation)
         asked.append(outcome)
         if outcome.result is not None:
+            # Positions among the passages become positions in the fused order.
             values = {places[index]: value for index, value in outcome.result["values"].items()}
             return _settled(result_set, union, asked, values, len(passages))
     return _unsettled(result_set, union, asked, bool(passages))
@@ -47,6 +50,7 @@ def _settled(
 ) -> ResultSet:
     """The last engine asked returned these scores, by position in the fused order."""
     engine, reranked = asked[-1].engine, len(values)
+    # Reranked documents come first, then those without text, then the rest.
     top = min(union.top_n, len(result_set.fusion))
     notes = _failures(asked)
     if passages < top:
@@ -65,6 +69,7 @@ def _unsettled(result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome
         notes.append(f"rerank: the fused order is unchanged: {why}")
     return result_set._replace(
         verdict=RerankVerdict(None, union.top_n, 0, report(asked, of_hits=False), notes),
+        # A failed reranker is named like a failed engine: the response lacks its work.
         degraded=sorted({*result_set.degraded, *degraded(asked)}),
     )
 

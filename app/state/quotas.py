@@ -71,6 +71,7 @@ class Quotas:
             )  # before the first await, or concurrent requests could exceed the limit
         try:
             reached = await self._counted(owner, limits, count)
+        # Also on cancellation while Redis is asked: the slot must be free again.
         except BaseException:
             self.give_back(owner, limits, count)
             raise
@@ -82,6 +83,7 @@ class Quotas:
         """These requests have ended."""
         if limits.concurrent is not None:
             left = self._under_way.get(owner, 0) - count
+            # Owners without requests in progress are removed, so the dict stays small.
             if left > 0:
                 self._under_way[owner] = left
             else:
@@ -105,6 +107,7 @@ class Quotas:
 
     async def _counted(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
         if limits.hits_per_day is not None:
+            # Only asks whether the day is used up; the reservation follows when `k` is known.
             reached = await self.reserve_hits(owner, limits, 0, 0.0)
             if isinstance(reached, Reached):
                 return reached
@@ -117,6 +120,7 @@ class Quotas:
 
     def _limiter(self, owner: Owner) -> Limiter:
         if owner.address:
+            # Opened on first use: most gateways have no limits.
             if self._addresses is None:
                 self._addresses = self._open(4 * self._max_addresses, self._now)
             return self._addresses

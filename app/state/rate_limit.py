@@ -90,11 +90,13 @@ class LocalLimiter:
             counted.total -= times.popleft()[1]
         excess = counted.total + count - window.most
         if excess > 0:
+            # The time at which enough of the oldest requests leave the window.
             for at, number in times:
                 excess -= number
                 if excess <= 0:
                     return at + window.seconds - now
             return window.seconds
+        # Close together: stored as one, which bounds the memory per key.
         if times and times[-1][0] > now - window.seconds / SLOTS:
             times[-1] = (now, times[-1][1] + count)
         else:
@@ -107,6 +109,7 @@ class LocalLimiter:
         counted, now = self._entry(key), self._clock()
         if counted.ends <= now:
             counted.used = 0
+        # Used up, or the amount alone exceeds what is left: only the next day helps.
         if counted.used >= limit or counted.used + amount > limit:
             return counted.ends - now if counted.used else float(DAY_SECONDS)
         if counted.used + counted.held + amount > limit:
@@ -119,6 +122,7 @@ class LocalLimiter:
         counted, now = self._entry(reservation.key), self._clock()
         if not reservation.id:
             counted.held = max(0, counted.held - reservation.amount)
+        # The day begins with its first use, not at midnight, so that resets are spread over time.
         if used and counted.ends <= now:
             counted.used, counted.ends = 0, now + DAY_SECONDS
         counted.used += used
@@ -128,6 +132,7 @@ class LocalLimiter:
         if counted is None:
             counted = self._entries[key] = _Counted()
             if len(self._entries) > self._max_entries:
+                # A client that is evicted starts afresh; with enough entries this takes an attack to reach.
                 self._entries.popitem(last=False)
         else:
             self._entries.move_to_end(key)

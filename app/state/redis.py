@@ -116,6 +116,7 @@ class RedisConnection:
         """
         if not self.up:
             raise StateUnreachable("the shared state is unavailable")
+        # An outage is counted once, although many commands notice it.
         generation = self._generation
         try:
             return await self._or_lost(command(self._redis))
@@ -145,9 +146,11 @@ class RedisConnection:
         self.up = False
         self._generation += 1
         self._down_since = now
+        # A connection that fails again soon after its recovery is probed less often.
         self._pause = _longer(self._pause) if now - self._up_since < STEADY_SECONDS else 0.0
         self._metrics.degraded.set(1)
         if self._lost_signal is not None:
+            # Wakes every command in progress, so that none waits for its own timeout.
             self._lost_signal.set_result(None)
             self._lost_signal = None
         logger().warning("state_degraded", reason=reason, detail=detail[:300])
@@ -157,6 +160,7 @@ class RedisConnection:
         await asyncio.sleep(self._pause)
         while await self.fault() is not None:
             self._pause = _longer(self._pause)
+            # Jitter: the gateways of a deployment must not probe in step.
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._up_since = self._clock()
         self.up = True
@@ -183,6 +187,7 @@ class RedisConnection:
         """
         if self._lost_signal is None:
             self._lost_signal = asyncio.get_running_loop().create_future()
+        # One future for all commands; the first timeout resolves it.
         loss, asking = self._lost_signal, self._start(answer)
         asked, turns = self._clock(), LATE_TURNS
         try:
@@ -196,6 +201,7 @@ class RedisConnection:
                     turns -= 1
                     await asyncio.sleep(0)
         finally:
+            # The command is of no use any more, and its connection must return to the pool.
             asking.cancel()
         return asking.result()
 
@@ -236,6 +242,7 @@ def _longer(pause: float) -> float:
 
 
 def _reason(fault: Exception) -> Reason:
+    # redis-py has a TimeoutError of its own.
     if isinstance(fault, TimeoutError | LinkSlow):
         return "timeout"
     if is_refusal(fault):
@@ -269,6 +276,7 @@ _REPLIES = (
 
 def cause_of(fault: BaseException) -> str:
     """The cause of a failed command."""
+    # redis-py wraps the cause, sometimes several times.
     chain = list(_chain(fault))
     text = str(fault)
     for cause in chain:

@@ -117,6 +117,7 @@ class SharedLimiter:
 
     async def take(self, key: str, window: Window, count: int) -> float:
         """As in Limiter. During an outage, a request within the limit always fits into an empty window."""
+        # Lua runs atomically in Redis, so replicas cannot exceed the limit together.
         keys = [f"{self._prefix}:{key}:times", f"{self._prefix}:{key}:total"]
         arguments = [window.most, ceil(window.seconds * 1e6), count, SLOTS]
         wait = await self._ask(lambda: self._take(keys=keys, args=arguments))
@@ -137,6 +138,7 @@ class SharedLimiter:
     async def settle(self, reservation: Reservation, used: int) -> None:
         """As in Limiter. If Redis has become unavailable, the reservation expires there, and what was used counts
         here."""
+        # A reservation made in Redis is settled there; others in this process.
         if reservation.id:
             keys, arguments = self._daily(reservation.key), [reservation.id, used, DAY_SECONDS * 1000]
             if await self._ask(lambda: self._settle(keys=keys, args=arguments)) is not None:
@@ -147,6 +149,7 @@ class SharedLimiter:
         return [f"{self._prefix}:{key}:used", f"{self._prefix}:{key}:held"]
 
     def _share(self, most: int, count: int) -> int:
+        # At least `count`, so that a request within the limit is never refused for ever.
         return max(count, most // self._replicas) if count <= most else 0
 
     async def _ask(self, command: Callable[[], Awaitable[Any]]) -> Any | None:

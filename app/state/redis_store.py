@@ -73,6 +73,7 @@ class RedisStore:
             if value is not None:
                 return value
         try:
+            # A value that cannot be read counts as missing: another version may have written it.
             value = _read(await self._text(key), load)
         except StateUnreachable:
             value = None
@@ -87,6 +88,7 @@ class RedisStore:
         text = dumps(dump(value))
         if self._max_bytes is None or len(text) <= self._max_bytes:
             try:
+                # Evaluated before the first await, so that both belong to the same namespace.
                 name, ms = self._name(key), _milliseconds(seconds)
                 await self._ask(lambda redis: redis.set(name, _stamped(text), px=ms))
             except StateUnreachable:
@@ -109,6 +111,7 @@ class RedisStore:
     ) -> Any:
         """Change the shared value atomically."""
         try:
+            # Optimistic locking: read, change, and write only if the stamp is still the same.
             for left in reversed(range(MOST_TRIES)):
                 text = await self._text(key)
                 value = _read(text, load)
@@ -116,6 +119,7 @@ class RedisStore:
                 if changed is None:
                     return value
                 written = _stamped(dumps(dump(changed)))
+                # Too many concurrent changes: losing one of them is better than failing the request.
                 if not left:
                     await self.put(key, changed, seconds, dump, size=size(changed))
                 elif not await self._link.swap(self._name(key), text[:_HEAD], written, _milliseconds(seconds)):
@@ -149,11 +153,13 @@ class RedisStore:
 
     async def _forget(self, key: str) -> None:
         """A value stored here during an outage is older than the shared one."""
+        # Usually empty: only an outage puts values there.
         if not self._constant and len(self._local):
             await self._local.delete(key)
 
     def _name(self, key: str) -> str:
         if len(key) > MAX_NAME or not key.isascii() or not key.isprintable():
+            # Redis keys should be short and printable, whatever callers send.
             key = f"#{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
         return f"{self._namespace()}:{self._use}:{key}"
 

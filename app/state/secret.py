@@ -51,6 +51,7 @@ class DeploymentSecret:
         def draw(before: str | None) -> str | None:
             return token_hex(KEY_BYTES) if before is None else None
 
+        # A key generated during an outage would make ids that no other replica accepts.
         if store.degraded:
             raise StateUnreachable("the shared secret cannot be read now")
         found = await store.change(_NAME, draw, FOREVER, str, str, size=len)
@@ -72,9 +73,11 @@ def _drawn(folder: str | None) -> bytes:
     mine = path.with_name(f"secret.{os.getpid()}")
     with suppress(FileNotFoundError):
         mine.unlink()
+    # Created with mode 0600 rather than changed afterwards: it is never readable by others.
     descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
+    # Another worker was first: its key counts.
     with suppress(FileExistsError):
         os.link(mine, path)  # atomic: no other worker ever reads half a key
     mine.unlink()

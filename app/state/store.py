@@ -112,6 +112,7 @@ class MemoryStore:
         entry = self._entries.get(key)
         if entry is None:
             return None
+        # Expired entries are removed when they are met; there is no background task.
         if entry[1] <= self._clock():
             self._drop(key)
             return None
@@ -143,8 +144,10 @@ class MemoryStore:
     def _keep(self, key: str, value: Any, seconds: float, size: int) -> None:
         now = self._clock()
         entries = self._entries
+        # Removed first, so that a replaced value does not count twice.
         if key in entries:
             self._drop(key)
+        # Refused before anything is evicted: a flood must not displace what is in use.
         if self._turnover and not self._allowed(now, size):
             self._refused += 1
             return
@@ -152,6 +155,7 @@ class MemoryStore:
         self._size += size
         while self._size > self._max_size or len(entries) > self._max_entries:
             self._evicted += self._drop_oldest() > now
+        # Also removes expired entries at the old end, so memory is released without being read.
         while entries and next(iter(entries.values()))[1] <= now:
             self._drop_oldest()
 
@@ -166,6 +170,7 @@ class MemoryStore:
     def _allowed(self, now: float, size: int) -> bool:
         """Whether the turnover allows another value of this size now; if so, it is counted."""
         most = float(self._max_size)
+        # A token bucket of `max_size` tokens, refilled once per turnover.
         gained = (now - self._counted) * most / self._turnover
         self._counted = now
         self._budget = min(most, self._budget + gained)

@@ -103,7 +103,7 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given = {"limit", "option", "unfit"}  # a Misfit's own
-    for name in ("candidates", "forward", "indexing", "graph", "memory", "feedback"):
+    for name in ("candidates", "forward", "methods/index", "methods/graph", "methods/memory", "methods/feedback"):
         for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "skipped":
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}

@@ -206,7 +206,7 @@ async def test_who_takes_all_passages_is_asked_first(engines: Any) -> None:
     assert verdict(result)["engine"] == "large"
     assert ids(only) == [2, 1, 0, *range(3, 10)]
     assert only["usage"]["reranked"] == 3
-    assert any("no more than 3 of 10 passages" in note for note in only["usage"]["notes"])
+    assert any("scored only 3 of 10 passages" in note for note in only["usage"]["notes"])
 
 
 async def test_results_by_index_are_understood(engines: Any) -> None:
@@ -228,7 +228,7 @@ async def test_hits_without_text_come_after_the_reranked(engines: Any) -> None:
         some = await gateway.retrieve(rerank=RERANK, **{"x-gateway": {"engines": ["one", "judge"]}})
         empty = await gateway.retrieve(rerank=RERANK, **{"x-gateway": {"engines": ["none", "judge"]}})
     assert ids(some) == [2, 1, "mute"]
-    assert any("1 of the best 3 documents have no text" in note for note in some["usage"]["notes"])
+    assert any("1 of the top 3 documents have no text" in note for note in some["usage"]["notes"])
     assert ids(empty) == ["mute"]
     assert empty["usage"]["notes"] == ["rerank: the fused order is unchanged: no document has text"]
     assert len(judge.requests("rerank")) == 1

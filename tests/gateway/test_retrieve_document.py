@@ -63,12 +63,12 @@ def test_every_reason_is_there() -> None:
     line = TEXT.split("Reasons to be skipped:", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", line)))
     given: set[str] = set()
-    for name in ("plan", "request", "journey"):
+    for name in ("planner", "request_options", "retrieve"):
         for node in ast.walk(ast.parse((PROJECT / "app" / "federation" / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("self._skip", "skipped"):
                 given |= {argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)}
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                 given |= {part.value for part in node.value.elts[:1] if isinstance(part, ast.Constant)}
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "nobody_asked":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "plan_without_calls":
                 given |= {argument.value for argument in node.args[3:4] if isinstance(argument, ast.Constant)}
     assert named == {str(reason) for reason in given}

@@ -87,7 +87,7 @@ async def test_dropping(engines: Any) -> None:
         dropped = await gateway.metric("rcp_gateway_hits_screened_total", action="dropped")
     found = [each["id"] for each in (*first["hits"], *second["hits"])]
     assert found == [number for number in range(30) if number % 3 != 1][:10]
-    assert any(note.startswith("screen: 10 document(s) left out") for note in first["usage"]["notes"])
+    assert any(note.startswith("screen: 10 document(s) dropped") for note in first["usage"]["notes"])
     assert dropped == 10
     assert BAD not in json.dumps(first)
 

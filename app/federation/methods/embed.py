@@ -34,6 +34,7 @@ async def embed(
     request = read_embedding(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     capability = GATES[call.method]
+    # Decided before health and options: which space it is must not depend on them.
     first = _first(members, capability, gateway)
 
     def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
@@ -59,6 +60,7 @@ def _forwarded(method: str, capability: str, request: Embedding) -> ForwardedReq
             sent = {**request.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
             return await engine.call(method, sent, share.deadline)
 
+        # The first part to fail ends the others: an incomplete batch is of no use.
         replies = await gather_bounded([partial(part, inputs) for inputs in parts], AT_ONCE)
         results = [
             checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, request.encoding)
@@ -89,6 +91,7 @@ def _first(members: Members, capability: str, gateway: GatewayOptions) -> Advert
 def _same_space(advertisement: Advertisement, first: Advertisement | None, capability: str) -> bool:
     """Whether both have the same model and dimension. A model without an identity is a space of its own."""
     ours, theirs = _offer(first, capability), _offer(advertisement, capability)
+    # Vectors of two models of the same dimension are still not comparable.
     identity = ours.get("identity")
     return (
         type(identity) is str
@@ -103,6 +106,7 @@ def _lacks(request: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
     if request.encoding is not None and not (type(encodings) is list and request.encoding in encodings):
         return UnfitEngine(f"encoding {request.encoding[:40]} is not advertised", option="encoding")
     modalities = offer.get("modalities")
+    # An engine that states no modalities takes text.
     missing = request.modalities - frozenset(modalities if type(modalities) is list and modalities else ["text"])
     if missing:
         return UnfitEngine(f"inputs of modality {', '.join(sorted(missing))} are not advertised", option="inputs")

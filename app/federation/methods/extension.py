@@ -22,6 +22,7 @@ async def extend(
     """Forward a vendor method (RCP §6.2). Raises RcpError."""
     vendor = gate_of(call.method)
     assert vendor is not None, "dispatch accepts no other methods here"
+    # The gateway's own params are not the vendor's.
     sent = {key: value for key, value in call.params.items() if key not in OURS}
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))

@@ -45,6 +45,7 @@ def addressed(
     unheard: list[int] = []
     for place, signal in enumerate(signals):
         hit_id = signal["hitId"]
+        # What the session remembers is certain; namespaces are the next best.
         owners = origins.get(f"{hit_id}") or owners_of(hit_id, engines, namespaces)
         hearing = [engine for engine in sorted(owners) if engine in taking]
         for engine in hearing:
@@ -66,6 +67,7 @@ def recorded(engine_requests: Mapping[str, Iterable[int]], accepted: Mapping[str
     for engine, places in sent.items():
         if accepted[engine] >= len(places):
             sure |= places
+    # At best, the largest of the partial counts adds to the sure ones.
     others = [
         accepted[engine] - len(places & sure) for engine, places in sent.items() if accepted[engine] < len(places)
     ]
@@ -84,6 +86,7 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     call, members = context.call, context.members
     request = read_feedback(call.params)
     candidates = candidates_for(call, members, "feedback", read_gateway(call.params.get("x-gateway")))
+    # Before the engines are asked: the report counts even if none takes feedback.
     await pages.report(f"{signal['hitId']}" for signal in request.signals if signal.get("poisonSuspected"))
     known = {} if request.session_id is None else await pages.origins.load(request.session_id)
     namespaces = {engine.id: engine.entry.id_namespace for engine in members.engines}
@@ -105,6 +108,7 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
 def _engine_request(
     request: FeedbackParams, routed: RoutedSignals, context: BroadcastContext, engine: Engine
 ) -> BroadcastRequest | Outcome:
+    # An engine is sent only signals about its own hits.
     signals = routed.engine_requests.get(engine.id)
     if not signals:
         return skipped(engine.id, "signals", "no signal concerns a hit of this engine")

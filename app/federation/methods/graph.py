@@ -69,8 +69,10 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     partial_hits = hit_fusion.partial_hits if request.op in FUSED else None
     read = partial(read_result, NEEDED[request.op])
     gathered = await gather(context, candidates, partial(_engine_request, request, context), read, partial_hits)
+    # No engine was asked because of the seeds, not because of a cycle, which has a note.
     if not gathered.engine_calls and not gathered.notes:
         raise InvalidParams("no available engine owns any of the 'seedIds'", field="seedIds")
+    # Screening long texts takes a while; other requests run in between.
     for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
     fusion = hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
@@ -103,6 +105,7 @@ def _engine_request(request: GraphParams, context: BroadcastContext, engine: Eng
         asked = params["k"] = min(window, MAX_HITS)
     elif request.k is not None:
         params["k"] = min(request.k, members.max_k)
+    # Parsed and bounded, unlike the raw value.
     if request.hops is not None:
         params["hops"] = request.hops
     if request.session_id is not None and engine.advertisement is not None and not dedups(engine.advertisement):
@@ -112,6 +115,7 @@ def _engine_request(request: GraphParams, context: BroadcastContext, engine: Eng
         seeds = seeds_for(engine.id, request.seeds, namespaces)
         if seeds:
             params["seedIds"] = seeds
+        # Without seeds of its own and without a query there is nothing to ask it.
         elif request.op == "neighbors" or "query" not in params:
             return skipped(engine.id, "seeds", "owns none of the seedIds")
     return BroadcastRequest(params, asked)

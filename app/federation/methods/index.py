@@ -78,16 +78,19 @@ async def add(
     router = router_of(writing.candidates, members, gateway)
     batches = _batches_of(request.documents, router)
     for batch in batches:
+        # Checked for every engine before anything is written.
         _check_options(request, batch.engine)
 
     def forwarded(batch: IndexBatch) -> ForwardedRequest:
         def read(result: Result) -> Result:
             return {**result, "ids": added_ids(result, len(batch.items))}
 
+        # Documents with ids are replaced, not duplicated, when sent again.
         idempotent = key is not None or all("id" in document for document in batch.items)
         return plain(call.method, {**request.rest, "documents": batch.items}, read, idempotent=idempotent)
 
     written = await _write(writing, batches, forwarded)
+    # Filled by position: engines answer for their own documents only.
     ids: list[DocumentId] = [""] * len(request.documents)
     for batch, result in zip(batches, written.results, strict=True):
         for place, own_id in zip(batch.places, result["ids"], strict=True):
@@ -110,6 +113,7 @@ async def delete(
         for engine in engines:
             _put(batches, engine, place, own_id)
     if not batches:
+        # An empty list still goes to the default writer, which validates the call.
         batches[""] = IndexBatch(router.writer(), [], [])
 
     def forwarded(batch: IndexBatch) -> ForwardedRequest:
@@ -189,6 +193,7 @@ async def _write(
     call = writing.call
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
+    # All engines share the same remaining time: they are asked at once.
     shares = [share_of(call, batch.engine, writing.members, writing.settings) for batch in batches]
     outcomes = await gather_bounded(
         [
@@ -198,6 +203,7 @@ async def _write(
         AT_ONCE,
     )
     results = [dict(outcome.result) for outcome in outcomes if outcome.result is not None]
+    # Partial success is an error that says what was done, so that the caller can repair it.
     if len(results) < len(batches):
         raise _failure(outcomes, any(share.cut_by_caller for share in shares), repeatable)
     return Written(outcomes, results)

@@ -71,6 +71,7 @@ class MemoryRef(NamedTuple):
 
 def memory_id_of(memory: MemoryRef, owner: MemoryOwner = NO_OWNER) -> str:
     """The public id for this owner; equal for the same memory and key."""
+    # Engine ids contain no NUL, so the pair can be split again.
     body = f"{memory.engine}\0{memory.own}".encode("utf-8", "surrogatepass")
     return PREFIX + urlsafe_b64encode(_check(body, owner) + body).decode().rstrip("=")
 
@@ -78,6 +79,7 @@ def memory_id_of(memory: MemoryRef, owner: MemoryOwner = NO_OWNER) -> str:
 def read_memory_id(name: str, owner: MemoryOwner = NO_OWNER) -> MemoryRef:
     """The memory of this id. Raises NotFound (-32015) for an id that this owner was not given."""
     memory = _read(name[len(PREFIX) :]) if name.startswith(PREFIX) and len(name) <= MAX_MEMORY_ID else None
+    # Constant-time comparison: the MAC must not be found out byte by byte.
     if memory is None or not compare_digest(
         memory_id_of(memory, owner).encode(), name.encode("utf-8", "surrogatepass")
     ):
@@ -152,6 +154,7 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
     for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
         await asyncio.sleep(0)
     responses, fusion = gathered.responses(), hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
+    # Remembered only if some engine can receive feedback on these hits.
     if request.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(request.session_id, fusion.origins(hit_fusion.keys(fusion)))
     result = {**other_fields(responses, _JOINED), "clues": join_clues(responses, request.n)}
@@ -184,6 +187,7 @@ def _builder(
     if memory is None:
         router = router_of(candidates, members, gateway)
         return _only(candidates, router.writer().id, members), router.chosen()
+    # A memory cannot be built by another engine than the one that holds it.
     if gateway.engine not in (None, memory.engine):
         raise InvalidParams("the memory does not belong to the engine in 'x-gateway.engine'", field="x-gateway.engine")
     return _only(candidates, memory.engine, members), None
@@ -195,6 +199,7 @@ def _only(candidates: Candidates, engine_id: str, members: Members) -> Candidate
     lost = tuple(outcome for outcome in candidates.lost if outcome.engine == engine_id)
     if not chosen and not lost:
         raise _absent(candidates, engine_id, members)
+    # They appear in the report with the reason why they were not asked.
     others = [engine.id for engine in candidates.engines if engine.id != engine_id]
     idle = [skipped(name, "not_needed", "the memory belongs to another engine") for name in others]
     return candidates._replace(engines=chosen, lost=lost, skipped=(*candidates.skipped, *idle))

@@ -40,6 +40,7 @@ def lacks(request: Reranking, offer: Any) -> UnfitEngine | None:
     for name, wanted, listed in (("method", request.method, "methods"), ("model", request.model, "models")):
         if wanted is not None and wanted not in _listed(offer, listed):
             return UnfitEngine(f"rerank {name} {wanted[:40]} is not advertised", option=name)
+    # bool is a subclass of int, hence `type(...) is`.
     most = offer.get("maxCandidates")
     if type(most) is int and 1 <= most < len(request.passages):
         return UnfitEngine(f"takes at most {most} passages, not {len(request.passages)}", field=request.name, most=most)

@@ -20,6 +20,7 @@ async def transform(
     request = read_transform(call.params)
 
     def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        # Unlike for `graph`, an engine must list the method: there is no default one.
         offer = advertisement.capabilities["transform"]
         methods = offer.get("methods") if type(offer) is dict else None
         if type(methods) is list and request.method in methods:

@@ -119,7 +119,7 @@ async def test_what_is_over_is_let_go_by_the_next_put() -> None:
 
 
 async def test_a_output_limit_does_not_wash_everything_away() -> None:
-    """With a turnover the store is filled anew no faster than that: most of a flood is not stored, and the rest stays."""
+    """With a turnover the store is refilled no faster: most of a flood is not stored, and the rest stays."""
     clock = Clock()
     store = MemoryStore(1000, 100, clock, turnover_seconds=10)
     for number in range(500):
