@@ -171,8 +171,8 @@ def with_report(
     """`result` with `usage.notes` and the report of every engine in `_meta`, as for `retrieve`."""
     lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *sanitized(result.get("hits", ()))]
     usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
-    told = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
-    meta: dict[str, Any] = {"x-gateway": {"id": context.members.identity, "engines": told}}
+    engines = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
+    meta: dict[str, Any] = {"x-gateway": {"id": context.members.identity, "engines": engines}}
     dropped = degraded(gathered.outcomes)
     if dropped:
         meta["degraded"] = dropped

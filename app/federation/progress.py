@@ -105,8 +105,8 @@ def reranked(token: Token, verdict: RerankVerdict) -> Progress:
 
 def _answer_line(outcome: Outcome) -> str:
     hits = len(outcome.hits)
-    said = "answered" if outcome.result is not None and not hits else f"{hits} hit{'' if hits == 1 else 's'}"
-    return f"{outcome.engine}: {said} after {outcome.took * 1000:.0f} ms"
+    summary = "answered" if outcome.result is not None and not hits else f"{hits} hit{'' if hits == 1 else 's'}"
+    return f"{outcome.engine}: {summary} after {outcome.took * 1000:.0f} ms"
 
 
 # --- Reporting ---

@@ -162,14 +162,14 @@ def join_communities(responses: Sequence[EngineResponse], most: int | None = Non
 
 def join_summaries(responses: Sequence[EngineResponse]) -> str | None:
     """A single summary is returned as it is; several become paragraphs, each after its engine's id."""
-    said = [
+    summaries = [
         (response.engine, response.result["summary"])
         for response in by_priority(responses)
         if _is_text(response.result.get("summary"))
     ]
-    if len(said) <= 1:
-        return said[0][1] if said else None
-    return "\n\n".join(f"{engine}: {summary}" for engine, summary in said)
+    if len(summaries) <= 1:
+        return summaries[0][1] if summaries else None
+    return "\n\n".join(f"{engine}: {summary}" for engine, summary in summaries)
 
 
 def _distinct(response: EngineResponse) -> list[_RankedCommunity]:
@@ -245,6 +245,6 @@ def _merged(group: Sequence[tuple[EngineResponse, Mapping[str, Any]]], sort_valu
 
 def _edge_key(edge: Mapping[str, Any]) -> str:
     # Everything but the weight is part of an edge's identity: two relations between the same nodes stay two.
-    said = {key: value for key, value in edge.items() if key not in _WEIGHED}
-    said["src"], said["dst"] = f"{edge['src']}", f"{edge['dst']}"
-    return _canonical(said)
+    fields = {key: value for key, value in edge.items() if key not in _WEIGHED}
+    fields["src"], fields["dst"] = f"{edge['src']}", f"{edge['dst']}"
+    return _canonical(fields)

@@ -167,7 +167,7 @@ def session_keys_of(page: Page, identity: Identity) -> Sequence[str]:
 
 # --- Result sets ---
 
-_NOBODY: Final[frozenset[str]] = frozenset()
+_NO_ENGINES: Final[frozenset[str]] = frozenset()
 
 
 class ResultSet(NamedTuple):
@@ -246,7 +246,7 @@ def _still_missing(kept: ResultSet, given: Container[str]) -> list[str]:
     """Engines that failed before and have no list now. Failed rerankers are not among them: they may be asked again for
     this order."""
     asked = () if kept.verdict is None else kept.verdict.asked
-    rerankers = {told["id"] for told in asked if told["status"] == "failed"}
+    rerankers = {entry["id"] for entry in asked if entry["status"] == "failed"}
     return [engine for engine in kept.degraded if engine not in given and engine not in rerankers]
 
 
@@ -272,7 +272,7 @@ def dump_result_set(result_set: ResultSet) -> dict[str, Any]:
         "screened": result_set.screened,
         "reranking": None
         if result_set.fusion.reranking is None
-        else [dict(said) for said in result_set.fusion.reranking],
+        else [dict(scores) for scores in result_set.fusion.reranking],
         "verdict": None if result_set.verdict is None else list(result_set.verdict),
     }
 
@@ -328,7 +328,7 @@ def _open(engine_calls: dict[str, EngineCall], outcomes: Sequence[Outcome]) -> f
         for outcome in outcomes
         if outcome.hits and len(outcome.hits) + outcome.malformed >= engine_calls[outcome.engine].asked
     ]
-    return frozenset([engine for engine in full if _can_go_deeper(engine_calls[engine])]) if full else _NOBODY
+    return frozenset([engine for engine in full if _can_go_deeper(engine_calls[engine])]) if full else _NO_ENGINES
 
 
 def _can_go_deeper(engine_call: EngineCall) -> bool:

@@ -196,7 +196,7 @@ async def test_without_redis_each_goes_on_alone(engines: Any, relay: Relay) -> N
         assert (fault["code"], fault["data"]["retryable"], fault["data"]["retryAfterMs"]) == (-32015, True, 1000)
         answers = [await one.retrieve(query=f"{turn}", sessionId="s", k=10) for turn in range(2)]
         assert ids(*answers) == list(range(20))
-        assert "the session knows only what was answered here" in notes(answers[1])
+        assert "the session contains only what this gateway returned" in notes(answers[1])
         whole = await one.retrieve(k=60)
         assert "nextCursor" not in whole
         assert "state:" not in notes(whole), "nothing to say where nothing is continued"

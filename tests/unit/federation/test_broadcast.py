@@ -18,7 +18,7 @@ from app.protocol.errors import (
     Refused,
 )
 from app.protocol.retrieve_params import read_gateway
-from tests.support.errands import context_of
+from tests.support.broadcast_calls import context_of
 from tests.support.fake_engine import FakeEngine, Json
 
 GRAPH: Json = {"graph": {}}

@@ -1,7 +1,7 @@
 """Feedback to scripted engines: what only shows without a door. The rest is in tests/gateway/test_feedback.py."""
 
 from app.federation.methods.feedback import feedback
-from tests.support.errands import context_of, temporary_pages
+from tests.support.broadcast_calls import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.federation.methods.graph import graph
-from tests.support.errands import context_of, temporary_pages
+from tests.support.broadcast_calls import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine, Json, hits
 
 

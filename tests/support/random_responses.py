@@ -1,4 +1,4 @@
-"""Random answers of several engines about graphs and memories, for tests of how they are joined."""
+"""Random results of several engines for `graph` and `memory/recall`, for tests of how they are merged."""
 
 from typing import Any
 

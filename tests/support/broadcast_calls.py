@@ -1,4 +1,4 @@
-"""Questions to several scripted engines at once, asked without a door: errands as the door makes them."""
+"""Calls to several scripted engines at once, made without the API."""
 
 import asyncio
 from typing import Any

@@ -16,7 +16,7 @@ from app.federation.response_merge import (
     join_summaries,
     sort_value,
 )
-from tests.support.voices import responses
+from tests.support.random_responses import responses
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Such answers take long to draw."""
