@@ -221,7 +221,7 @@ def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
 
     An index that states nothing is writable.
     """
-    # Sorted by precedence, the first is the default writer.
+    # The index with the smallest precedence is that of the default writer.
     writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
     for offer in offers:
         advertisement = offer.advertisement

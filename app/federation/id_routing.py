@@ -20,7 +20,7 @@ def split_id(hit_id: Id, namespaces: frozenset[str]) -> tuple[str | None, Id]:
     """(namespace, the id that its engines know) of a public id; (None, the id) if it has no known namespace."""
     if type(hit_id) is str:
         prefix, colon, own = hit_id.partition(":")
-        # A colon alone proves nothing: URLs and UUIDs contain colons as well.
+        # A colon alone proves nothing: URLs and times contain colons as well.
         if colon and own and prefix in namespaces:
             return prefix, own
     return None, hit_id

@@ -316,12 +316,12 @@ def reproducible(params: RetrieveParams) -> bool:
     return options.seed is not None and options.index_version is not None and options.session_id is None
 
 
-def _token(params: RetrieveParams, record: str, result_set: ResultSet) -> str:
+def _token(params: RetrieveParams, subject: str, result_set: ResultSet) -> str:
     """A cursor: random, so that it cannot be guessed; for a reproducible request, a digest of what it names."""
     if not reproducible(params):
         return next(_new_names)
     # Includes the order, so that a reproducible cursor changes when the engines' answers do.
-    text = "\n".join([record, *result_set.fusion.keys()])
+    text = "\n".join([subject, *result_set.fusion.keys()])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -136,9 +136,8 @@ async def retrieve(
         result["nextCursor"] = cursor
     if pages.degraded and (cursor is not None or call.params.options.session_id is not None):
         note(result, STATE_DEGRADED)
-    # A reranker runs after the slowest engine, so it would count as overhead.
+    # Overhead is the total less the slowest engine, so it is only defined for one round of parallel calls.
     if run.rounds == 1 and response.plan.union is None:
-        # Overhead is the total less the slowest engine: only defined for one round of parallel calls.
         instrumentation.retrieved(response.outcomes, perf_counter() - began)
     return result
 
@@ -146,7 +145,6 @@ async def retrieve(
 async def _ask_engines(run: _Retrieval) -> RetrieveResponse:
     """One round: plan, fan out, fuse, rerank, cut a page. Raises RcpError."""
     run.rounds += 1
-    # From here on the steps are those of the module docstring.
     plan = _plan(run)
     outcomes = await _fan_out(run, plan)
     heavy = sum([outcome.size for outcome in outcomes]) > HEAVY_BYTES
