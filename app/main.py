@@ -49,7 +49,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.learning import Learning
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
-from app.federation.recent_hits import RecentHits
+from app.federation.sessions import RecentHits
 from app.fusion import rrf
 from app.mcp.lazy_mount import LazyMount
 from app.protocol import envelope
@@ -68,10 +68,8 @@ from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings, LogSettings, ServerSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
-from app.state.store import StateBackend
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend
 from app.state.sums import file_sums
 from app.telemetry import logs, worker_metrics
 from app.telemetry.log_rate_limit import LogAllowance
@@ -132,9 +130,9 @@ def build_state(loaded: LoadedRegistry, settings: GatewaySettings, tenants: Tena
         guard=None
         if tenants is None
         else Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend),
-        pages=Pages.kept(settings.state, screen=settings.screen, backend=backend, learning=learning),
-        idempotency=Idempotency.kept(settings.state, backend),
-        recent=RecentHits.kept(settings.mcp, backend),
+        pages=Pages.from_settings(settings.state, screen=settings.screen, backend=backend, learning=learning),
+        idempotency=Idempotency.from_settings(settings.state, backend),
+        recent=RecentHits.from_settings(settings.mcp, backend),
         secret=DeploymentSecret(
             backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
             os.environ.get(worker_metrics.FOLDER),
@@ -188,8 +186,8 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
     """With whom the state is worker_metrics. Only those who share it pay for loading what that takes."""
     if not settings.state.shared:
-        return ALONE
-    from app.state.redis_state import RedisState
+        return IN_MEMORY
+    from app.state.redis_store import RedisState
 
     server = settings.server
     return RedisState(settings.state, server.id or server.name, identity, metrics)

@@ -1,7 +1,7 @@
-"""`x-<vendor>/<name>`: to the first engine that advertises `x-<vendor>`, params and result as they are.
+"""`x-<vendor>/<name>`: forwarded to the first engine that advertises `x-<vendor>`, with params and result unchanged.
 
-It decides that such a call may do something, so that it is not repeated once it was sent, unless its caller says by an
-idempotency key that it may be. It refuses to know what vendors mean.
+The call may change data, so it is not repeated once it was sent, unless it has an idempotency key. Separate because
+each RCP method has a module.
 """
 
 from app.federation.calls import MethodCall
@@ -19,11 +19,12 @@ from app.settings.schema import GatewaySettings
 async def extend(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Hand a vendor's own method on (RCP §6.2). Raises RcpError."""
+    """Forward a vendor method (RCP §6.2). Raises RcpError."""
     vendor = gate_of(call.method)
-    assert vendor is not None, "the door lets no other method through"
+    assert vendor is not None, "dispatch accepts no other methods here"
+    # The gateway's own params are not the vendor's.
     sent = {key: value for key, value in call.params.items() if key not in GATEWAY_PARAMS}
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))
-    question = plain(call.method, sent, idempotent=not once)
-    return await forward(call, candidates, members, settings, instrumentation, question)
+    forwarded = plain(call.method, sent, idempotent=not once)
+    return await forward(call, candidates, members, settings, instrumentation, forwarded)

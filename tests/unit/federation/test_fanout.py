@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.federation.fanout import FanOut
-from app.federation.outcome import Outcome, told
+from app.federation.outcome import Outcome, succeeded
 from app.federation.planner import EngineCall
 from app.protocol.errors import BadStatus, ConnectFailed, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeEngine, hits, never
@@ -193,9 +193,9 @@ def test_fault_of_ours_costs_one_engine() -> None:
         return jumping_loop()
 
     loop = virtually(story(), faults=True)
-    (told,) = loop.faults
-    assert isinstance(told["exception"], ZeroDivisionError)
-    assert told["message"] == "a leg failed through a fault of the gateway"
+    (succeeded,) = loop.faults
+    assert isinstance(succeeded["exception"], ZeroDivisionError)
+    assert succeeded["message"] == "a leg failed through a fault of the gateway"
 
 
 def test_stray_cancellation_does_not_hang_the_whole() -> None:
@@ -253,7 +253,7 @@ def test_outcomes_do_not_depend_on_the_order_of_arrival(order: tuple[int, int, i
 async def test_any_method_can_be_fanned_out() -> None:
     """Engines are asked with the method that is given, and its results are read as that method's."""
     engines = [FakeEngine("a", {"nodes": [1]}), FakeEngine("b", {"nodes": [2]})]
-    fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None, method="graph", read=told)
+    fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None, method="graph", read=succeeded)
     assert await fan_out.run() is None
     assert [engine.methods for engine in engines] == [["graph"], ["graph"]]
     assert [engine.idempotent for engine in engines] == [[True], [True]]
@@ -268,5 +268,7 @@ async def test_what_must_not_run_twice_is_not_begun() -> None:
             raise AssertionError("begun")
 
     engine = Eager("a", {})
-    await FanOut(engine_calls_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
+    await FanOut(
+        engine_calls_of(engine), lambda outcome: None, method="feedback", read=succeeded, idempotent=False
+    ).run()
     assert engine.idempotent == [False]
