@@ -134,7 +134,7 @@ def test_list_so_far_is_cut_as_the_final_one() -> None:
     last = FakeEngine("b", after(0.1, BadStatus("503")))
     _, listening = with_report(FakeEngine("a", {"hits": wide}), last, k=3)
     assert listening.lists == [[0, 1, 2]]
-    result, listening = with_report(FakeEngine("a", {"hits": wide}), last, minScore=0.99, includeText=False)
+    result, listening = with_report(FakeEngine("a", {"hits": wide}), last, minScore=0.33, includeText=False)
     assert listening.lists == [[0]]
     assert listening.told[1]["partial"]["hits"] == result["hits"]
     assert "text" not in listening.told[1]["partial"]["hits"][0]

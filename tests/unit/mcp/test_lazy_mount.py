@@ -43,7 +43,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def load(name: str) -> Any:
         assert loaded.wait(60)
-        return SimpleNamespace(McpDoor=Door)
+        return SimpleNamespace(McpEndpoint=Door)
 
     monkeypatch.setattr(lazy_mount, "import_module", load)
     return loaded
@@ -67,7 +67,7 @@ async def test_nothing_is_loaded_for_others(loading: threading.Event) -> None:
         await standing({"type": "http", "path": "/livez"}, NOTHING, NOTHING)
     assert said == ["/livez"]
     assert Door.said == []
-    assert repr(standing) == "<Porch /mcp not opened yet>"
+    assert repr(standing) == "<LazyMount /mcp not opened yet>"
 
 
 async def test_whoever_comes_meanwhile_waits(loading: threading.Event) -> None:
