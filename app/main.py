@@ -49,7 +49,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.learning import Learning
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
-from app.federation.recent_hits import RecentHits
+from app.federation.sessions import RecentHits
 from app.fusion import rrf
 from app.mcp.lazy_mount import PATHS as MCP_PATHS
 from app.mcp.lazy_mount import LazyMount
@@ -69,10 +69,8 @@ from app.settings.field_errors import SettingsError
 from app.settings.schema import GatewaySettings, LogSettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
 from app.state.secret import DeploymentSecret
-from app.state.store import StateBackend
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend
 from app.state.sums import file_sums
 from app.telemetry import logs
 from app.telemetry.log_rate_limit import LogAllowance
@@ -135,9 +133,9 @@ def build_state(
             settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
         ),
         guard=authenticator,
-        pages=Pages.kept(settings.state, screen=settings.screen, backend=backend, learning=learning),
-        idempotency=Idempotency.kept(settings.state, backend),
-        recent=RecentHits.kept(settings.mcp, backend),
+        pages=Pages.from_settings(settings.state, screen=settings.screen, backend=backend, learning=learning),
+        idempotency=Idempotency.from_settings(settings.state, backend),
+        recent=RecentHits.from_settings(settings.mcp, backend),
         secret=DeploymentSecret(
             backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
             None if workers is None else str(workers.folder),
@@ -149,9 +147,9 @@ def build_state(
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
     """Where sessions, cursors and limits are kept: in Redis if `state.url` is set, else in this process."""
     if not settings.state.shared:
-        return ALONE
+        return IN_MEMORY
     # Loaded on demand: the Redis client is optional, and costs time and memory.
-    from app.state.redis_state import RedisState
+    from app.state.redis_store import RedisState
 
     return RedisState(settings.state, settings.server.id or settings.server.name, identity, metrics)
 

@@ -40,7 +40,7 @@ LIBRARIES = {
     "h2": {"engines/http/http2_connection"},
     "httpx2": {"cli", "conformance/http_peer", "api/auth/jwks"},
     "joserfc": {"api/auth/jwks", "api/auth/jwt"},
-    "redis": {"state/redis", "state/redis_errors"},
+    "redis": {"state/redis"},
     "tenacity": {"resilience"},
     "mcp": {"mcp/http", "mcp/server"},
     "mcp_types": {"mcp/server"},

@@ -18,9 +18,9 @@ from app.api.methods import RpcMethods
 from app.api.operator_access import LOOKING, Operator, OperatorRefused, body_of, kept_out, let_in
 from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
-from app.federation.execution import blend_of
-from app.federation.explain import fused_told, plan_told
+from app.federation.explain import describe_fusion, describe_plan
 from app.federation.planner import plan_retrieve
+from app.federation.retrieve import fusion_settings_of
 from app.federation.tenants import ADMIN
 from app.fusion.calibration import load_calibration
 from app.fusion.explanation import shares_of
@@ -65,8 +65,8 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         call = answers.question(body, Caller("explain", tenant=who.tenant))
         members = state.membership.current(who.tenant)
         now = asyncio.get_running_loop().time()
-        blend = blend_of(call, state.settings)
-        return {"plan": plan_told(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
+        blend = fusion_settings_of(call, state.settings)
+        return {"plan": describe_plan(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
 
     async def refuse(body: Json, who: Operator) -> Json:
         return refused(read_refusion(body))
@@ -110,7 +110,7 @@ def refused(wish: Refusion) -> Json:
         )
         for sent in wish.lists
     ]
-    return fused_told(shares_of(lists, options, fuse(lists, options).keys(0, wish.k)))
+    return describe_fusion(shares_of(lists, options, fuse(lists, options).keys(0, wish.k)))
 
 
 def _looking(state: GatewayState, look: Look) -> Callable[[Request], Awaitable[Response]]:

@@ -15,14 +15,13 @@ from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
-from app.federation.recent_hits import RecentHits
+from app.federation.sessions import RecentHits
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
 from app.state.secret import DeploymentSecret
-from app.state.store import StateBackend
+from app.state.store import IN_MEMORY, StateBackend
 from app.telemetry.metrics import Metrics
 
 
@@ -34,7 +33,7 @@ class Readiness:
 
     __slots__ = ("_backend", "_engines", "_reached", "draining")
 
-    def __init__(self, engines: EngineSet, backend: StateBackend = ALONE) -> None:
+    def __init__(self, engines: EngineSet, backend: StateBackend = IN_MEMORY) -> None:
         self._engines = engines
         self._backend = backend
         self._reached = False
@@ -73,12 +72,12 @@ class GatewayState:
     """What requests under way hold of engines' answers."""
     guard: Authenticator | None = None
     """Who tells callers apart; None: nobody does."""
-    pages: Pages = field(default_factory=lambda: Pages.kept(StateSettings()))
-    idempotency: Idempotency = field(default_factory=lambda: Idempotency.kept(StateSettings()))
-    recent: RecentHits = field(default_factory=lambda: RecentHits.kept(McpSettings()))
+    pages: Pages = field(default_factory=lambda: Pages.from_settings(StateSettings()))
+    idempotency: Idempotency = field(default_factory=lambda: Idempotency.from_settings(StateSettings()))
+    recent: RecentHits = field(default_factory=lambda: RecentHits.from_settings(McpSettings()))
     secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
     """Key of the names that tenants are given."""
-    backend: StateBackend = ALONE
+    backend: StateBackend = IN_MEMORY
     """With whom it shares what outlives a request."""
 
     def offers(self, caller: Caller) -> Sequence[EngineOffer]:

@@ -24,7 +24,7 @@ from app.federation.methods.rerank import rerank
 from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
-from app.federation.request_options import asked_engines
+from app.federation.request_options import requested_engines
 from app.federation.retrieve import retrieve
 from app.federation.sessions import scoped, scoped_key
 from app.protocol.envelope import check_params
@@ -167,7 +167,7 @@ class RpcMethods:
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
-            pages = state.pages if caller.tenant is None else state.pages.within(caller.tenant)
+            pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream)
             return await self._holding(call.deadline, answer(context, pages))
 
@@ -248,7 +248,7 @@ class RpcMethods:
     async def _catalog(self, params: Params, caller: Caller) -> Params:
         check_params(params)
         members = self._members(caller)
-        named = asked_engines(read_gateway(params.get("x-gateway")), members)
+        named = requested_engines(read_gateway(params.get("x-gateway")), members)
         offers = [offer for offer in members.offers if named is None or offer.id in named]
         discovered = frozenset().union(*members.groups.values())
         return {"engines": catalog_entries(offers, self._state.settings.server.public_url, discovered)}

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 from app.api.caller import Caller
 from app.federation.capabilities import EngineOffer
-from app.federation.session_engines import SessionSets, joined
+from app.federation.session_engines import SessionSets, with_departed
 from app.protocol.errors import InvalidRequest, NotInitialized
 from app.protocol.method_names import UNGATED
 from app.protocol.retrieve_params import LOG_LEVELS
 from app.settings.schema import GatewaySettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 DEFAULT_LOG_LEVEL = "info"
 """Of a caller that wants a log and does not say how much of it."""
@@ -118,7 +116,7 @@ class CallerSessions:
         if other is not None and other.engines != shared:
             before = await self._sets.find(other.engines)
             if before is not None:
-                shared = (await self._sets.keep(joined(offers, before.offers))).digest
+                shared = (await self._sets.keep(with_departed(offers, before.offers))).digest
 
         def change(session: Session | None) -> Session:
             return Session(by_token, shared, log_level, 1 if session is None else session.begun + 1)
@@ -238,7 +236,9 @@ def log_level_of(params: Mapping[str, Any]) -> str | None:
     return None if wanted is None or wanted is False else DEFAULT_LOG_LEVEL
 
 
-def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBackend = ALONE) -> HandshakePolicy | None:
+def http_handshake(
+    settings: GatewaySettings, offers: Offers, backend: StateBackend = IN_MEMORY
+) -> HandshakePolicy | None:
     """What the settings demand over HTTP; None where every request counts as initialized."""
     if settings.server.handshake == "optional":
         return None
@@ -250,7 +250,7 @@ def http_handshake(settings: GatewaySettings, offers: Offers, backend: StateBack
     return HandshakePolicy(CallerSessions(store, sets, seconds), sets, offers)
 
 
-def session_sets(settings: GatewaySettings, backend: StateBackend = ALONE) -> SessionSets:
+def session_sets(settings: GatewaySettings, backend: StateBackend = IN_MEMORY) -> SessionSets:
     """Where the engines of sessions are kept: no more sets than sessions."""
     most = settings.state.max_sessions
     kept = MemoryStore(most, most * SET_ENGINES)

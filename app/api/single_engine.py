@@ -12,7 +12,7 @@ from app.api.gateway_state import GatewayState
 from app.api.methods import WRITTEN, Params, negotiated
 from app.engines.engine import RemoteEngine
 from app.federation.calls import MethodCall
-from app.federation.direct import ask_alone
+from app.federation.direct import ask_single_engine
 from app.federation.membership import WRITING
 from app.federation.progress import ProgressListener
 from app.federation.tenants import Tenant
@@ -66,7 +66,7 @@ class SingleEngineMethods:
         members = state.membership.current(caller.tenant)
 
         async def asked() -> Params:
-            return await ask_alone(call, engine, members, state.settings, state.instrumentation)
+            return await ask_single_engine(call, engine, members, state.settings, state.instrumentation)
 
         return await state.idempotency.once(call, asked, engine.id) if method in WRITTEN else await asked()
 

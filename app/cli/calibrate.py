@@ -93,7 +93,7 @@ def _from_judgements(path: Path) -> "dict[str, Maps]":
 
 def _from_events() -> "dict[str, Maps]":
     from app.cli.fuse import read_fuse_line
-    from app.federation.feedback_routing import rewards_of
+    from app.federation.methods.feedback import rewards_of
     from app.federation.offline_learning import Recorded
     from app.protocol.method_params import read_feedback
     from app.protocol.param_fields import check_id

@@ -180,7 +180,7 @@ def _all_there(entries: "Sequence[EngineEntry]", settings: "GatewaySettings") ->
 
 async def _state_fault(settings: "GatewaySettings") -> str | None:
     """Why the shared state cannot be used now; None if it can."""
-    from app.state.redis_state import RedisState
+    from app.state.redis_store import RedisState
     from app.telemetry.metric_groups import StateMetrics
 
     state = RedisState(settings.state, settings.server.name, lambda: "check", StateMetrics())

@@ -38,7 +38,7 @@ class Attributions:
         self._seconds = seconds
         self._max_hits = max_hits
 
-    def within(self, tenant_id: str) -> "Attributions":
+    def for_tenant(self, tenant_id: str) -> "Attributions":
         """The sessions of one tenant."""
         return Attributions(self._store, self._seconds, self._max_hits, f"{tenant_id}:")
 

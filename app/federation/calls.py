@@ -1,7 +1,4 @@
-"""The first of the four values that travel: who asks what, until when.
-
-Made at the door in one place for every method, frozen from there on. It refuses to know which engines there are.
-"""
+"""One accepted request: its params, its deadline and its caller. Made once by the API, for every method alike."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,12 +9,12 @@ from app.federation.tenants import Tenant
 from app.protocol.retrieve_params import CallMeta, RetrieveParams
 
 LEAST_SECONDS = 0.002
-"""With less time than this left nobody is asked any more: no whole millisecond less could be passed on."""
+"""With less time left than this, no engine is asked: the `deadlineMs` passed on would be zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request for engines as it was accepted at the door. Times are event-loop seconds."""
+    """One request as it was accepted. Times are in event-loop seconds."""
 
     params: Any
     meta: CallMeta
@@ -25,39 +22,40 @@ class Call:
     deadline: float
     request_id: str
     default_depth: int = 3
-    """Levels of aggregators below us when the caller does not say, and the most it may say."""
+    """Levels of aggregators below this gateway if the caller does not say, and the most it may ask for."""
     passed_on: Mapping[str, Any] = field(default_factory=dict)
-    """What of the caller's `_meta` every engine is handed as it is."""
+    """Members of the caller's `_meta` that every engine receives unchanged."""
     method: str = "retrieve"
     tenant: Tenant | None = None
-    """Through whom everything is seen; None where callers are not told apart."""
+    """The caller's tenant; None if no tenants are configured."""
     caller: str = ""
-    """Names the credential, or the address of a caller without one; empty where there is neither."""
+    """The credential, or the address of a caller without one; empty if there is neither."""
     secret: bytes = field(default=b"", repr=False)
-    """Key of the names that this tenant is given; empty where none are read or made."""
+    """Key for the memory ids of this tenant; empty without tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveCall(Call):
-    """A `retrieve`, its params read."""
+    """A `retrieve`, with its params parsed."""
 
     params: RetrieveParams
     screened: bool = False
-    """Whether the gateway looks at the texts of hits itself."""
+    """Whether the gateway scans the texts of hits itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodCall(Call):
-    """A call of any other method, its params as they were sent: each method reads its own, after gating."""
+    """A call of any other method, with its params as sent: each method parses its own."""
 
     params: Mapping[str, Any]
 
 
+# Not cached: time passes while a request waits for engines.
 def time_left(call: Call) -> float:
-    """Seconds."""
+    """Seconds until the deadline."""
     return call.deadline - asyncio.get_running_loop().time()
 
 
 def time_waited(call: Call) -> float:
-    """Seconds from the arrival of the request until now, as exact as the event loop's clock."""
+    """Seconds since the request arrived, at the resolution of the event-loop clock."""
     return max(0.0, asyncio.get_running_loop().time() - call.started)

@@ -1,7 +1,7 @@
-"""The merged advertisement: what many engines can do, said as if they were one server (RCP §6, §16.4).
+"""The merged advertisement: what all engines offer, stated as if they were one server (RCP §6, §16.4). Pure.
 
-Pure, and independent of the order of the registry: engines speak by priority (highest first), then by id.
-It refuses to know health: what is configured and last known counts (decision 2), and only what this build can route.
+Independent of the order of the registry: engines are ordered by priority (highest first), then by id. Health does
+not matter: configuration and the last handshake count (decision 2).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ BEYOND_RETRIEVAL = frozenset({"rerank", "multiVector", "graph", "transform"})
 DELIVERY = frozenset({"streaming", "pagination"})
 
 UNTYPED = "keyword"
-"""Said of a field whose engines list names only, in a map where others are typed: exact comparison is the least claim.
-Requests are still routed by what each engine says, so nothing that such an engine would take is refused."""
+"""The type stated for a field whose engines list only names, in a map where others have types: every type can be
+compared exactly. Requests are routed by what each engine states, so nothing that such an engine accepts is refused."""
 
 _NUMBERS = frozenset({"int", "float"})
 
 _Rule = Callable[[Sequence[Any]], Any]
-"""The engines' values for one key, None where an engine says nothing -> ours; None or False leaves the key out."""
+"""The engines' values for one key (None where an engine states nothing) -> ours; None or False omits the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class EngineOffer:
     priority: int
     advertisement: Advertisement | None
     writer: bool = False
-    """Whether the registry names it as the default writer."""
+    """Whether the registry flags it as the default writer."""
 
 
 def precedence(writer: bool, priority: int, engine_id: str) -> tuple[bool, int, str]:
-    """The order in which engines come as the default writer, smallest first."""
+    """Sort key for the default writer: the smallest is the default."""
     return not writer, -priority, engine_id
 
 
@@ -54,9 +54,9 @@ def merge(
     ours: Mapping[str, Any],
     session_seconds: int = 1800,
 ) -> dict[str, Any]:
-    """Our capabilities, made from the engines' and from what we do ourselves (`ours`: fields of `retrieve`).
+    """Merge the engines' capabilities with what the gateway does itself (`ours`: fields of `retrieve`).
 
-    `session_seconds`: how long we remember a session.
+    `session_seconds`: how long the gateway remembers a session.
 
     | key | rule |
     |---|---|
@@ -65,23 +65,23 @@ def merge(
     | … `maxK` | the largest, and no more than `max_k`; an engine that states none has no bound of its own |
     | … `modes`, `modalities`, `units` | union; an engine without `modalities` takes text |
     | … `levels` | the largest |
-    | … `mmr`, `rerankBuiltin`, `confidence` | if any; `rerankBuiltin` also if we rerank ourselves (`ours`) |
+    | … `mmr`, `rerankBuiltin`, `confidence` | if any; `rerankBuiltin` also if the gateway reranks (`ours`) |
     | … `deterministic`, `snapshots` | only if all |
     | … `defaultMode` | only if all agree |
-    | … `scoreFloor` | 0, for the scale is ours |
+    | … `scoreFloor` | 0: scores are on the gateway's scale |
     | … `fusion` and whatever else is in `ours` | as given |
     | `filter` | if any retrieving engine has a field to filter on |
     | … `fields` | union, see `_merge_fields`; a list if no engine gives types |
     | … `operators` | union of RCP's own; an engine that states none allows all ten |
     | `citations` | if any retrieving engine has it, also inside `retrieve` |
-    | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: they are ours, whatever engines can |
-    | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, never two embedding spaces in one |
+    | `streaming`, `log`, `pagination`, `session` | if any engine retrieves: implemented by the gateway itself |
+    | `embed`, `sparseEmbed`, `multiVector` | the first engine's value as it is, embedding spaces are never mixed |
     | `rerank`, `transform`, `graph`, `memory`, `feedback` | lists: union; numbers: largest; flags: if any |
     | `index` | that of the default writer among the engines that may be written to, as far as RCP knows it |
     | `x-*` | the first engine's value as it is |
     | anything else, and what is not `routable` | not advertised; `catalog/list` carries it |
 
-    Unions keep first-seen order by priority, then id.
+    Unions keep the order of first appearance, by priority, then id.
     """
     ranked = [advertisement for _, advertisement in _ranked(offers)]
     retrieving = [advertisement for advertisement in ranked if advertisement.retrieve is not None]
@@ -109,12 +109,12 @@ def merge(
 
 
 def excluded_fields(offers: Sequence[EngineOffer]) -> dict[str, frozenset[str]]:
-    """Engine id -> the filter fields it must not be asked for, because its type for them lost."""
+    """Engine id -> filter fields it must not be asked for, because its type for them is not the merged one."""
     return _merge_fields(offers)[1]
 
 
 def conformance(capabilities: Mapping[str, Any]) -> str:
-    """The level (RCP §14) that these capabilities prove. It never claims more than the lowest, which must be stated."""
+    """The conformance level (RCP §14) that these capabilities prove; L0 if they prove none."""
     modes = _union([_object(capabilities.get("retrieve")).get("modes")]) or ()
     if not ALL_MODES.issubset(modes) or "filter" not in capabilities or "citations" not in capabilities:
         return "L0"
@@ -124,14 +124,18 @@ def conformance(capabilities: Mapping[str, Any]) -> str:
 def catalog_entries(
     offers: Sequence[EngineOffer], public_url: str | None = None, discovered: Container[str] = ()
 ) -> list[dict[str, Any]]:
-    """`engines` of `catalog/list` (RCP §7.13): every engine that has shaken hands once, with all it said it can do.
+    """`engines` of `catalog/list` (RCP §7.13): every engine that has completed a handshake, with its capabilities.
 
-    If callers reach us at `public_url`, each has the endpoint at which it can be spoken to by itself. Those that we
-    discovered ourselves are marked, so that gateways that discover each other come to an end.
+    If the gateway has a `public_url`, each entry has an endpoint for that engine alone. Engines that were discovered
+    through another gateway are marked, so that gateways that discover each other do not repeat them for ever.
     """
     entries: list[dict[str, Any]] = []
-    for engine_id, said in _ranked(offers):
-        entry: dict[str, Any] = {"id": engine_id, "server": dict(said.server), "capabilities": said.capabilities}
+    for engine_id, advertisement in _ranked(offers):
+        entry: dict[str, Any] = {
+            "id": engine_id,
+            "server": dict(advertisement.server),
+            "capabilities": advertisement.capabilities,
+        }
         if public_url is not None:
             entry["endpoint"] = {"transport": "http", "url": f"{public_url}/engines/{engine_id}/rcp"}
         if engine_id in discovered:
@@ -170,6 +174,7 @@ def _all(values: Sequence[Any]) -> bool:
 
 
 def _agreed(values: Sequence[Any]) -> str | None:
+    # An engine that states nothing does not agree.
     first = values[0]
     return first if type(first) is str and all(value == first for value in values) else None
 
@@ -203,21 +208,26 @@ _JOINED: Mapping[str, Mapping[str, _Rule]] = MappingProxyType(
 
 
 def _ranked(offers: Iterable[EngineOffer]) -> list[tuple[str, Advertisement]]:
-    """Who has shaken hands, by priority (highest first), then by id."""
+    """Engines that have completed a handshake, by priority (highest first), then by id."""
     known = [(offer.priority, offer.id, offer.advertisement) for offer in offers if offer.advertisement is not None]
-    return [(engine_id, said) for _, engine_id, said in sorted(known, key=lambda offer: (-offer[0], offer[1]))]
+    return [
+        (engine_id, advertisement)
+        for _, engine_id, advertisement in sorted(known, key=lambda offer: (-offer[0], offer[1]))
+    ]
 
 
 def _index(offers: Iterable[EngineOffer]) -> dict[str, Any] | None:
-    """What a write that names no engine can rely on: it goes to the default writer.
+    """The index that a write without a namespace can rely on: the one of the default writer.
 
-    An index that states nothing may be written to; one that may not be written to is none.
+    An index that states nothing is writable.
     """
+    # The index with the smallest precedence is that of the default writer.
     writable: list[tuple[tuple[bool, int, str], Mapping[str, Any]]] = []
     for offer in offers:
-        said = offer.advertisement
-        if said is not None and said.offers("index"):
-            index = {"writable": True, **_object(said.capabilities["index"])}
+        advertisement = offer.advertisement
+        if advertisement is not None and advertisement.offers("index"):
+            index = {"writable": True, **_object(advertisement.capabilities["index"])}
+            # An index that states nothing is writable (RCP §7.10).
             if index["writable"] is not False:
                 writable.append((precedence(offer.writer, offer.priority, offer.id), index))
     if not writable:
@@ -233,10 +243,11 @@ def _joined(stated: Sequence[Mapping[str, Any]], rules: Mapping[str, _Rule]) -> 
 
 def _merge_retrieve(retrieving: Sequence[Advertisement], max_k: int, ours: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [offer.retrieve.max_k for offer in retrieving if offer.retrieve is not None]
+    # An engine without `maxK` has no limit of its own.
     largest = max_k if None in bounds else max(bound for bound in bounds if bound is not None)
     stated = [dict(_object(offer.capabilities["retrieve"])) for offer in retrieving]
-    for said in stated:
-        said["modalities"] = _union([said.get("modalities")]) or ["text"]
+    for advertisement in stated:
+        advertisement["modalities"] = _union([advertisement.get("modalities")]) or ["text"]
     return {"maxK": min(largest, max_k), **_joined(stated, _RETRIEVE), "scoreFloor": 0, **ours}
 
 
@@ -246,6 +257,7 @@ def _merge_filter(offers: Sequence[EngineOffer], retrieving: Sequence[Advertisem
         return None
     filtering = [offer for offer in retrieving if offer.filter_fields]
     stated = [OPERATORS if offer.filter_operators is None else offer.filter_operators for offer in filtering]
+    # A plain list of names if no engine states types, so that no type is invented.
     typed = any(kind is not None for kind in fields.values())
     return {
         "fields": {name: kind or UNTYPED for name, kind in fields.items()} if typed else list(fields),
@@ -254,21 +266,26 @@ def _merge_filter(offers: Sequence[EngineOffer], retrieving: Sequence[Advertisem
 
 
 def _merge_fields(offers: Sequence[EngineOffer]) -> tuple[dict[str, str | None], dict[str, frozenset[str]]]:
-    """(field -> type, engine id -> its fields that lost).
+    """(field -> type, engine id -> its fields with another type).
 
-    int and float make float. In any other clash the first engine by priority and id has its way, and engines of another
-    type are not asked for the field; those that name no type for it still are.
+    int and float become float. In any other conflict the first engine by priority and id wins, and engines with
+    another type are not asked for the field; engines that state no type for it still are.
     """
-    ranked = [(engine_id, said) for engine_id, said in _ranked(offers) if said.retrieve is not None]
+    ranked = [
+        (engine_id, advertisement) for engine_id, advertisement in _ranked(offers) if advertisement.retrieve is not None
+    ]
     fields: dict[str, str | None] = {}
-    for _, said in ranked:
-        for name, kind in said.filter_fields.items():
+    for _, advertisement in ranked:
+        for name, kind in advertisement.filter_fields.items():
             known = fields.get(name)
+            # float includes int, so requests valid for either are accepted.
             both_numbers = known in _NUMBERS and kind in _NUMBERS and known != kind
             fields[name] = "float" if both_numbers else known or kind
     lost = {
-        engine_id: frozenset(name for name, kind in said.filter_fields.items() if not _agree(kind, fields[name]))
-        for engine_id, said in ranked
+        engine_id: frozenset(
+            name for name, kind in advertisement.filter_fields.items() if not _agree(kind, fields[name])
+        )
+        for engine_id, advertisement in ranked
     }
     return fields, {engine_id: names for engine_id, names in lost.items() if names}
 
@@ -278,7 +295,8 @@ def _agree(kind: str | None, merged: str | None) -> bool:
 
 
 def _cites(offer: Advertisement) -> bool:
-    """Whether its hits carry citations; some servers say so inside `retrieve`."""
+    """Whether its hits carry citations; some servers state so inside `retrieve`."""
+    # Some servers advertise citations inside `retrieve`.
     inside = _object(offer.capabilities.get("retrieve")).get("citations")
     return offer.offers("citations") or (inside is not None and inside is not False)
 
@@ -288,6 +306,7 @@ def _extensions(ranked: Sequence[Advertisement]) -> dict[str, Any]:
     for offer in ranked:
         for key, value in offer.capabilities.items():
             if key.startswith("x-") and offer.offers(key):
+                # The first engine by priority wins; requests go to the same one.
                 found.setdefault(key, value)
     return found
 

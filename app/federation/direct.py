@@ -1,8 +1,7 @@
-"""One engine asked by itself, for callers that chose it: its own params, result, scores and order, nothing fused.
+"""Calls one engine that the caller chose: its own params, result, scores and order; nothing is fused.
 
-It decides what of a federated call still holds: the deadline, the path of gateways (RCP §16), how far hits are trusted,
-and what its failure is called. What is malformed of hits is left out, as everywhere; nothing else of an answer is
-changed. It refuses to know what methods mean.
+Still in force are the deadline, the federation path (RCP §16), `maxTrust`, and error codes. Malformed hits and
+fields are removed as everywhere; nothing else of the result is changed.
 """
 
 from functools import partial
@@ -15,9 +14,8 @@ from app.federation.forward import Result, ask_one, plain, reported, share_of
 from app.federation.hit_validation import relayed
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.memory_ids import memory_of
-from app.federation.methods.memory import named, owner_of
-from app.federation.outcome import failed_alone
+from app.federation.methods.memory import owner_of, read_memory_id, with_public_id
+from app.federation.outcome import single_engine_failed
 from app.federation.request_options import closes_cycle
 from app.federation.sessions import scoped
 from app.fusion.trust import capped_hit
@@ -31,62 +29,66 @@ REPEATABLE = frozenset(
     {"catalog/list", "embed", "embed/multi", "embed/sparse", "graph", "index/delete", "memory/recall"}
     | {"query/transform", "rerank", "retrieve"}
 )
-"""Methods that asked twice do no more than once; any other is one only under an idempotency key."""
+"""Methods that may be sent twice without an idempotency key."""
 
 
-async def ask_alone(
+async def ask_single_engine(
     call: MethodCall,
     engine: Engine,
     members: Members,
     settings: GatewaySettings,
     instrumentation: RetrieveInstrumentation,
 ) -> Result:
-    """What `engine` answers, with the gateway's report beside it in `_meta`.
+    """The result of `engine`, with the gateway's report in `_meta`.
 
-    Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (too much at once) or -32010.
+    Raises RcpError: the engine's own code if it named one; else -32014 (too slow), -32011 (overloaded) or -32010.
     """
     check_route(call, members)
-    said = engine.advertisement
-    if said is not None and closes_cycle(said, call, members):
+    advertisement = engine.advertisement
+    if advertisement is not None and closes_cycle(advertisement, call, members):
         raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
+    # `_meta` is written by the gateway; everything else is the caller's own.
     params = {key: value for key, value in call.params.items() if key != "_meta"}
     if call.tenant is not None:
         if call.method in MEMORIES and params.get("memoryId") is not None:
             params["memoryId"] = _own_memory(params["memoryId"], engine, call)
+        # Two tenants with the same session id must not share a session at the engine.
         if type(params.get("sessionId")) is str:
             params["sessionId"] = scoped(members.identity, params["sessionId"], call.tenant)
     repeatable = call.method in REPEATABLE or read_idempotency_key(call.passed_on) is not None
-    question = plain(
+    forwarded = plain(
         call.method, params, partial(_read, call.method, engine.id, instrumentation), idempotent=repeatable
     )
-    outcome = await ask_one(engine, share_of(call, engine, members, settings), question, instrumentation)
+    outcome = await ask_one(engine, share_of(call, engine, members, settings), forwarded, instrumentation)
     if outcome.result is None:
-        raise failed_alone(outcome)
+        raise single_engine_failed(outcome)
     result = outcome.result
     if call.tenant is not None and call.method == "memory/build":
-        result = named(engine.id, owner_of(call), dict(result))
+        result = with_public_id(engine.id, owner_of(call), dict(result))
+    # The operator's limit on trust holds for direct calls too.
     if engine.entry.max_trust is not None and type(result.get("hits")) is list:
         result = {**result, "hits": [capped_hit(hit, engine.entry.max_trust) for hit in result["hits"]]}
     return reported(result, members, [outcome], ())
 
 
 def _own_memory(name: Any, engine: Engine, call: MethodCall) -> str:
-    """What the engine calls the memory. Raises NotFound (-32015) for a name that this tenant was not given.
+    """The engine's own id of a memory. Raises NotFound (-32015) for an id that this tenant was not given.
 
-    Engines do not tell tenants apart, so their own names are not believed here either.
+    Engines do not know tenants, so an engine's own ids are not accepted from a tenant either.
     """
     if type(name) is not str:
         raise InvalidParams("'memoryId' must be a string", field="memoryId")
-    memory = memory_of(name, owner_of(call))
+    memory = read_memory_id(name, owner_of(call))
     if memory.engine != engine.id:
-        raise NotFound("no such memory: it belongs to another engine", field="memoryId")
+        raise NotFound("unknown memory: it belongs to another engine", field="memoryId")
     return memory.own
 
 
 def _read(method: str, engine: str, instrumentation: RetrieveInstrumentation, result: Result) -> Result:
-    """What the engine sent, without hits and fields of hits that would be unreadable. Raises ProtocolViolation."""
+    """The result without malformed hits and fields. Raises ProtocolViolation."""
+    # Only results with hits are checked; the gateway does not know what others contain.
     if method != "retrieve" and type(result.get("hits")) is not list:
         return result
     kept, outcome = relayed(engine, result)

@@ -1,16 +1,17 @@
-"""A Plan, and what came of it, as JSON for people: who is asked what, who is not and why, and why a hit stands there.
+"""A plan and a response as JSON for people: which engines are asked what, which are not and why, and the score of
+each hit.
 
-Pure. docs/reference/explain.md documents the format. It adds nothing to what the request did anyway: the same plan,
-the same points.
+
+Pure. docs/reference/explain.md documents the format. Explaining adds no work to the request: it shows the same plan and
+the same scores.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
-from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
-from app.federation.result_set import ResultSet
+from app.federation.result_set import Page, ResultSet
 from app.fusion.calibration import dump_calibration
 from app.fusion.confidence import valid_confidence
 from app.fusion.document_index import DocumentIndex
@@ -20,15 +21,15 @@ from app.fusion.ranked_lists import FusionConfig, RankedList
 
 MAX_TITLE = 200
 MAX_SNIPPET = 240
-"""Characters of a listed hit's title and text: enough to recognise it, however long it is."""
+"""Characters of the title and the text of a listed hit: enough to recognise it."""
 
 
-def plan_told(plan: Plan) -> dict[str, Any]:
-    """Everything that was decided before anybody was asked."""
-    told: dict[str, Any] = {
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Everything that was decided before any engine was asked."""
+    described: dict[str, Any] = {
         "k": plan.k,
         "window": plan.window,
-        "fusion": options_told(plan.fusion),
+        "fusion": describe_options(plan.fusion),
         "diversified": plan.varied,
         "cutByCaller": plan.cut_by_caller,
         "legs": [_engine_call(engine_call) for engine_call in plan.engine_calls],
@@ -36,45 +37,48 @@ def plan_told(plan: Plan) -> dict[str, Any]:
         "notes": list(plan.notes),
     }
     if plan.union is not None:
-        told["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
-    return told
+        described["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
+    return described
 
 
-def answer_told(plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]) -> dict[str, Any]:
-    """The plan, the rank parts of each hit that is served, the lists that they were fused of, and the seconds spent."""
-    told: dict[str, Any] = {"plan": plan_told(plan), "hits": [], "lists": []}
-    told["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
+def describe_response(
+    plan: Plan, result_set: ResultSet | None, page: Page, spent: Mapping[str, float]
+) -> dict[str, Any]:
+    """The plan, the score parts of each returned hit, the lists that were fused, and the time spent."""
+    described: dict[str, Any] = {"plan": describe_plan(plan), "hits": [], "lists": []}
+    described["spentMs"] = {step: round(seconds * 1000, 3) for step, seconds in spent.items()}
     if result_set is not None:
+        # Computed again from the saved lists, so that a normal response does not carry the parts.
         shares = shares_of(result_set.lists, result_set.options, page.keys)
-        told["method"] = shares.method
-        told["ceiling"] = shares.ceiling
-        told["hits"] = [
-            {"id": hit["id"], **standing_told(standing)}
+        described["method"] = shares.method
+        described["ceiling"] = shares.ceiling
+        described["hits"] = [
+            {"id": hit["id"], **describe_score(standing)}
             for hit, standing in zip(page.hits, shares.standings, strict=False)
         ]
-        told["lists"] = [
+        described["lists"] = [
             {**_list(ranked, result_set.options), "claim": _claim(shares.claims[ranked.engine])}
             for ranked in result_set.lists
         ]
-    return told
+    return described
 
 
-def fused_told(shares: Contributions) -> dict[str, Any]:
-    """The order of documents that were fused once more."""
+def describe_fusion(shares: Contributions) -> dict[str, Any]:
+    """The order of documents that were fused again."""
     return {
         "method": shares.method,
         "ceiling": shares.ceiling,
-        "hits": [standing_told(standing) for standing in shares.standings],
+        "hits": [describe_score(standing) for standing in shares.standings],
     }
 
 
-def standing_told(standing: Explanation) -> dict[str, Any]:
-    """One document: its sum and its parts, the largest first."""
+def describe_score(standing: Explanation) -> dict[str, Any]:
+    """One document: its score and the parts of it, the largest first."""
     return {"key": standing.key, "sum": standing.total, "parts": [part._asdict() for part in standing.parts]}
 
 
-def options_told(options: FusionConfig) -> dict[str, Any]:
-    """How lists are blended, named as in requests."""
+def describe_options(options: FusionConfig) -> dict[str, Any]:
+    """Fusion settings, named as in requests."""
     return {
         "method": options.method,
         "rrfK": options.rrf_k,
@@ -86,7 +90,7 @@ def options_told(options: FusionConfig) -> dict[str, Any]:
 
 def _engine_call(engine_call: EngineCall) -> dict[str, Any]:
     entry = engine_call.engine.entry
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "engine": engine_call.engine.id,
         "weight": engine_call.weight,
         "priority": entry.priority,
@@ -96,10 +100,10 @@ def _engine_call(engine_call: EngineCall) -> dict[str, Any]:
         "params": dict(engine_call.params),
     }
     if engine_call.pinned is not None:
-        told["pinned"] = engine_call.pinned
+        described["pinned"] = engine_call.pinned
     if engine_call.without:
-        told["without"] = list(engine_call.without)
-    return told
+        described["without"] = list(engine_call.without)
+    return described
 
 
 def _left(outcome: Outcome) -> dict[str, Any]:
@@ -107,7 +111,8 @@ def _left(outcome: Outcome) -> dict[str, Any]:
 
 
 def _list(ranked: RankedList, options: FusionConfig) -> dict[str, Any]:
-    """One engine's list without duplicates, as it can be fused once more."""
+    """One engine's list without duplicates, as it can be fused again."""
+    # The same index that fusion uses, so that ranks are those after removing duplicates.
     document_index = DocumentIndex([ranked], options.identity)
     ((source, hits, _),) = document_index.lists
     return {
@@ -149,7 +154,7 @@ def _listed(key: str, hit: Hit, namespace: str | None) -> dict[str, Any]:
 
 
 def title_of(hit: Hit) -> str:
-    """What a hit is called, if it says so: its citation's title, else one of its own or of its meta."""
+    """The title of a hit, if it has one: of its citation, else its own, else of its meta."""
     places: Sequence[Any] = (hit.get("citation"), hit, hit.get("meta"))
     for place in places:
         title = place.get("title") if type(place) is dict else None

@@ -1,7 +1,6 @@
-"""What engines are sent in place of what the caller sent: the funnel, the fusion inside an engine, `_meta`. Pure.
+"""The params that engines are sent instead of the caller's: `k`, `candidateK`, `rerank`, `fusion` and `_meta`. Pure.
 
-What reaches an engine must be what that engine accepts, after over-fetching has changed `k` (RCP §7.7, §16). It refuses
-to know which engines are asked.
+Over-fetching changes `k`, so params that depend on it are adjusted to what each engine accepts (RCP §7.7, §16).
 """
 
 from collections.abc import Mapping
@@ -12,22 +11,24 @@ from app.protocol.advertisement import Advertisement, RetrieveOffer
 from app.protocol.envelope import SharedParams
 
 OWN_PARAMS = ("minScore", "tokenBudget", "cursor", "fusion", "sessionId", "k", "candidateK", "rerank")
-"""Params that the gateway honours itself or adjusts; the others are forwarded as they are."""
+"""Params that the gateway handles itself or adjusts; all others are forwarded unchanged."""
 
 INNER_LISTS = frozenset({"dense", "sparse"})
-"""Keys of `fusion.weights` that belong to the engines, not to the federation."""
+"""Keys of `fusion.weights` that concern fusion inside an engine, not the federation."""
 
 
 ALIKE = frozenset({"query", "k", "filter", "includeText", "minScore"})
-"""Options that every engine is sent alike, or not at all."""
+"""Params that every engine is sent alike, or not at all."""
 
 Shared = dict[tuple[int, float], SharedParams]
-"""(`k`, deadline) -> what all engines are sent that have both in common."""
+"""(`k`, deadline) -> the params of all engines that have both in common."""
 
 
 def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
-    """The `_meta` every engine gets, but for its deadline: one level less deep, our identity appended (RCP §16)."""
+    """The `_meta` of every engine without its deadline: depth reduced by one, and this gateway's id appended to the
+    path (RCP §16)."""
     most = call.default_depth
+    # The caller may ask for less depth than configured, never for more.
     depth = most if call.meta.depth is None else min(call.meta.depth, most)
     return {**call.passed_on, "federation": {"depth": max(0, depth - 1), "path": [*call.meta.path, identity]}}
 
@@ -35,7 +36,8 @@ def forwarded_meta(call: Call, identity: str) -> dict[str, Any]:
 def shared_params(
     known: Shared, common: tuple[int, float], forwarded: Mapping[str, Any], meta: dict[str, Any]
 ) -> SharedParams:
-    """What engines with this `k` and deadline are sent, where nothing depends on what they advertise."""
+    """The params of engines with this `k` and deadline, for requests in which nothing depends on their
+    advertisements."""
     params = known.get(common)
     if params is None:
         params = known[common] = SharedParams(forwarded, _meta=meta, k=common[0])
@@ -43,14 +45,16 @@ def shared_params(
 
 
 def write_funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, advertisement: Advertisement) -> int:
-    """Write `rerank` and `candidateK` so that candidateK ≥ topN ≥ k holds at this engine; returns that `k`."""
+    """Write `rerank` and `candidateK` so that candidateK ≥ topN ≥ k holds at this engine; returns its `k`."""
     rerank = raw.get("rerank")
     floor = asked
     if rerank is not None:
         if type(rerank) is dict and "topN" in rerank:
             reranker = advertisement.capabilities.get("rerank")
             most = reranker.get("maxCandidates") if type(reranker) is dict else None
+            # Over-fetching raised `k`, so the reranker must see at least as many.
             top_n = max(rerank["topN"], asked)
+            # The engine's reranker has a limit: `k` has to fit into it as well.
             if type(most) is int and most >= 1:
                 top_n = min(top_n, most)
                 asked = min(asked, top_n)
@@ -63,9 +67,10 @@ def write_funnel(params: dict[str, Any], raw: Mapping[str, Any], asked: int, adv
 
 
 def write_inner_fusion(params: dict[str, Any], fusion: Mapping[str, Any], offer: RetrieveOffer) -> None:
-    """Forward what `fusion` says about dense and sparse inside an engine, if it advertises that method."""
+    """Forward what `fusion` says about dense and sparse lists inside an engine, if it advertises the method."""
     method = fusion.get("method")
     inner = {key: fusion[key] for key in ("method", "rrfK", "alpha") if key in fusion}
+    # Weights by engine id are for the federation; engines know nothing of each other.
     weights = {name: value for name, value in (fusion.get("weights") or {}).items() if name in INNER_LISTS}
     if weights:
         inner["weights"] = weights
@@ -74,7 +79,7 @@ def write_inner_fusion(params: dict[str, Any], fusion: Mapping[str, Any], offer:
 
 
 def dedups(advertisement: Advertisement) -> bool:
-    """Whether the engine leaves out by itself what it returned before in a session: also hits that were fetched by it
-    and never shown to the caller, so it must not know of ours."""
+    """Whether the engine omits hits that it returned before in a session. Such an engine must not know the caller's
+    session: it would also omit hits that the gateway fetched but never returned."""
     session = advertisement.capabilities.get("session")
     return type(session) is dict and session.get("dedup") not in (None, False)

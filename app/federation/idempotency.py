@@ -1,7 +1,7 @@
-"""Calls that write, carried out once: what an `idempotencyKey` was answered with is answered again (RCP §7.10, §7.11).
+"""Carries out a write with an `idempotencyKey` once, and answers repetitions with the same result (RCP §7.10, §7.11).
 
-It decides when two calls are the same one, and what somebody hears whose call is still under way elsewhere. It refuses
-to know what a call does. A failed call is forgotten, so that it can be tried again with its key.
+A repetition while the first call is in progress is refused. A failed call is forgotten, so that it can be retried with
+its key.
 """
 
 import asyncio
@@ -15,69 +15,72 @@ from app.protocol.documents import read_idempotency_key
 from app.protocol.envelope import canonical
 from app.protocol.errors import Conflict
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 Result = dict[str, Any]
 
 PREFIX = "idempotency:"
 RETRY_MS = 1000
 MARGIN_SECONDS = 5.0
-"""A claim outlives the call's deadline by this; then whoever made it is gone, and another may carry it out."""
+"""A claim outlives the deadline of its call by this. After that its process must be gone, and another may take over."""
 
 IDS_EACH = 100
-"""Ids of a result that count as one entry of the store's size."""
+"""So many ids of a result count as one entry of the store's size."""
 
 
 class StoredResult(NamedTuple):
-    """One call under a key: which it is, who carries it out, and what came of it; None while it is under way."""
+    """One call under a key: its fingerprint, the process that carries it out, and its result (None: in progress)."""
 
-    told: str
+    fingerprint: str
     claim: str
     result: Result | None = None
 
 
 class Idempotency:
-    """The calls with keys of one gateway, or of all that share its state."""
+    """The keyed calls of one gateway, or of all gateways that share its state."""
 
     __slots__ = ("_seconds", "_store")
 
     def __init__(self, store: Store, seconds: float) -> None:
-        """A result is remembered for so many `seconds`."""
+        """A result is remembered for `seconds`."""
         self._store = store
         self._seconds = seconds
 
     @classmethod
-    def kept(cls, wishes: StateSettings, backend: StateBackend = ALONE) -> "Idempotency":
-        """Within the bounds that are wished, shared as `sharing` says."""
-        most = wishes.max_idempotency_keys
-        return cls(backend.store("idempotency", MemoryStore(most, most * IDS_EACH)), wishes.idempotency_ttl_seconds)
+    def from_settings(cls, settings: StateSettings, backend: StateBackend = IN_MEMORY) -> "Idempotency":
+        """A store with the configured bounds, in `backend`."""
+        limit = settings.max_idempotency_keys
+        return cls(backend.store("idempotency", MemoryStore(limit, limit * IDS_EACH)), settings.idempotency_ttl_seconds)
 
-    async def once(self, call: MethodCall, carry_out: Callable[[], Awaitable[Result]], door: str = "") -> Result:
-        """The result of `call`, carried out now or before; keys of two tenants or doors are never the same.
+    async def once(self, call: MethodCall, execute: Callable[[], Awaitable[Result]], endpoint: str = "") -> Result:
+        """The result of `call`, carried out now or before; keys are separate for each tenant and endpoint.
 
-        Raises Conflict (-32016) if the key was another call's, or this one is under way; and what `carry_out` raises.
+        Raises Conflict (-32016) if the key was used for another call, or if this one is in progress; and what `execute`
+        raises.
         """
+        # Without a key there is nothing to remember, and repetitions are the caller's decision.
         key = read_idempotency_key(call.passed_on)
         if key is None:
-            return await carry_out()
-        name = _name(call, door, key)
-        mine = StoredResult(_told(call), token_hex(8))
+            return await execute()
+        name = _name(call, endpoint, key)
+        claimed = StoredResult(_fingerprint_of(call), token_hex(8))
+        # The claim must not expire while the call can still be in progress.
         seconds = max(0.0, call.deadline - asyncio.get_running_loop().time()) + MARGIN_SECONDS
 
         def claim(before: StoredResult | None) -> StoredResult | None:
-            return mine if before is None else None
+            return claimed if before is None else None
 
+        # The claim is atomic across replicas: only one of two concurrent calls carries it out.
         found = await self._store.change(name, claim, seconds, _load, list, size=_size)
-        if found is not None and found.claim != mine.claim:
-            return _remembered(found, mine)
+        if found is not None and found.claim != claimed.claim:
+            return _remembered(found, claimed)
         try:
-            result = await carry_out()
+            result = await execute()
+        # Also on cancellation: the caller may retry with its key at once.
         except BaseException:
             await self._store.delete(name)
             raise
-        done = mine._replace(result=result)
+        done = claimed._replace(result=result)
         await self._store.put(name, done, self._seconds, list, size=_size(done))
         return result
 
@@ -85,25 +88,26 @@ class Idempotency:
         return f"<Idempotency for {self._seconds:g} s in {self._store!r}>"
 
 
-def _remembered(found: StoredResult, mine: StoredResult) -> Result:
-    """What came of the call that was there first. Raises Conflict."""
+def _remembered(found: StoredResult, claimed: StoredResult) -> Result:
+    """The result of the call that used the key first. Raises Conflict."""
     field = "_meta.idempotencyKey"
-    if found.told != mine.told:
-        raise Conflict("this idempotencyKey was used for another call; take a new one", field=field, retryable=False)
+    if found.fingerprint != claimed.fingerprint:
+        raise Conflict("this idempotencyKey was used for another call; use a new key", field=field, retryable=False)
     if found.result is None:
         raise Conflict(
-            "the call with this idempotencyKey is under way", field=field, retryable=True, retryAfterMs=RETRY_MS
+            "the call with this idempotencyKey is in progress", field=field, retryable=True, retryAfterMs=RETRY_MS
         )
     return found.result
 
 
-def _name(call: MethodCall, door: str, key: str) -> str:
+def _name(call: MethodCall, endpoint: str, key: str) -> str:
     tenant = "" if call.tenant is None else call.tenant.id
-    return PREFIX + blake2b(f"{tenant}\0{door}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return PREFIX + blake2b(f"{tenant}\0{endpoint}\0{key}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def _told(call: MethodCall) -> str:
-    """What makes it the same call: its method, and its params without `_meta`."""
+def _fingerprint_of(call: MethodCall) -> str:
+    """What makes two calls the same: the method, and the params without `_meta`."""
+    # `_meta` differs between repetitions (deadline, trace context) and does not change what is written.
     params = {name: value for name, value in call.params.items() if name != "_meta"}
     return blake2b(canonical([call.method, params]), digest_size=20).hexdigest()
 

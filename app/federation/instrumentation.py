@@ -1,6 +1,6 @@
-"""What the journey tells those who watch it: numbers and log events, never query or hit text.
+"""Metrics, traces, statistics and log events of the federation; never query or hit text.
 
-The only place where federation and telemetry meet; the journey itself knows this one object.
+The only module of the federation that imports telemetry.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ MAX_PAIRS = 1000
 
 
 DROPPED_QUIET_SECONDS: Final = 60.0
-"""Of one engine's hits that were left out the log tells at most once in so long."""
+"""Shortest time between two log lines about dropped hits of one engine."""
 
 
-_UNTOLD: Final = nullcontext()
+_NO_SPAN: Final = nullcontext()
 
 
 class RetrieveInstrumentation:
-    """Turns outcomes into metrics, the last minutes into windows, and the rare event into a log line."""
+    """Turns outcomes into metrics, rolling statistics, and rare log events."""
 
     __slots__ = (
         "_answers",
@@ -48,7 +48,7 @@ class RetrieveInstrumentation:
     def __init__(
         self, metrics: Metrics, clock: Callable[[], float] = monotonic, tracing: Tracing | None = None
     ) -> None:
-        """`clock` gives seconds and never goes back."""
+        """`clock` is monotonic, in seconds."""
         self.windows = RollingStatistics(clock)
         self.overlap = Overlap(clock)
         self.tracing = tracing
@@ -60,14 +60,14 @@ class RetrieveInstrumentation:
         self._reported_pairs: set[tuple[str, str]] = set()
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """The time of one step, if traces are wished for."""
-        return _UNTOLD if self.tracing is None else self.tracing.step(name)
+        """A span for one step, if tracing is enabled."""
+        return _NO_SPAN if self.tracing is None else self.tracing.step(name)
 
     def engine_call(self, outcome: Outcome) -> None:
-        """One leg ended."""
+        """One engine call ended."""
         engine, status, took, kind = outcome.engine, outcome.status, outcome.took, outcome.kind
         if outcome.not_sent:
-            # It took no time of the engine's: as a call it would make the engine look fast.
+            # Nothing was sent: counted as a call it would make the engine look fast.
             self._metrics.skipped(engine, kind or "")
             self.windows.skipped(engine, kind or "")
             return
@@ -78,6 +78,7 @@ class RetrieveInstrumentation:
             self.windows.failed(engine, took, kind or "", outcome.detail or "")
         hits = outcome.hits
         if hits:
+            # One observation per response: the top hit stands for its list.
             confidence = valid_confidence(hits[0].get("confidence"))
             if confidence is not None:
                 self._answers.confidence(engine, confidence)
@@ -85,21 +86,22 @@ class RetrieveInstrumentation:
             self.dropped(outcome)
 
     def retrieved(self, outcomes: Sequence[Outcome], took: float) -> None:
-        """One retrieve of these legs was answered after `took` seconds."""
+        """One retrieve with these engine calls was answered after `took` seconds."""
         if outcomes:
             self._metrics.overhead.observe(max(0.0, took - max([outcome.took for outcome in outcomes])))
 
     def screened(self, screen: InjectionScreen) -> None:
-        """Hits were looked at before they were answered."""
+        """Hits of one response were screened."""
         for action, hits in (("marked", screen.marked), ("reported", screen.reported), ("dropped", screen.dropped)):
             if hits:
                 self._metrics.callers.screened(action, hits)
 
     def served(self, plan: Plan, outcomes: Sequence[Outcome], fusion: FusedList, hits: Sequence[Hit]) -> None:
-        """One retrieve is answered with these hits of `fusion`. Copies are compared in sampled answers only."""
+        """One retrieve returns these hits of `fusion`. Copies are compared in a sample of responses only."""
         duplicates = fusion.duplicates
         if duplicates:
             self._metrics.duplicates.inc(duplicates)
+        # Sampled: comparing copies costs more than the rest of the metrics together (decision 14).
         if not self.overlap.due():
             return
         answered = [outcome.engine for outcome in outcomes if outcome.status == "ok"]
@@ -107,18 +109,20 @@ class RetrieveInstrumentation:
         self.overlap.add(answered, givers)
         if not duplicates:
             return
+        # Only the top of the list, whatever `k` is: the work per request must be bounded.
         looked_at = min(plan.k, MAX_HITS)
         for pair in fusion.collisions(0, looked_at):
             self._metrics.collisions.inc()
             self._report_collision(pair)
 
     def dropped(self, outcome: Outcome) -> None:
-        """Hits of an engine were left out: counted, and logged now and then."""
+        """Hits of an engine were dropped: counted, and logged at a bounded rate."""
         engine = outcome.engine
         for reason, hits in (("malformed", outcome.malformed), ("excess", outcome.excess)):
             if hits:
                 self._metrics.dropped(engine, reason, hits)
         now = self._clock()
+        # A broken engine would otherwise write a line per request.
         if now >= self._quiet_until.get(engine, now):
             self._quiet_until[engine] = now + DROPPED_QUIET_SECONDS
             self._log.warning("hits_dropped", engine=engine, malformed=outcome.malformed, excess=outcome.excess)
@@ -129,8 +133,8 @@ class RetrieveInstrumentation:
             self._log.warning(
                 "id_collision",
                 engines=list(pair),
-                remedy="the same hit id stands for different texts; give one of them an idNamespace in the registry",
+                remedy="the same id has different texts in both engines; set idNamespace for one of them",
             )
 
     def __repr__(self) -> str:
-        return f"<Witness of {len(self._reported_pairs)} pairs of engines whose ids collide>"
+        return f"<RetrieveInstrumentation with {len(self._reported_pairs)} pairs of colliding engines>"

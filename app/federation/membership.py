@@ -1,7 +1,7 @@
-"""Who belongs to the federation at this moment, and what it advertises as one: kept until an advertisement changes.
+"""The engines of the federation at this moment, and the advertisement merged from theirs, cached until one changes.
 
-A request works on one frozen Members value from beginning to end. Each tenant has its own, of the engines that it sees
-and no others. It refuses to know health: the federated advertisement is what is configured and last known (decision 2).
+A request works on one frozen Members value from start to end. Each tenant has its own, which holds only the engines
+it may see. The merged advertisement follows configuration and handshakes, never health (decision 2).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,28 +18,28 @@ ROUTABLE = frozenset(
     | {"embed", "sparseEmbed", "multiVector", "rerank", "transform", EVERY_EXTENSION}
     | {"graph", "memory", "feedback"}
 )
-"""Capabilities that this gateway can route; no other is advertised."""
+"""Capabilities that this gateway can route; no others are advertised."""
 
 WRITING = frozenset({"index"})
-"""Those that it routes only if told to."""
+"""Capabilities that are routed only if the settings allow writing."""
 
 
 MAX_VIEWS = 1000
-"""Sets of engines whose members are kept; of more, the least recently made go first. There are no more than tenants."""
+"""Number of cached views, one for each distinct set of visible engines; beyond it the oldest are evicted."""
 
 View = tuple[tuple[str, ...], frozenset[str]]
-"""What tenants that see the same have in common: the patterns of their engines, and their roles."""
+"""What determines what tenants see: the patterns of their engines, and their roles."""
 
 EVERYTHING: View | None = None
-"""The view of those who are told apart from nobody."""
+"""The view of a gateway without tenants."""
 
 
 OUTDATED = -1
-"""No version of the living set: what has it is made anew."""
+"""A version that no registry has: a view with it is computed again."""
 
 
 class Engines(Protocol):
-    """The living set, by priority (highest first) and id; `version` grows with each changed advertisement."""
+    """The registry, by priority (highest first), then by id; `version` grows with every changed advertisement."""
 
     @property
     def version(self) -> int: ...
@@ -57,12 +57,12 @@ class Engines(Protocol):
 
     @property
     def stand_ins(self) -> Sequence[Engine]:
-        """Engines that left a moment ago, while those that came in the same step are not warm yet."""
+        """Engines that a reload has just removed, while those it added have not completed a handshake yet."""
         ...
 
     @property
     def warming(self) -> Collection[str]:
-        """Ids of engines that have yet to complete their first handshake since a reload."""
+        """Ids of engines that have not completed their first handshake since a reload."""
         ...
 
 
@@ -71,32 +71,32 @@ class Members:
     """The federation as one request sees it."""
 
     identity: str
-    """Ours in `_meta.federation.path`."""
+    """The gateway's own id in `_meta.federation.path`."""
     engines: Sequence[Engine]
     disabled: Sequence[str]
     capabilities: Mapping[str, Any]
     """The merged advertisement."""
     offers: Sequence[EngineOffer]
     max_k: int
-    """Largest `k` served: `retrieve.maxK` of the advertisement, or the setting while nobody advertises one."""
+    """Largest `k` served: `retrieve.maxK` of the advertisement, or the setting while no engine advertises one."""
     excluded_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Engine id -> filter fields it must not be asked for, since its type for them lost."""
+    """Engine id -> filter fields it must not be asked for, because engines of higher priority use another type."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Gateway -> its engines that are asked directly. Its name stands for them, also where it is not asked itself."""
+    """Gateway -> its engines that are asked directly. In requests, its name stands for them."""
     epoch: int = 1
-    """How often this very advertisement was made anew."""
+    """How often this advertisement has changed."""
 
-    def told(self) -> tuple[Any, ...]:
-        """What callers are told of it; the epoch grows when that changes."""
+    def visible_state(self) -> tuple[Any, ...]:
+        """What callers can see of it; the epoch grows when this changes."""
         return tuple(engine.id for engine in self.engines), self.disabled, self.offers, self.groups
 
     def ids(self) -> frozenset[str]:
-        """Every id of the registry, disabled ones included."""
+        """Every id of the registry, including disabled engines."""
         return frozenset(engine.id for engine in self.engines) | frozenset(self.disabled)
 
 
 class Membership:
-    """Hands out the current Members, to each tenant its own."""
+    """Hands out the current Members of each tenant."""
 
     __slots__ = (
         "_engines",
@@ -121,10 +121,10 @@ class Membership:
         rerank_union: bool = True,
         learning: bool = False,
     ) -> None:
-        """`max_k` bounds what is advertised; sessions are remembered for `session_seconds`.
+        """`max_k` bounds the advertised `maxK`; sessions are remembered for `session_seconds`.
 
-        `writing`: whether engines' indexes may be written to through us; `rerank_union`: whether we have reranked what
-        engines give together, where they cannot. `learning`: whether we learn from feedback ourselves, so that it is
+        `writing`: whether engines' indexes may be written to; `rerank_union`: whether the gateway has fused results
+        reranked by one engine; `learning`: whether the gateway itself learns from feedback, so that `feedback` is
         offered even if no engine takes any.
         """
         self._engines = engines
@@ -136,29 +136,32 @@ class Membership:
         self._rerank_union = rerank_union
         self._views: dict[View | None, tuple[int, Members]] = {}
         self._sessions: dict[tuple[View | None, str], tuple[Members, Members]] = {}
-        """What a session began with, as it is seen -> (the members now, those of the session)."""
+        """(view, digest of a session's engines) -> (the current Members, the Members of the session)."""
 
     @property
     def identity(self) -> str:
-        """What this gateway is called now (RCP §16)."""
+        """The gateway's current id (RCP §16)."""
         return self._identity
 
     def renew(self, identity: str, max_k: int, *, writing: bool = False, learning: bool = False) -> None:
-        """Other wishes hold, and perhaps other engines: the next request gets Members made of them."""
+        """Apply changed settings: the next request gets Members computed from them."""
         self._identity = identity
         self._max_k = max_k
         self._learning = learning
         self._routable = ROUTABLE | WRITING if writing else ROUTABLE
+        # Kept as the previous value, so that the epoch grows only if something visible changed.
         self._views = {seen: (OUTDATED, members) for seen, (_, members) in self._views.items()}
 
     def current(self, tenant: Tenant | None = None) -> Members:
-        """The members now, as this tenant sees them; the same object until an advertisement that it sees changes."""
+        """The Members of this tenant; the same object until an advertisement visible to it changes."""
         seen = EVERYTHING if tenant is None else (tenant.engines, tenant.roles)
         version = self._engines.version
+        # One dict lookup per request in the usual case.
         view = self._views.get(seen)
         if view is not None and view[0] == version:
             return view[1]
         members = self._compute(tenant, None if view is None else view[1])
+        # Inserted again, so that the oldest view is first in the dict.
         self._views.pop(seen, None)
         self._views[seen] = (version, members)
         if len(self._views) > MAX_VIEWS:
@@ -166,16 +169,17 @@ class Membership:
         return members
 
     def of_session(self, tenant: Tenant | None, session: SessionEngines) -> Members:
-        """The members as a session knows them that began with these engines: what joined later is not among them, and
-        what has left is, as an engine that fails."""
+        """The Members of a session that began with these engines: without engines that joined later, and with
+        engines that have left, calls to which fail."""
         now = self.current(tenant)
         seen = (EVERYTHING if tenant is None else (tenant.engines, tenant.roles), session.digest)
         kept = self._sessions.get(seen)
         if kept is not None and kept[0] is now:
             return kept[1]
         members = now
+        # The usual case: nothing has changed since the session began.
         if now.offers != session.offers:
-            members = self._made(tenant, engines_of(session, now.engines), now.epoch)
+            members = self._build(tenant, engines_of(session, now.engines), now.epoch)
         self._sessions.pop(seen, None)
         self._sessions[seen] = (now, members)
         if len(self._sessions) > MAX_VIEWS:
@@ -184,25 +188,27 @@ class Membership:
 
     @property
     def epoch(self) -> int:
-        """How often the whole advertisement was made anew."""
+        """How often the complete advertisement has changed."""
         return self.current().epoch
 
     def sees(self, tenant: Tenant, engine_id: str) -> bool:
-        """Whether the engine exists for this tenant: it sees it, or the gateway through which it joined."""
+        """Whether the tenant may see this engine, or the gateway through which it joined."""
         if tenant.sees(engine_id):
             return True
         return any(engine_id in joined and tenant.sees(gateway) for gateway, joined in self._engines.groups.items())
 
     def _compute(self, tenant: Tenant | None, before: Members | None) -> Members:
         engines = tuple(engine for engine in self._engines.asked if tenant is None or self.sees(tenant, engine.id))
+        # A reload must not cost an answer (decision 13).
         if self._engines.stand_ins:
             engines = self._with_stand_ins(engines, tenant)
-        members = self._made(tenant, engines, 1)
+        members = self._build(tenant, engines, 1)
         if before is None:
             return members
-        return replace(members, epoch=before.epoch + (members.told() != before.told()))
+        # Clients poll the epoch, so it must not grow without a visible change.
+        return replace(members, epoch=before.epoch + (members.visible_state() != before.visible_state()))
 
-    def _made(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
+    def _build(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
         disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
@@ -212,7 +218,9 @@ class Membership:
         groups = self._engines.groups if tenant is None else self._groups_of(tenant)
         routable = self._routable
         if tenant is not None:
+            # A tenant is not offered what its roles forbid.
             routable = frozenset(capability for capability in routable if tenant.may_use(capability))
+        # What the gateway does itself, whatever the engines offer.
         ours: dict[str, Any] = {"fusion": ["rrf", "weighted", "convex"], "tokenBudget": True}
         if self._rerank_union and any(offer.advertisement.offers("rerank") for offer in offers if offer.advertisement):
             ours["rerankBuiltin"] = True
@@ -235,9 +243,10 @@ class Membership:
         )
 
     def _with_stand_ins(self, engines: Sequence[Engine], tenant: Tenant | None) -> tuple[Engine, ...]:
-        """Where all that this tenant was served by has been replaced: also the old ones, until a new one is warm."""
+        """If a reload replaced all engines that served this tenant, also the old ones, until a new one is warm."""
         warm = [engine.advertisement for engine in engines if engine.advertisement is not None]
-        retrieving = any(said.retrieve is not None for said in warm)
+        # A new engine that cannot retrieve does not replace old ones that can.
+        retrieving = any(advertisement.retrieve is not None for advertisement in warm)
         if not any(tenant is None or tenant.sees(engine_id) for engine_id in self._engines.warming):
             return tuple(engines)
         standing_in = [
@@ -250,7 +259,7 @@ class Membership:
         return tuple(sorted((*engines, *standing_in), key=lambda engine: (-engine.entry.priority, engine.id)))
 
     def _groups_of(self, tenant: Tenant) -> Mapping[str, Sequence[str]]:
-        """The gateways that this tenant sees, and what joined through them."""
+        """The gateways that this tenant sees, and the engines that joined through them."""
         return {gateway: joined for gateway, joined in self._engines.groups.items() if tenant.sees(gateway)}
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""What became of each leg, and the report made of it: `usage.notes`, `_meta.degraded`, `_meta["x-gateway"]`. Pure.
+"""What became of each engine call, and the report of it: `usage.notes`, `_meta.degraded`, `_meta["x-gateway"]`.
+Pure.
 
-Decision 7: a malformed hit is dropped with a note, a malformed response fails its engine; confidences are fusion's to
-judge. It refuses to know how legs are run and how lists are fused.
+A malformed hit is dropped with a note, a malformed response fails its engine (decision 7). Confidences are checked
+by fusion.
 """
 
 import re
@@ -29,7 +30,7 @@ from app.protocol.param_fields import is_id
 Hit = dict[str, Any]
 
 MAX_HITS: Final = 1000
-"""Hits of one engine that are looked at, whatever it sends: fan-in must stay bounded (RCP §15)."""
+"""Hits of one engine that are read, whatever it sends: fan-in must stay bounded (RCP §15)."""
 
 
 MAX_NOTES = 10
@@ -42,7 +43,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class Outcome(NamedTuple):
-    """One engine's part in a request; a named tuple, since a frozen dataclass costs four times as much to make.
+    """The result of one engine call; a named tuple, because a frozen dataclass costs four times as much to create.
 
     `status` is ok, failed, skipped or cancelled; `took` is in seconds.
 
@@ -66,25 +67,25 @@ class Outcome(NamedTuple):
     index_version: str | None = None
     rewritten_query: str | None = None
     size: int = 0
-    """Bytes of the answer."""
+    """Bytes of the response."""
     replica: str | None = None
-    """Who of an engine's replicas was asked last."""
+    """The replica that was asked last."""
     hedged: bool = False
     """Whether a second replica was asked because the first was slow."""
     result: Mapping[str, Any] | None = None
-    """What the engine sent, of methods whose results are no lists of hits."""
+    """The raw result, for methods whose results are not lists of hits."""
     refusal: Mapping[str, Any] | None = None
-    """What the engine said of the param that it refused: `field` or `option`."""
+    """The engine's own `field` or `option` of the param that it refused."""
 
     @property
     def not_sent(self) -> bool:
-        """Whether the call was planned and nothing of it was sent: the breaker is open, the engine asked to be left
-        alone, or no place became free in time. It says nothing about how fast the engine is."""
+        """Whether the call was planned but nothing was sent: breaker open, rate limited by the engine, or no free
+        connection in time. Says nothing about the engine's latency."""
         return self.status == "failed" and self.attempts == 0 and self.kind != "unreached"
 
     @property
     def held_back(self) -> bool:
-        """Whether it was not asked, though it could answer: it failed too often, or asked to be left alone."""
+        """Whether the engine was not asked although it may be well: breaker open, or rate limited by the engine."""
         return self.attempts == 0 and self.kind in _HELD_BACK
 
 
@@ -92,29 +93,32 @@ _HELD_BACK: Final = frozenset({BreakerOpen.kind, LegRateLimited.kind})
 
 
 def answered(engine: str, result: dict[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
-    """The outcome of a leg whose engine sent this `retrieve` result (RCP §7.7). Raises ProtocolViolation."""
+    """The outcome of an engine call that returned this `retrieve` result (RCP §7.7). Raises ProtocolViolation."""
     sent = result.get("hits")
     if type(sent) is not list:
         raise ProtocolViolation("the retrieve result has no 'hits' array")
     excess = max(0, len(sent) - MAX_HITS)
+    # Cut before validation, so that a huge list costs no more than MAX_HITS.
     if excess:
         sent = sent[:MAX_HITS]
     hits = sent
     malformed = 0
-    if not _clean(sent):
+    if not _all_well_formed(sent):
         hits = [hit for hit in sent if _well_formed(hit)]
         malformed = len(sent) - len(hits)
     usage = result.get("usage")
     candidates, reranked = len(hits), 0
     lines = _hit_notes(engine, malformed, excess) if malformed or excess else ()
     if type(usage) is dict:
+        # An engine cannot have considered fewer candidates than it returned.
         candidates = max(_count(usage.get("candidates")), candidates)
         reranked = _count(usage.get("reranked"))
         if "notes" in usage:
-            lines += own_notes(engine, usage["notes"])
+            lines += engine_notes(engine, usage["notes"])
     index_version = result.get("indexVersion")
     rewritten = result.get("rewrittenQuery")
-    return tuple.__new__(  # past its constructor, which costs several times as much
+    # Bypasses the constructor, which costs several times as much.
+    return tuple.__new__(
         Outcome,
         (
             engine,
@@ -142,13 +146,13 @@ def answered(engine: str, result: dict[str, Any], took: float, attempts: int, si
     )
 
 
-def told(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
-    """The outcome of a leg whose engine sent this result, of any method; it is kept as it is."""
+def succeeded(engine: str, result: Mapping[str, Any], took: float, attempts: int, size: int = 0) -> Outcome:
+    """The outcome of an engine call of any other method; the result is kept as it is."""
     return Outcome(engine, "ok", (), took, attempts, size=size, result=result)
 
 
 def failed(engine: str, fault: LegError, took: float) -> Outcome:
-    """The outcome of a leg that ended with `fault`."""
+    """The outcome of an engine call that ended with `fault`."""
     return Outcome(
         engine=engine,
         status="failed",
@@ -165,7 +169,7 @@ def failed(engine: str, fault: LegError, took: float) -> Outcome:
 
 
 def cancelled(engine: str, took: float) -> Outcome:
-    """The outcome of a leg that we ended ourselves: the caller left, or a required engine failed."""
+    """The outcome of an engine call that the gateway ended: the caller left, or a required engine failed."""
     return Outcome(engine=engine, status="cancelled", took=took, kind="cancelled", detail="ended by the gateway")
 
 
@@ -175,20 +179,20 @@ def skipped(engine: str, reason: str, detail: str) -> Outcome:
 
 
 def never_reached(engine: str, why: str) -> Outcome:
-    """The outcome of an engine that the request names, and that could not be asked since nobody has reached it yet."""
+    """The outcome of an engine that the request names but that has never completed a handshake."""
     return Outcome(engine=engine, status="failed", kind="unreached", detail=why)
 
 
 def report(outcomes: Iterable[Outcome], *, of_hits: bool = True) -> list[dict[str, Any]]:
-    """The `engines` list of `_meta["x-gateway"]`: every engine, asked or not, with the reason if it gave nothing.
+    """The `engines` list of `_meta["x-gateway"]`: every engine of the registry, including those not asked, and why.
 
-    `of_hits`: whether to include the number of hits.
+    `of_hits`: whether to state the number of hits.
     """
     return [_entry(outcome, of_hits) for outcome in sorted(outcomes, key=_engine_of)]
 
 
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
-    """The lines of `usage.notes`, by engine id: each names its engine and the class of what went wrong."""
+    """The lines of `usage.notes`, by engine id: each names its engine and the class of the failure."""
     lines: list[Note] = []
     for outcome in sorted(outcomes, key=_engine_of):
         if outcome.status == "failed":
@@ -240,56 +244,60 @@ def failure_line(outcome: Outcome) -> str:
 
 
 def degraded(outcomes: Iterable[Outcome]) -> list[str]:
-    """Ids of the engines that were asked and failed: the answer is partial without their hits."""
+    """Ids of the engines that were asked and failed: the response lacks their hits."""
     return sorted([outcome.engine for outcome in outcomes if outcome.status == "failed"])
 
 
 def required_failed(outcome: Outcome) -> RcpError:
-    """The error of the whole request when a required engine failed: that failure's own code (RCP §16.2)."""
+    """The error of a request whose required engine failed: the code of that failure (RCP §16.2)."""
     error = ForeignError(
         _code_of(outcome),
         f"the required engine '{outcome.engine}' failed: {outcome.kind}: {outcome.detail}",
         **_error_data([outcome]),
     )
-    return knowing(error, [outcome])
+    return with_outcomes(error, [outcome])
 
 
 def refused_by(outcome: Outcome) -> RcpError:
-    """The error of a request that its engine refused for what it asks: that engine's own code (RCP §12)."""
+    """The error of a request that its engine refused: the engine's own code (RCP §12)."""
     assert outcome.code is not None
     message = f"engine '{outcome.engine}' refused: {outcome.detail}"
-    return knowing(ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome])
+    return with_outcomes(
+        ForeignError(outcome.code, message, **(outcome.refusal or {}), **_error_data([outcome])), [outcome]
+    )
 
 
-def failed_alone(outcome: Outcome) -> RcpError:
-    """The error of a request that was one engine's alone: that failure's own code."""
+def single_engine_failed(outcome: Outcome) -> RcpError:
+    """The error of a request to a single engine that failed: the code of that failure."""
     verb = "refused" if outcome.kind == "refused" else "failed"
     message = f"engine '{outcome.engine}' {verb}: {outcome.detail}"
     return ForeignError(_code_of(outcome), message, **(outcome.refusal or {}), **_error_data([outcome]))
 
 
-def nobody_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
-    """The error when every engine that was asked failed (RCP §16.2): never an empty success.
+def no_engine_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> RcpError:
+    """The error if every engine that was asked failed (RCP §16.2): never an empty success.
 
-    `out_of_time`: the caller's own deadline cut them all off, so it is -32014.
+    `out_of_time`: the caller's own deadline ended all calls, so it is -32014.
     """
+    # Skipped engines are not a reason: they were never asked.
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
-        return knowing(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
-    return knowing(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
+        return with_outcomes(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
+    return with_outcomes(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
 
 
-def knowing(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
-    """The error, knowing what became of those that were asked; the log tells it, the caller is not told more."""
+def with_outcomes(error: RcpError, outcomes: Iterable[Outcome]) -> RcpError:
+    """The error with the report of the engines that were asked. It is logged; the caller does not receive it."""
     error.engines = report(outcomes)
     return error
 
 
 def _error_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    # Retrying helps only if every failure may pass.
     data: dict[str, Any] = {"retryable": all(_code_of(outcome) in _RETRYABLE for outcome in outcomes)}
     waits = [outcome.retry_after_ms for outcome in outcomes if outcome.retry_after_ms is not None]
     if waits:
-        data["retryAfterMs"] = min(waits)  # one engine that answers is enough
+        data["retryAfterMs"] = min(waits)  # one engine that answers is enough for a response
     lines = merged([Note(failure_line(outcome), outcome.engine, outcome.kind or "") for outcome in outcomes])
     data["detail"] = "; ".join(lines)
     data["notes"] = lines
@@ -303,7 +311,7 @@ _CODES = {
     LegRateLimited.kind: RateLimited.code,
     Overloaded.kind: RateLimited.code,
 }
-"""Class of a failure -> the code it comes to if the engine named none; any other is BackendUnavailable's."""
+"""Class of a failure -> the error code if the engine named none; for any other class -32010."""
 
 
 def _code_of(outcome: Outcome) -> int:
@@ -315,6 +323,7 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
         "id": outcome.engine,
         "status": "skipped" if outcome.not_sent else outcome.status,
         "hits": len(outcome.hits),
+        # Rounded by hand to 10 µs; `round` costs twice as much, for every engine of every response.
         "tookMs": int(outcome.took * 100_000 + 0.5) / 100,
         "attempts": outcome.attempts,
     }
@@ -331,17 +340,19 @@ def _entry(outcome: Outcome, of_hits: bool) -> dict[str, Any]:
     if outcome.code is not None:
         entry["code"] = outcome.code
     if outcome.retry_after_ms is not None:
+        # The gateway's own schedule, or a hint of the engine.
         entry["retryInMs" if outcome.held_back else "retryAfterMs"] = outcome.retry_after_ms
     return entry
 
 
-def _clean(hits: list[Any]) -> bool:
-    """Whether every hit is in order, as those of most answers are."""
+def _all_well_formed(hits: list[Any]) -> bool:
+    """Whether every hit is well-formed, which most responses are."""
     try:
         for hit in hits:
             if type(hit) is not dict:
                 return False
             hit_id, of_score = hit["id"], type(hit["score"])
+            # `type(...) is` rather than isinstance: bool is a subclass of int, and True is no id.
             of_id = type(hit_id)
             if of_id is str:
                 if not hit_id:
@@ -371,17 +382,17 @@ def _hit_notes(engine: str, malformed: int, excess: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def own_notes(engine: str, said: Any) -> tuple[str, ...]:
-    """What the engine itself has to say of its answer, a line each: that it left out an option, or, if it is a gateway,
-    who of its engines is missing."""
-    if type(said) is not list:
+def engine_notes(engine: str, value: Any) -> tuple[str, ...]:
+    """The notes of the engine itself, one line each: an option it ignored, or, from a gateway, a failed engine of
+    its own."""
+    if type(value) is not list:
         return ()
-    lines = [f"{engine}: {clip(line)}" for line in said[:MAX_NOTES] if type(line) is str and line.strip()]
-    if len(said) > MAX_NOTES:
-        lines.append(f"{engine}: {len(said) - MAX_NOTES} more note(s)")
+    lines = [f"{engine}: {clip(line)}" for line in value[:MAX_NOTES] if type(line) is str and line.strip()]
+    if len(value) > MAX_NOTES:
+        lines.append(f"{engine}: {len(value) - MAX_NOTES} more note(s)")
     return tuple(lines)
 
 
 def _count(value: Any) -> int:
-    """A count as an engine states it; what is no integer of RCP §4.6 counts as not stated: sums must be writable."""
+    """A count stated by an engine; 0 unless it is an integer of RCP §4.6, so that sums can be serialized."""
     return value if type(value) is int and 0 <= value <= MAX_INTEGER else 0

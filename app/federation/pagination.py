@@ -1,8 +1,7 @@
-"""Cursors and sessions: what one answer leaves behind for the next.
+"""Cursors: what one response saves so that the next request can continue it (RCP §7.7).
 
-A cursor names a Place: whose question it was, how far it was answered, and which Stock is served. A stock may be gone
-before its places are; the engines are then asked again, and what was answered is left out. It refuses to know how a
-stock comes about.
+A cursor names a CursorRecord: the question, how far it was answered, and the result set that its pages are cut from. A
+result set may be evicted before the cursor; the engines are then asked again, and hits already returned are left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +12,9 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from app.federation.attributions import Attributions
-from app.federation.hit_origins import HitOrigins
 from app.federation.learning import Learning
-from app.federation.page import Page, remembered_of
-from app.federation.poison_reports import PoisonReports
-from app.federation.result_set import ResultSet, dump_result_set, load_result_set
-from app.federation.sessions import RetrieveSessions, Trajectory
+from app.federation.result_set import Page, ResultSet, dump_result_set, load_result_set, session_keys_of
+from app.federation.sessions import HitOrigins, PoisonReports, RetrieveSessions, Trajectory
 from app.federation.tenants import Tenant
 from app.fusion.injection_screen import InjectionScreen
 from app.protocol.content import comparable_query
@@ -26,36 +22,39 @@ from app.protocol.errors import InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.schema import ScreenSettings
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
-from app.state.store import StateBackend, Store
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
-PLACE = "place:"
+CURSOR = "place:"
 RESULT_SET = "stock:"
 
+# The prefixes name entries in a shared store. They stay as they are: during a rolling update, the gateways of the old
+# and the new version continue each other's cursors.
+
 KEYS_EACH = 100
-"""Keys of hits that a cursor or a session holds on average if their store is full; then the oldest go."""
+"""Average number of hit keys per cursor or session that the stores are sized for."""
 
 CLAIMS_EACH = 40
 """Claims of engines about shown hits that a session holds on average if their store is full."""
 
 RESULT_SET_TURNOVER = 30.0
-"""Seconds in which the kept stocks may be replaced by others once. Most answers are never paged through: a busy gateway
-that kept them all would let each go before anybody comes back for it, and pay for it in memory and time."""
+"""The store of result sets is refilled at most once in this many seconds; result sets beyond that rate are not saved.
+
+Most answers are never paged through. A busy gateway that saved them all would evict each one before its second page is
+requested, and would pay for it in memory and CPU."""
 
 RETRY_MS = 1000
-"""When to come again with a cursor that cannot be looked up now."""
+"""Retry hint for a cursor that cannot be looked up during an outage of the shared state."""
 
-_UNTOLD = frozenset({"k", "cursor"})
+_PER_PAGE = frozenset({"k", "cursor"})
 """Params that may differ from page to page."""
 
 _canonical = JSONEncoder(sort_keys=True).encode
 
 
 def _names() -> Iterator[str]:
-    """Names that nobody guesses; drawn by the hundred, which costs a tenth."""
+    """Unguessable cursor names."""
     while True:
-        drawn = urandom(1600).hex()
+        drawn = urandom(1600).hex()  # a hundred names per system call cost a tenth of one call each
         yield from [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
 
 
@@ -67,43 +66,43 @@ class CursorRecord(NamedTuple):
 
     fingerprint: str
     root: str
-    """Names the question in sessions: the cursor of its second page."""
+    """Identifies the question within a session: the cursor of its second page."""
     result_set: str
-    """Key of the stock that is served; empty if none is kept."""
+    """Key of the saved result set; empty if there is none."""
     start: int = 0
-    """The place in the stock's order."""
+    """Position of the next page in the order of the result set."""
     returned: tuple[str, ...] = ()
-    """Keys of all hits that were answered."""
+    """Keys of all hits returned so far."""
     reach: int = 0
-    """The window that engines were asked for."""
+    """The number of hits that each engine was asked for."""
 
 
 _BEGINNING = CursorRecord("", "", "")
 
 
 class CursorState(NamedTuple):
-    """What a request finds of earlier ones."""
+    """What a request continues."""
 
     cursor: str | None = None
-    place: CursorRecord = _BEGINNING
+    record: CursorRecord = _BEGINNING
     result_set: ResultSet | None = None
     trajectory: Trajectory | None = None
 
 
 FIRST = CursorState()
-"""A request that continues nothing."""
+"""A request that continues nothing: no cursor and no session."""
 
 
 class Pages:
-    """Keeps and finds places, stocks and sessions."""
+    """Saves and loads cursors and result sets, and what sessions remember."""
 
     __slots__ = (
-        "_places",
+        "_cursors",
+        "_reports",
+        "_result_sets",
         "_scope",
         "_seconds",
-        "_stocks",
-        "_suspicions",
-        "_trajectories",
+        "_session_prefix",
         "attributions",
         "learning",
         "origins",
@@ -112,122 +111,137 @@ class Pages:
 
     def __init__(
         self,
-        places: Store,
-        stocks: Store,
+        cursors: Store,
+        result_sets: Store,
         sessions: RetrieveSessions,
         origins: HitOrigins,
         seconds: float,
-        suspicions: PoisonReports | None = None,
+        reports: PoisonReports | None = None,
         attributions: Attributions | None = None,
         learning: Learning | None = None,
     ) -> None:
-        """A cursor can be used for so many `seconds`. Without `suspicions` no report is kept, and without
-        `attributions` nothing is learned from feedback."""
+        """`seconds`: lifetime of a cursor. Without `reports`, poison reports are ignored; without `attributions`,
+        nothing is learned from feedback."""
         self._scope = ""
-        self._trajectories = ""
-        self._places = places
-        self._stocks = stocks
+        self._session_prefix = ""
+        self._cursors = cursors
+        self._result_sets = result_sets
         self._seconds = seconds
-        self._suspicions = suspicions
+        self._reports = reports
         self.sessions = sessions
         self.origins = origins
         self.attributions = attributions
         self.learning = Learning() if learning is None else learning
 
     @classmethod
-    def kept(
+    def from_settings(
         cls,
-        wishes: StateSettings,
+        settings: StateSettings,
         clock: Callable[[], float] = monotonic,
         screen: ScreenSettings | None = None,
-        backend: StateBackend = ALONE,
+        backend: StateBackend = IN_MEMORY,
         learning: Learning | None = None,
     ) -> "Pages":
-        """Pages within the bounds that are wished, shared as `sharing` says, by default with nobody."""
+        """Stores with the configured bounds, in `backend`."""
         reported = None
         if screen is not None and screen.feedback:
-            reports = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
+            memory = MemoryStore(settings.max_sessions, settings.max_sessions * KEYS_EACH, clock)
             reported = PoisonReports(
-                backend.store("suspicions", reports), screen.feedback_ttl_seconds, screen.max_reported
+                backend.store("suspicions", memory), screen.feedback_ttl_seconds, screen.max_reported
             )
-        sessions = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
-        origins = MemoryStore(wishes.max_sessions, wishes.max_sessions * KEYS_EACH, clock)
-        shown = MemoryStore(wishes.max_sessions, wishes.max_sessions * CLAIMS_EACH, clock)
-        places = MemoryStore(wishes.max_cursors, wishes.max_cursors * KEYS_EACH, clock)
-        stocks = MemoryStore(wishes.max_cursors, wishes.max_kept_hits, clock, turnover_seconds=RESULT_SET_TURNOVER)
+        sessions = MemoryStore(settings.max_sessions, settings.max_sessions * KEYS_EACH, clock)
+        origins = MemoryStore(settings.max_sessions, settings.max_sessions * KEYS_EACH, clock)
+        shown = MemoryStore(settings.max_sessions, settings.max_sessions * CLAIMS_EACH, clock)
+        cursors = MemoryStore(settings.max_cursors, settings.max_cursors * KEYS_EACH, clock)
+        result_sets = MemoryStore(
+            settings.max_cursors, settings.max_kept_hits, clock, turnover_seconds=RESULT_SET_TURNOVER
+        )
         return cls(
-            backend.store("pages", places),
-            backend.store("pages", stocks, constant=True, max_bytes=wishes.max_shared_bytes),
-            RetrieveSessions(backend.store("sessions", sessions), wishes.session_ttl_seconds, wishes.max_session_hits),
-            HitOrigins(backend.store("sessions", origins), wishes.session_ttl_seconds, wishes.max_session_hits),
-            wishes.cursor_ttl_seconds,
+            backend.store("pages", cursors),
+            backend.store("pages", result_sets, constant=True, max_bytes=settings.max_shared_bytes),
+            RetrieveSessions(
+                backend.store("sessions", sessions), settings.session_ttl_seconds, settings.max_session_hits
+            ),
+            HitOrigins(backend.store("sessions", origins), settings.session_ttl_seconds, settings.max_session_hits),
+            settings.cursor_ttl_seconds,
             reported,
-            Attributions(backend.store("sessions", shown), wishes.session_ttl_seconds, wishes.max_session_hits),
+            Attributions(backend.store("sessions", shown), settings.session_ttl_seconds, settings.max_session_hits),
             learning,
         )
 
     async def report(self, ids: Iterable[str]) -> None:
-        """Whoever asks calls the hits of these ids poisoned: they are marked in its answers from now on, if wanted."""
-        if self._suspicions is not None:
-            await self._suspicions.report(self._trajectories, ids)
+        """Record that the caller reports these hits as poisoned (RCP §7.14)."""
+        if self._reports is not None:
+            await self._reports.report(self._session_prefix, ids)
 
-    async def screen(self, wishes: ScreenSettings) -> InjectionScreen | None:
-        """What looks at the hits that are to be answered to whoever asks; None if nobody wants it."""
-        if not wishes.feedback and wishes.injection == "off":
+    async def screen(self, settings: ScreenSettings) -> InjectionScreen | None:
+        """The injection screen for one response; None if no screening is configured."""
+        if not settings.feedback and settings.injection == "off":
             return None
-        reported = () if self._suspicions is None else await self._suspicions.of(self._trajectories)
-        return InjectionScreen(wishes.injection, reported)
+        reported = () if self._reports is None else await self._reports.load(self._session_prefix)
+        return InjectionScreen(settings.injection, reported)
 
-    def within(self, tenant: Tenant) -> "Pages":
-        """The same pages as this tenant finds them: another's do not exist, nor what was kept of engines that it does
-        not see any more."""
-        origins = self.origins.within(tenant.id)
-        shown = None if self.attributions is None else self.attributions.within(tenant.id)
+    def for_tenant(self, tenant: Tenant) -> "Pages":
+        """The same stores, limited to one tenant.
+
+        A tenant cannot use the cursors of another, nor its own from before its list of engines changed.
+        """
+        origins = self.origins.for_tenant(tenant.id)
+        shown = None if self.attributions is None else self.attributions.for_tenant(tenant.id)
         own = Pages(
-            self._places, self._stocks, self.sessions, origins, self._seconds, self._suspicions, shown, self.learning
+            self._cursors, self._result_sets, self.sessions, origins, self._seconds, self._reports, shown, self.learning
         )
+        # The scope contains a digest of the tenant's engines, so a change of its rights invalidates its cursors.
         own._scope = tenant.scope
-        own._trajectories = f"{tenant.id}:"
+        own._session_prefix = f"{tenant.id}:"
         return own
 
     async def cursor_state(self, params: RetrieveParams) -> CursorState:
-        """What this request continues. Raises NotFound (-32015) for a cursor that is unknown, altered or over, and
-        InvalidParams (-32602) for one of another question."""
+        """What this request continues.
+
+        Raises NotFound (-32015) for a cursor that is unknown, altered or expired, and InvalidParams (-32602) for the
+        cursor of another question.
+        """
         cursor, session_id = params.options.cursor, params.options.session_id
         if cursor is None and session_id is None:
             return FIRST
-        place, result_set = _BEGINNING, None
+        record, result_set = _BEGINNING, None
         if cursor is not None:
-            found = await self._places.get(self._scope + PLACE + cursor, _load_place)
+            found = await self._cursors.get(self._scope + CURSOR + cursor, _load_record)
             if found is None:
                 raise self._unknown()
             if found.fingerprint != fingerprint(params):
-                raise InvalidParams("the cursor belongs to another question: only 'k' may change", field="cursor")
-            place = found
-            result_set = await self._stocks.get(self._scope + RESULT_SET + place.result_set, load_result_set)
+                raise InvalidParams("the cursor belongs to another request; only 'k' may differ", field="cursor")
+            # Only now is it known that the cursor exists and belongs to this request.
+            record = found
+            result_set = await self._result_sets.get(self._scope + RESULT_SET + record.result_set, load_result_set)
         trajectory = None
         if session_id is not None:
-            trajectory = await self.sessions.trajectory(self._trajectories + session_id, place.root or next(_new_names))
-        return CursorState(cursor, place, result_set, trajectory)
+            trajectory = await self.sessions.trajectory(
+                self._session_prefix + session_id, record.root or next(_new_names)
+            )
+        return CursorState(cursor, record, result_set, trajectory)
 
-    async def restock(
+    async def replace_result_set(
         self, params: RetrieveParams, cursor_state: CursorState, result_set: ResultSet, reach: int
     ) -> CursorState:
-        """The turn after engines were asked for `reach` hits each: `stock` is served from now on, from its beginning.
+        """The state after engines were asked for `reach` hits each: pages are cut from `result_set`, from its start.
 
-        Whoever comes with the same cursor is served the same; if somebody else was quicker, it is theirs for all.
+        Concurrent requests with the same cursor get the same page: the first to save its result set wins, and the
+        others serve that one.
         """
-        place = cursor_state.place._replace(result_set="", start=0, reach=reach)
-        if cursor_state.cursor is None:
-            return cursor_state._replace(place=place, result_set=result_set)
-        name = self._scope + PLACE + cursor_state.cursor
-        now = await self._places.get(name, _load_place)
-        if now is not None and now.result_set != cursor_state.place.result_set:
-            theirs = await self._stocks.get(self._scope + RESULT_SET + now.result_set, load_result_set)
+        record = cursor_state.record._replace(result_set="", start=0, reach=reach)
+        if cursor_state.cursor is None:  # a session's first page: no other request can have this state
+            return cursor_state._replace(record=record, result_set=result_set)
+        name = self._scope + CURSOR + cursor_state.cursor
+        now = await self._cursors.get(name, _load_record)
+        # Another request with the same cursor has already replaced the result set: serve that one.
+        if now is not None and now.result_set != cursor_state.record.result_set:
+            theirs = await self._result_sets.get(self._scope + RESULT_SET + now.result_set, load_result_set)
             if theirs is not None:
-                return cursor_state._replace(place=now, result_set=theirs)
-        ours = place._replace(result_set=_token(params, f"{cursor_state.cursor} {reach}", result_set))
-        await self._stocks.put(
+                return cursor_state._replace(record=now, result_set=theirs)
+        ours = record._replace(result_set=_token(params, f"{cursor_state.cursor} {reach}", result_set))
+        await self._result_sets.put(
             self._scope + RESULT_SET + ours.result_set,
             result_set,
             self._seconds,
@@ -235,33 +249,36 @@ class Pages:
             size=result_set.size(),
         )
 
-        def quicker(then: CursorRecord | None) -> CursorRecord | None:
+        def unless_changed(then: CursorRecord | None) -> CursorRecord | None:
             return ours if then is None or then == now else None
 
-        won = await self._places.change(name, quicker, self._seconds, _load_place, list, size=_size)
+        # Decides the race: exactly one of several concurrent requests replaces the record.
+        won = await self._cursors.change(name, unless_changed, self._seconds, _load_record, list, size=_size)
         if won is not None and won != ours:
-            theirs = await self._stocks.get(self._scope + RESULT_SET + won.result_set, load_result_set)
+            theirs = await self._result_sets.get(self._scope + RESULT_SET + won.result_set, load_result_set)
             if theirs is not None:
-                return cursor_state._replace(place=won, result_set=theirs)
-        return cursor_state._replace(place=ours, result_set=result_set)
+                return cursor_state._replace(record=won, result_set=theirs)
+        return cursor_state._replace(record=ours, result_set=result_set)
 
-    async def keep(
+    async def save(
         self, params: RetrieveParams, cursor_state: CursorState, result_set: ResultSet, page: Page, reach: int
     ) -> str:
-        """Keep what is left after `portion` was answered; the cursor for it."""
-        place = cursor_state.place
-        told = place.fingerprint or fingerprint(params)
-        cursor = _token(params, f"{told} {cursor_state.cursor} {page.end}", result_set)
-        key = place.result_set
+        """Save what the page after `page` needs; returns its cursor."""
+        record = cursor_state.record
+        question = record.fingerprint or fingerprint(params)
+        cursor = _token(params, f"{question} {cursor_state.cursor} {page.end}", result_set)
+        key = record.result_set
         if not key:
+            # The first page of a result set saves it; later pages refer to it by the same key.
             key = cursor
-            await self._stocks.put(
+            await self._result_sets.put(
                 self._scope + RESULT_SET + key, result_set, self._seconds, dump_result_set, size=result_set.size()
             )
-        root = place.root or (cursor if cursor_state.trajectory is None else cursor_state.trajectory.root)
-        returned = (*place.returned, *page.keys)
-        left = CursorRecord(told, root, key, page.end, returned, reach)
-        await self._places.put(self._scope + PLACE + cursor, left, self._seconds, list, size=_size(left))
+        root = record.root or (cursor if cursor_state.trajectory is None else cursor_state.trajectory.root)
+        # Kept apart from the result set, which may be evicted first: then these keys are what must be left out.
+        returned = (*record.returned, *page.keys)
+        following = CursorRecord(question, root, key, page.end, returned, reach)
+        await self._cursors.put(self._scope + CURSOR + cursor, following, self._seconds, list, size=_size(following))
         return cursor
 
     async def remember(
@@ -274,11 +291,11 @@ class Pages:
         for_feedback: bool = False,
         for_learning: bool = False,
     ) -> None:
-        """Let the session know what it has been answered; `for_feedback` also whose hits they were, `for_learning`
-        also what they looked like to learned calibration."""
+        """Remember in the session which hits were returned; with `for_feedback`, also which engines they came from;
+        with `for_learning`, also the claims of these engines that learned calibration needs."""
         if cursor_state.trajectory is not None:
-            keys = remembered_of(page, result_set.options.identity)
-            await self.sessions.remember(self._trajectories + session_id, cursor_state.trajectory.root, keys)
+            keys = session_keys_of(page, result_set.options.identity)
+            await self.sessions.remember(self._session_prefix + session_id, cursor_state.trajectory.root, keys)
         if for_feedback:
             await self.origins.remember(session_id, result_set.fusion.origins(page.keys))
         if for_learning and self.attributions is not None:
@@ -287,59 +304,64 @@ class Pages:
 
     @property
     def degraded(self) -> bool:
-        """Whether what is kept now, this gateway alone will find, and what others kept, it will not."""
-        return self._places.degraded
+        """Whether the shared state is unavailable, so that cursors work only at the gateway that issued them."""
+        return self._cursors.degraded
 
     def _unknown(self) -> NotFound:
         if self.degraded:
             return NotFound(
-                "the cursor cannot be looked up now, for the shared state is not at hand; try again shortly, or ask "
-                "again without it",
+                "the cursor cannot be looked up because the shared state is unavailable; retry shortly, or send the "
+                "request without it",
                 field="cursor",
                 retryable=True,
                 retryAfterMs=RETRY_MS,
             )
-        return NotFound("the cursor is unknown or has expired; ask again without it", field="cursor")
+        return NotFound("the cursor is unknown or has expired; send the request without it", field="cursor")
 
     def __repr__(self) -> str:
         whose = f"of {self._scope} " if self._scope else ""
-        return f"<Pages {whose}{self._places!r}, stocks {self._stocks!r}, {self.sessions!r}>"
+        return f"<Pages {whose}{self._cursors!r}, result sets {self._result_sets!r}, {self.sessions!r}>"
 
 
 def fingerprint(params: RetrieveParams) -> str:
-    """What two requests for pages of one answer have in common: all but `k`, `cursor`, `_meta`, `explain`, `report`."""
-    told = params.raw.copy()
-    for key in _UNTOLD:
-        told.pop(key, None)
-    own = None
+    """A digest of everything that the pages of one answer have in common: all params but `k`, `cursor`, `_meta`,
+    `explain` and `report`."""
+    fields = params.raw.copy()
+    for key in _PER_PAGE:
+        fields.pop(key, None)
+    extension = None
     if params.gateway.model_fields_set:
-        own = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report"}) or None
-    query = told["query"]
+        # `explain` and `report` change what is reported, not what is found.
+        extension = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report"}) or None
+    # Different spellings of the same content blocks are the same question.
+    query = fields["query"]
     if type(query) is list:
-        told["query"] = comparable_query(query)
-    lone = len(told) == 1 and own is None and type(query) is str
-    text = f"q{query}" if lone else _canonical([told, own])  # the usual request costs a fifth; no other begins with q
+        fields["query"] = comparable_query(query)
+    query_only = len(fields) == 1 and extension is None and type(query) is str
+    # The usual request has a query alone and skips the JSON; no JSON text begins with `q`.
+    text = f"q{query}" if query_only else _canonical([fields, extension])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=15).hexdigest()
 
 
 def reproducible(params: RetrieveParams) -> bool:
-    """Whether the same request must be answered the same to the bit: a snapshot and a seed, and no memory of others."""
+    """Whether equal requests must get identical responses: pinned to a snapshot, with a seed, and outside a session."""
     options = params.options
     return options.seed is not None and options.index_version is not None and options.session_id is None
 
 
-def _token(params: RetrieveParams, place: str, result_set: ResultSet) -> str:
-    """A name that nobody guesses; for a reproducible request one that follows from what it names."""
+def _token(params: RetrieveParams, subject: str, result_set: ResultSet) -> str:
+    """A cursor: random, so that it cannot be guessed; for a reproducible request, a digest of what it names."""
     if not reproducible(params):
         return next(_new_names)
-    text = "\n".join([place, *result_set.fusion.keys()])
+    # Includes the order, so that a reproducible cursor changes when the engines' answers do.
+    text = "\n".join([subject, *result_set.fusion.keys()])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _size(place: CursorRecord) -> int:
-    return 1 + len(place.returned)
+def _size(record: CursorRecord) -> int:
+    return 1 + len(record.returned)
 
 
-def _load_place(plain: list[Any]) -> CursorRecord:
+def _load_record(plain: list[Any]) -> CursorRecord:
     fingerprint, root, result_set, start, returned, reach = plain
     return CursorRecord(fingerprint, root, result_set, start, tuple(returned), reach)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from app.federation.calls import RetrieveCall
-from app.federation.depth import SURFACE, Depth
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import (
     ALIKE,
@@ -20,11 +19,11 @@ from app.federation.forwarded_params import (
     write_inner_fusion,
 )
 from app.federation.membership import Members
-from app.federation.no_engine_errors import Refusal, nobody_can, only_cycles
-from app.federation.option_demands import demands_of
+from app.federation.option_demands import Refusal, demands_of, no_engine_can, only_cycles
 from app.federation.outcome import MAX_HITS, Outcome, never_reached, skipped
 from app.federation.request_options import (
-    asked_engines,
+    SURFACE,
+    Depth,
     check_one_version,
     check_weights,
     closes_cycle,
@@ -34,6 +33,7 @@ from app.federation.request_options import (
     method_note,
     needs_text,
     pinned_versions,
+    requested_engines,
     window_of,
 )
 from app.federation.rerank_plan import RerankPlan, union_of, without_rerank
@@ -103,7 +103,7 @@ def plan_retrieve(
     stop = loop_reason(call, members)
     fusion = fusion_options(call.params, wishes, blend)
     if stop is not None:
-        return nobody_asked(call, members, fusion, *stop)
+        return plan_without_calls(call, members, fusion, *stop)
     if wishes.rerank_union and call.params.options.rerank is not None:
         return _plan_reranked(call, members, now, wishes, depth, fusion)
     return _Planner(call, members, now, wishes, depth).plan(fusion)
@@ -136,7 +136,7 @@ def _plan_reranked(
     return own
 
 
-def nobody_asked(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
+def plan_without_calls(call: RetrieveCall, members: Members, fusion: FusionConfig, reason: str, detail: str) -> Plan:
     """A plan without engine calls, for one reason that applies to every engine."""
     return Plan(
         engine_calls=(),
@@ -213,7 +213,7 @@ class _Planner:
         self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
         self._fusion: Mapping[str, Any] = params.raw.get("fusion") or {}
         self._weights = engine_weights(self._fusion, members)
-        self._asked_engines = asked_engines(params.gateway, members)
+        self._asked_engines = requested_engines(params.gateway, members)
         self._plain = params.raw.keys() <= ALIKE and session_id is None
         self._shared: Shared = {}
         self._by_timeout: dict[int, tuple[float, float, dict[str, Any]]] = {}
@@ -221,7 +221,7 @@ class _Planner:
         self._cut_by_caller = False
         self._engine_calls: list[EngineCall] = []
         self._lost: list[Outcome] = []
-        self._skipped: list[Outcome] = [skipped(name, "disabled", "switched off") for name in members.disabled]
+        self._skipped: list[Outcome] = [skipped(name, "disabled", "disabled") for name in members.disabled]
         self._notes: list[str] = method_note(self._fusion)
         self._refusals: list[Refusal] = []
         check_weights(self._weights, members)
@@ -231,8 +231,8 @@ class _Planner:
     def plan(self, fusion: FusionConfig) -> Plan:
         for engine in self._members.engines:
             self._consider(engine)
-        if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.whole:
-            raise nobody_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
+        if not self._engine_calls and not only_cycles(self._skipped, self._lost) and not self._depth.exhausted:
+            raise no_engine_can(self._call.params.filter, self._refusals, [*self._skipped, *self._lost])
         if self._pinning and self._pins is None:
             check_one_version(
                 [engine_call.engine.id for engine_call in self._engine_calls if engine_call.pinned is not None]
@@ -254,10 +254,10 @@ class _Planner:
         advertisement = engine.advertisement
         if self._asked_engines is not None and engine.id not in self._asked_engines:
             self._skip(engine, "not_selected", "the request names other engines")
-        elif engine.id in self._depth.whole:
-            self._skip(engine, "exhausted", "it has been asked as deep as it goes; its list is kept")
+        elif engine.id in self._depth.exhausted:
+            self._skip(engine, "exhausted", "it has returned all its hits; the saved list is used")
         elif self._pins is not None and engine.id not in self._pins:
-            self._skip(engine, "snapshot", "it is not part of the pinned snapshot")
+            self._skip(engine, "snapshot", "not part of the pinned snapshot")
         elif advertisement is None:
             self._skip_unreached(engine)
         elif advertisement.retrieve is None:

@@ -1,43 +1,39 @@
-"""From what is served to the result: hits, usage, and the report of every engine, asked or not (RCP §7.7).
-
-It refuses to know how the hits were come by, and what is kept for the next page.
-"""
+"""Builds the `retrieve` result: hits, usage, and the report of every engine, asked or not (RCP §7.7)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from app.federation.explain import answer_told
+from app.federation.explain import describe_response
 from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
 from app.federation.outcome import MERGED_FROM, Note, Outcome, degraded, merged, notes, report
-from app.federation.page import Page
 from app.federation.planner import EngineCall, Plan
-from app.federation.result_set import ResultSet
+from app.federation.result_set import Page, ResultSet
 from app.federation.snapshot_tokens import token_of, versions_in
 from app.protocol.retrieve_params import RetrieveParams
 
-ON_ITS_OWN: Final = (
-    "state: the shared state is not at hand and this gateway goes on alone: nextCursor leads on only here, and the "
-    "session knows only what was answered here"
+STATE_DEGRADED: Final = (
+    "state: the shared state is unavailable; nextCursor works only at this gateway, and the session contains only what "
+    "this gateway returned"
 )
-"""Said of an answer that continues another or can be continued."""
+"""Note of a response that continues another or can be continued."""
 
 ReportForm = Literal["full", "brief", "none"]
 """Which engines the report lists."""
 
-NOT_TOLD: Mapping[str, float] = MappingProxyType({})
+NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 
 class RetrieveResponse(NamedTuple):
-    """Everything that one result is made of."""
+    """Everything that one result is built from."""
 
     plan: Plan
     outcomes: Sequence[Outcome]
     """Of the engines that were asked, by engine id."""
     result_set: ResultSet | None
-    """What is served from; None if nobody was asked."""
+    """What the page was cut from; None if no engine was asked."""
     page: Page
 
     @property
@@ -54,11 +50,11 @@ def build_result(
     members: Members,
     answer: RetrieveResponse,
     took: float,
-    spent: Mapping[str, float] = NOT_TOLD,
+    spent: Mapping[str, float] = NO_TIMES,
 ) -> dict[str, Any]:
     """The `retrieve` result (RCP §7.7): hits, usage, and the report in `_meta`.
 
-    `took` is in seconds, as is what was `spent` in each step of it.
+    `took` is in seconds, as are the values of `spent` (by step).
     """
     plan, outcomes, result_set, page = answer
     usage: dict[str, Any] = {
@@ -68,15 +64,17 @@ def build_result(
     }
     if page.tokens is not None:
         usage["tokens"] = page.tokens
+    # Sanitized here and not after fusion: only hits that are returned need to be valid.
     lines = _notes(plan, outcomes, result_set) + sanitized(page.hits)
     if lines:
         usage["notes"] = lines
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
     if result_set is not None:
-        gateway["fusion"] = _blend(result_set)
+        gateway["fusion"] = _fusion_report(result_set)
     if params.gateway.explain:
-        gateway["explain"] = answer_told(plan, result_set, page, spent)
+        gateway["explain"] = describe_response(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
+    # A page of a saved result set has no outcomes, but is as incomplete as its first page.
     dropped = degraded(outcomes) if result_set is None else result_set.degraded
     if dropped:
         meta["degraded"] = dropped
@@ -84,6 +82,7 @@ def build_result(
     if result_set is not None and result_set.versions:
         result["indexVersion"] = _index_version(params, result_set.versions)
     rewritten = {outcome.rewritten_query for outcome in outcomes if outcome.rewritten_query is not None}
+    # Different rewrites of several engines cannot be stated as one.
     if len(rewritten) == 1:
         result["rewrittenQuery"] = rewritten.pop()
     return result
@@ -122,7 +121,7 @@ def _givers(hits: Any) -> Iterator[str]:
 
 
 def _reranked(outcomes: Sequence[Outcome], result_set: ResultSet | None) -> int:
-    """Documents of the union that were reranked for this answer; none for a page of what was kept."""
+    """Documents reranked for this response; none for a page of a saved result set."""
     return 0 if result_set is None or result_set.verdict is None or not outcomes else result_set.verdict.reranked
 
 
@@ -132,21 +131,21 @@ def note(result: dict[str, Any], line: str) -> None:
 
 
 def _notes(plan: Plan, outcomes: Sequence[Outcome], result_set: ResultSet | None) -> list[str]:
-    """In a stable order: the plan's, then the engines' by id, then those of the blend, the reranker and variety."""
+    """In a fixed order: notes of the plan, of the engines by id, of fusion, of the reranker, of MMR."""
     lines = [*plan_notes(plan), *notes(outcomes)]
     if result_set is None:
         return lines
     lines += result_set.fusion.notes
     if result_set.screened:
         lines.append(
-            f"screen: {result_set.screened} document(s) left out, whose text looks like instructions aimed at a model"
+            f"screen: {result_set.screened} document(s) dropped because their text looks like instructions to a model"
         )
     if result_set.verdict is not None:
         lines += result_set.verdict.notes
-    if result_set.spread is not None:
+    if result_set.diversity is not None:
         lines.append(
-            f"mmr: the gateway diversified the best {result_set.spread.pool} documents by the overlap of their texts "
-            f"(lambda {result_set.spread.lambda_:g}); scores stay those of fusion and need not descend"
+            f"mmr: the gateway diversified the top {result_set.diversity.pool} documents by text overlap "
+            f"(lambda {result_set.diversity.lambda_:g}); scores are those of fusion and may not descend"
         )
     return lines
 
@@ -165,7 +164,7 @@ def plan_notes(plan: Plan) -> list[str]:
 
 
 def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The report of every engine; for those asked with the `k`, the weight, and the options left out."""
+    """Every engine of the registry; for those that were asked also `k`, the weight, and options left out."""
     entries = report([*outcomes, *plan.skipped])
     engine_calls: dict[str, EngineCall] = {engine_call.engine.id: engine_call for engine_call in plan.engine_calls}
     for entry in entries:
@@ -178,8 +177,8 @@ def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return entries
 
 
-def _blend(result_set: ResultSet) -> dict[str, Any]:
-    """The fusion that was really applied; convex may have become rrf."""
+def _fusion_report(result_set: ResultSet) -> dict[str, Any]:
+    """The fusion that was applied; convex may have been replaced by rrf."""
     options = result_set.options
     blend: dict[str, Any] = {
         "method": result_set.fusion.method,
@@ -195,14 +194,15 @@ def _blend(result_set: ResultSet) -> dict[str, Any]:
             "reranked": verdict.reranked,
             "asked": verdict.asked,
         }
-    if result_set.spread is not None:
-        blend["mmr"] = {"lambda": result_set.spread.lambda_, "pool": result_set.spread.pool}
+    if result_set.diversity is not None:
+        blend["mmr"] = {"lambda": result_set.diversity.lambda_, "pool": result_set.diversity.pool}
     return blend
 
 
 def _index_version(params: RetrieveParams, versions: Mapping[str, str]) -> str | None:
-    """One token for all engines' versions; to a caller that pinned one engine's own version, that engine's own."""
-    wished = params.options.index_version
-    if wished is not None and versions_in(wished) is None:
+    """One token for the versions of all engines; if the request was pinned to an engine's own version, that one."""
+    # An engine's own version is returned as such, so the caller can compare it.
+    wanted = params.options.index_version
+    if wanted is not None and versions_in(wanted) is None:
         return next(iter(versions.values()))
     return token_of(versions)

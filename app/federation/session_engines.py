@@ -1,7 +1,7 @@
-"""The engines that a caller's session began with (RCP §13.2): what was advertised then holds until the session ends.
+"""The engines that an RCP session began with (RCP §13.2): what was advertised then holds until the session ends.
 
-A session names a set of offers by its digest. Sessions that began with the same engines share one set, also across
-processes. An engine that has left stays in the set, and every call to it fails.
+A session refers to a set of offers by its digest. Sessions that began with the same engines share one set, also across
+processes. A call to an engine that has left the registry fails.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ from app.settings.schema import EngineEntry
 from app.state.store import Store
 
 MAX_ENGINES = 1000
-"""Engines of one set; those that a session of an address had before and that have left go first."""
+"""Engines of one set; of those that have left, the oldest are dropped first."""
 
 _WITHDRAWN = frozenset({CapabilityMissing.code, UnknownMethod.code, OptionUnsupported.code})
 """Codes with which an engine says that it does not offer what it is asked for."""
 
 
 class SessionEngines(NamedTuple):
-    """What every engine offered when a session began."""
+    """What every engine offered when the session began."""
 
     digest: str
     offers: tuple[EngineOffer, ...]
@@ -38,7 +38,7 @@ class SessionEngines(NamedTuple):
 
 
 class SessionEngine:
-    """One engine as a session knows it: with the advertisement of then. Satisfies `federation.engine.Engine`."""
+    """One engine with the advertisement from the start of the session. Implements `Engine`."""
 
     __slots__ = ("_live", "advertisement", "entry", "id")
 
@@ -51,7 +51,7 @@ class SessionEngine:
 
     @property
     def down_reason(self) -> str | None:
-        """Never: it has been reached before the session began."""
+        """Always None: the engine had been reached before the session began."""
         return None
 
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
@@ -60,7 +60,7 @@ class SessionEngine:
         Raises Departed at once if the engine has left.
         """
         if self._live is None:
-            fault = Departed("it has left since this session began")
+            fault = Departed("the engine has left since this session began")
             fault.attempts = 0
             raise fault
         call = self._live.call(method, params, deadline, idempotent=idempotent)
@@ -80,7 +80,7 @@ def _departed_if_withdrawn(error: LegError) -> LegError:
 
 
 class SessionSets:
-    """The sets that sessions began with, each kept for as long as a session uses it."""
+    """The sets of offers that sessions refer to. A set lives as long as a session uses it."""
 
     __slots__ = ("_due", "_seconds", "_store")
 
@@ -89,25 +89,26 @@ class SessionSets:
         self._store = store
         self._seconds = seconds
         self._due: dict[str, float] = {}
-        """Digest -> when the set has to be renewed (monotonic seconds)."""
+        """Digest -> when the set must be renewed (monotonic seconds)."""
 
     async def keep(self, offers: Iterable[EngineOffer]) -> SessionEngines:
-        """The set of these offers."""
+        """Save the set of these offers."""
         listed = tuple(offers)
         engines = SessionEngines(_digest_of(listed), listed)
         await self._renew(engines)
         return engines
 
     async def find(self, digest: str) -> SessionEngines | None:
-        """The set with this digest; None if it has been evicted."""
+        """The set with this digest; None if it was evicted."""
         found: SessionEngines | None = await self._store.get(digest, _load)
         if found is not None and self._due.get(digest, 0.0) <= monotonic():
             await self._renew(found)
         return found
 
     async def _renew(self, engines: SessionEngines) -> None:
-        # Kept for twice a session's time and renewed after half of it: a session that lives always finds its set.
+        # Saved for twice the lifetime of a session and renewed after half of it: a live session finds its set.
         await self._store.put(engines.digest, engines, 2 * self._seconds, _dump, size=1 + len(engines.offers))
+        # Forgetting them costs one early renewal each.
         if len(self._due) >= MAX_ENGINES:
             self._due.clear()
         self._due[engines.digest] = monotonic() + self._seconds / 2
@@ -116,18 +117,19 @@ class SessionSets:
         return f"<SessionSets in {self._store!r}>"
 
 
-def joined(now: Sequence[EngineOffer], before: Sequence[EngineOffer]) -> list[EngineOffer]:
-    """What engines offer now, and those of `before` that have left."""
+def with_departed(now: Sequence[EngineOffer], before: Sequence[EngineOffer]) -> list[EngineOffer]:
+    """The current offers, followed by those of `before` whose engines have left."""
     here = {offer.id for offer in now}
     return [*now, *(offer for offer in before if offer.id not in here)][:MAX_ENGINES]
 
 
 def engines_of(session: SessionEngines, live: Iterable[Engine]) -> tuple[Engine, ...]:
-    """The engines of a session, by priority (highest first) and id."""
+    """The engines of a session, by priority (highest first), then by id."""
     here = {engine.id: engine for engine in live}
     engines: list[Engine] = []
     for offer in session.offers:
         engine = here.get(offer.id)
+        # The live engine itself if nothing changed: it needs no checks.
         same = engine is not None and _same(engine.advertisement, offer.advertisement)
         engines.append(engine if engine is not None and same else SessionEngine(offer, engine))
     return tuple(sorted(engines, key=lambda engine: (-engine.entry.priority, engine.id)))
@@ -136,12 +138,12 @@ def engines_of(session: SessionEngines, live: Iterable[Engine]) -> tuple[Engine,
 def _same(one: Advertisement | None, other: Advertisement | None) -> bool:
     try:
         return one is other or one == other
-    except RecursionError:  # an advertisement may be nested deeper than can be compared
+    except RecursionError:  # the advertisement is nested too deeply to be compared
         return False
 
 
 def _entry_of(offer: EngineOffer) -> EngineEntry:
-    """The registry entry of an engine that has left. It is never required: its failure must not fail everything."""
+    """The registry entry of an engine that has left. Never `required`, or its failure would fail every request."""
     return EngineEntry(id=offer.id, url="http://departed.invalid/rcp", priority=offer.priority, writer=offer.writer)
 
 
@@ -150,14 +152,14 @@ def _digest_of(offers: Sequence[EngineOffer]) -> str:
 
 
 def _plain(offer: EngineOffer) -> list[Any]:
-    said = offer.advertisement
-    assert said is not None, "only engines that have been reached are part of a session"
-    gateway = {} if said.gateway_id is None else {"x-gateway": {"id": said.gateway_id}}
-    claim = {} if said.conformance is None else {"conformance": said.conformance}
+    advertisement = offer.advertisement
+    assert advertisement is not None, "only engines that have been reached are part of a session"
+    gateway = {} if advertisement.gateway_id is None else {"x-gateway": {"id": advertisement.gateway_id}}
+    claim = {} if advertisement.conformance is None else {"conformance": advertisement.conformance}
     described = {
         "protocolVersion": PROTOCOL_VERSION,
-        "server": dict(said.server),
-        "capabilities": writable(dict(said.capabilities)),
+        "server": dict(advertisement.server),
+        "capabilities": writable(dict(advertisement.capabilities)),
         "_meta": {**gateway, **claim},
     }
     return [offer.id, offer.priority, offer.writer, described]

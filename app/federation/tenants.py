@@ -1,6 +1,6 @@
-"""One tenant as the federation knows it: which engines it sees, what it may, and how it wants answers blended.
+"""A tenant: which engines it sees, what it may do, and its fusion settings and limits.
 
-Made from the tenants file when that is read, handed along with every message. It refuses to know keys, tokens and HTTP.
+Made from the tenants file when that is read.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ ADMIN = "admin"
 _ROLES = MappingProxyType(
     {"index/add": "write", "index/delete": "write", "memory/build": "write", "feedback": "feedback"}
 )
-"""Methods that need another role than `read`."""
+"""Methods that need a role other than `read`."""
 
 
 _CAPABILITY_ROLES = MappingProxyType({"index": "write", EVERY_EXTENSION: "write", "feedback": "feedback"})
-"""Capabilities all of whose methods need another role than `read`."""
+"""Capabilities all of whose methods need a role other than `read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,23 @@ class Tenant:
 
     id: str
     engines: tuple[str, ...] = ()
-    """Patterns of the ids it sees; an engine that none of them matches does not exist for it."""
+    """Glob patterns of the engine ids it sees; other engines are invisible to it."""
     roles: frozenset[str] = frozenset({"read"})
     weights: Mapping[str, float] = field(default_factory=dict)
     """Engine id -> weight, where it differs from the registry's."""
     fusion: FusionSettings | None = None
-    """Its default blend; None: the gateway's."""
+    """Its default fusion settings; None: the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
     scope: str = ""
-    """Names what it is given to keep for later: the tenant, and the engines it saw then."""
+    """Key prefix of what is stored for it: the tenant, and a digest of its engines at that time."""
 
     def sees(self, engine_id: str) -> bool:
-        """Whether the engine exists for this tenant."""
+        """Whether this engine is visible to the tenant."""
+        # Case-sensitive on every platform, unlike `fnmatch`.
         return any(fnmatchcase(engine_id, pattern) for pattern in self.engines)
 
     def may_use(self, capability: str) -> bool:
-        """Whether anything that the capability offers is allowed to this tenant."""
+        """Whether the tenant may use anything of this capability."""
         kind = EVERY_EXTENSION if capability.startswith("x-") else capability
         return _CAPABILITY_ROLES.get(kind, "read") in self.roles
 
@@ -60,25 +61,27 @@ class Tenant:
 
 
 def role_of(method: str) -> str | None:
-    """The role that a method needs; None if none does, or if it is no method of RCP.
+    """The role that a method needs; None if it needs none or is unknown.
 
-    A vendor's method may change anything, so it needs `write`.
+    A vendor method may change data, so it needs `write`.
     """
+    # Unknown methods are refused later with -32004, which must not depend on roles.
     if method in UNGATED or gate_of(method) is None:
         return None
     return _ROLES.get(method, "write" if method.startswith("x-") else "read")
 
 
 def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tenant:
-    """The tenant that an entry of the tenants file declares; `blend` is the gateway's own."""
-    wishes = entry.fusion.model_dump(exclude_none=True)
+    """The tenant of an entry of the tenants file; `blend`: the gateway's fusion settings."""
+    settings = entry.fusion.model_dump(exclude_none=True)
+    # Sorted, so that the scope does not change with the order in the file.
     engines = tuple(sorted(set(entry.engines)))
     return Tenant(
         id=tenant_id,
         engines=engines,
         roles=frozenset(entry.roles),
         weights=dict(entry.weights),
-        fusion=blend.model_copy(update=wishes) if wishes else None,
+        fusion=blend.model_copy(update=settings) if settings else None,
         limits=entry.limits,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",
     )

@@ -10,8 +10,8 @@ from typing import Any
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
-from app.federation.page import BYTES_PER_TOKEN
 from app.federation.progress import ProgressListener
+from app.federation.result_set import BYTES_PER_TOKEN
 from app.mcp import engine_list, tool_arguments, tool_definitions
 from app.mcp.passages import cut, engines_of, passages_of, text_of, title_of, trust_of, uri_of
 from app.mcp.rendering import quoted, sources

@@ -1,7 +1,7 @@
-"""How much a caller may still ask: requests by the second, requests under way, hits by the day.
+"""Request rates, concurrent requests and daily hits of each caller.
 
-Decides what is counted together: an owner is a tenant, or an address of the anonymous one. It refuses to know HTTP, and
-who a caller is. Counting is in `rate_limit.py`, or in Redis, so that replicas can count together.
+What is counted together is an owner: a tenant, or a client address of the anonymous tenant. Counting is done in
+`rate_limit.py`, or in Redis so that replicas count together.
 """
 
 import time
@@ -10,21 +10,21 @@ from math import ceil
 from typing import Literal, NamedTuple
 
 from app.settings.tenants_file import LimitsEntry
-from app.state.in_memory import ALONE
 from app.state.rate_limit import Limiter, Reservation, Window
+from app.state.store import IN_MEMORY
 
 Bound = Literal["requests", "concurrent", "hits"]
 """Which limit was reached."""
 
 TENANT_COUNTERS = 100_000
-"""Keys of tenants kept at once: there are two for each tenant at most, and tenants are declared."""
+"""Keys of tenants in memory at once: each tenant has at most two, and tenants are configured."""
 
 WAIT_FOR_ANOTHER = 1.0
-"""Seconds after which to try again where too many requests are under way: nobody knows when they end."""
+"""Seconds to wait when too many requests are in progress, since their end is unknown."""
 
 
 class Reached(NamedTuple):
-    """A limit is reached: which, and the seconds until asking again makes sense."""
+    """A limit was reached: which one, and the seconds until a retry makes sense."""
 
     bound: Bound
     seconds: float
@@ -35,21 +35,21 @@ class Owner(NamedTuple):
 
     tenant: str
     address: str = ""
-    """Of an anonymous caller; empty: the whole tenant counts as one."""
+    """Client address of an anonymous caller; empty: the whole tenant counts as one."""
 
 
 class Quotas:
-    """Counts what is asked and answered."""
+    """Counts requests and hits."""
 
     __slots__ = ("_addresses", "_clock", "_max_addresses", "_open", "_tenants", "_under_way")
 
     def __init__(
         self,
         max_addresses: int,
-        limiter: Callable[[int, Callable[[], float]], Limiter] = ALONE.limiter,
+        limiter: Callable[[int, Callable[[], float]], Limiter] = IN_MEMORY.limiter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limiter`: opens one for at most so many keys. `clock` in seconds, never going back."""
+        """`limiter`: opens a limiter for at most that many keys. `clock` is monotonic, in seconds."""
         self._max_addresses = max_addresses
         self._open = limiter
         self._clock = clock
@@ -58,17 +58,20 @@ class Quotas:
         self._under_way: dict[Owner, int] = {}
 
     async def take(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
-        """Count `count` requests that begin now, or say which limit forbids it; then nothing is counted.
+        """Count `count` requests that begin now; if a limit forbids them, count nothing and return it.
 
-        Whoever got None must call `give_back` once they have ended.
+        A caller that got None must call `give_back` when they end.
         """
         under_way = self._under_way.get(owner, 0)
         if limits.concurrent is not None and under_way + count > limits.concurrent:
             return Reached("concurrent", WAIT_FOR_ANOTHER)
         if limits.concurrent is not None:
-            self._under_way[owner] = under_way + count  # before anything is waited for
+            self._under_way[owner] = (
+                under_way + count
+            )  # before the first await, or concurrent requests could exceed the limit
         try:
             reached = await self._counted(owner, limits, count)
+        # Also on cancellation while Redis is asked: the slot must be free again.
         except BaseException:
             self.give_back(owner, limits, count)
             raise
@@ -77,9 +80,10 @@ class Quotas:
         return reached
 
     def give_back(self, owner: Owner, limits: LimitsEntry, count: int) -> None:
-        """So many requests are no longer under way."""
+        """These requests have ended."""
         if limits.concurrent is not None:
             left = self._under_way.get(owner, 0) - count
+            # Owners without requests in progress are removed, so the dict stays small.
             if left > 0:
                 self._under_way[owner] = left
             else:
@@ -88,9 +92,9 @@ class Quotas:
     async def reserve_hits(
         self, owner: Owner, limits: LimitsEntry, hits: int, seconds: float
     ) -> Reservation | Reached | None:
-        """Set so many of the day's hits aside for a request of at most `seconds`, or say that they are too many.
+        """Reserve hits of the day for a request that takes at most `seconds`; returns Reached if they are too many.
 
-        None where hits are not limited. Every reservation is settled with `settle_hits`.
+        None if hits are not limited. Every reservation must be settled with `settle_hits`.
         """
         if limits.hits_per_day is None:
             return None
@@ -98,11 +102,12 @@ class Quotas:
         return Reached("hits", reserved) if isinstance(reserved, float) else reserved
 
     async def settle_hits(self, owner: Owner, reservation: Reservation, hits: int) -> None:
-        """So many hits were answered of those that were reserved."""
+        """Count the hits that were returned, and release the rest of the reservation."""
         await self._limiter(owner).settle(reservation, hits)
 
     async def _counted(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
         if limits.hits_per_day is not None:
+            # Only asks whether the day is used up; the reservation follows when `k` is known.
             reached = await self.reserve_hits(owner, limits, 0, 0.0)
             if isinstance(reached, Reached):
                 return reached
@@ -115,6 +120,7 @@ class Quotas:
 
     def _limiter(self, owner: Owner) -> Limiter:
         if owner.address:
+            # Opened on first use: most gateways have no limits.
             if self._addresses is None:
                 self._addresses = self._open(4 * self._max_addresses, self._now)
             return self._addresses
@@ -127,11 +133,11 @@ class Quotas:
 
     def __repr__(self) -> str:
         under_way = sum(self._under_way.values())
-        return f"<Quotas {under_way} limited requests under way of {len(self._under_way)} owners>"
+        return f"<Quotas {under_way} limited requests in progress of {len(self._under_way)} owners>"
 
 
 def at_once(limits: LimitsEntry) -> int | None:
-    """The largest number of requests that can ever begin together; None if nothing bounds it."""
+    """The largest number of requests that can ever begin together; None if unlimited."""
     bounds = [] if limits.concurrent is None else [limits.concurrent]
     if limits.rps is not None:
         bounds.append(window_of(limits.rps, limits.burst).most)
@@ -139,9 +145,9 @@ def at_once(limits: LimitsEntry) -> int | None:
 
 
 def window_of(rps: float, burst: int | None) -> Window:
-    """`burst` at once and `rps` on average: at most `burst` in any `burst / rps` seconds.
+    """`burst` requests at once and `rps` on average: at most `burst` in any `burst / rps` seconds.
 
-    Without `burst` it is a second's worth, so that `rps` is the most in any second.
+    Without `burst` it is one second's worth, so `rps` is the most in any second.
     """
     most = max(1, ceil(rps)) if burst is None else burst
     return Window(most, most / rps)

@@ -1,7 +1,7 @@
-"""Exact limits: so many in any window of some seconds, and so many of a day with reservations.
+"""Exact rate limits in memory: a number of requests in any window, and a daily number with reservations.
 
-A reservation is made before work begins and settled when it ends, so that requests in flight together cannot exceed
-what is left. This one counts in the process; `shared_rate_limit.py` counts in Redis by the same rules.
+A reservation is made before work begins and settled when it ends, so requests in progress together cannot exceed
+what is left. `redis_rate_limit.py` applies the same rules in Redis.
 """
 
 from collections import OrderedDict, deque
@@ -11,13 +11,14 @@ from typing import NamedTuple, Protocol
 DAY_SECONDS = 86_400
 
 SLOTS = 1024
-"""Requests that come within this fraction of a window are kept as one, at the later time.
+"""Requests within this fraction of a window are stored as one, at the later time.
 
-So a window takes little memory at any rate, and never lets more through; a request may be refused so much too long.
+This bounds the memory of a window at any rate. It never lets more through; a request may be refused for that much
+too long.
 """
 
 RESERVED_RETRY_SECONDS = 1.0
-"""When to try again where what is left is only reserved: nobody knows how much of it will be given back."""
+"""When to retry if what is left is reserved: how much of it will be released is unknown."""
 
 
 class Window(NamedTuple):
@@ -28,36 +29,37 @@ class Window(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """So much of a day is set aside under `key`, until it is settled."""
+    """An amount of the day reserved under `key`, until it is settled."""
 
     key: str
     limit: int
     amount: int
     id: str = ""
-    """Names it in the shared state; empty: it was made in this process."""
+    """Its id in the shared state; empty: it was made in this process."""
 
 
 class Limiter(Protocol):
-    """Counts under keys. Nothing raises: what is not at hand is replaced by a count of this process."""
+    """Counts under keys. Never raises: during an outage of the shared state it counts in this process."""
 
     async def take(self, key: str, window: Window, count: int) -> float:
-        """Count `count` now if the window has room; else the seconds until it will have, and nothing is counted."""
+        """Count `count` now if the window has room; else count nothing and return the seconds until it has."""
         ...
 
     async def reserve(self, key: str, limit: int, amount: int, seconds: float) -> Reservation | float:
-        """Set `amount` of a day's `limit` aside for at most `seconds`, or say in how many seconds to try again.
+        """Reserve `amount` of a day's `limit` for at most `seconds`, or return the seconds until a retry makes
+        sense.
 
-        An amount of 0 only asks whether the day is used up.
+        With an amount of 0 it only checks whether the day is used up.
         """
         ...
 
     async def settle(self, reservation: Reservation, used: int) -> None:
-        """So much was used; the rest of the reservation is given back."""
+        """Count `used`, and release the rest of the reservation."""
         ...
 
 
 class _Counted:
-    """What is counted under one key."""
+    """The counters of one key."""
 
     __slots__ = ("ends", "held", "times", "total", "used")
 
@@ -81,18 +83,20 @@ class LocalLimiter:
         self._clock = clock
 
     async def take(self, key: str, window: Window, count: int) -> float:
-        """As in Limiter; it decides without waiting."""
+        """As in Limiter; decides without awaiting."""
         counted, now = self._entry(key), self._clock()
         times = counted.times
         while times and times[0][0] <= now - window.seconds:
             counted.total -= times.popleft()[1]
         excess = counted.total + count - window.most
         if excess > 0:
+            # The time at which enough of the oldest requests leave the window.
             for at, number in times:
                 excess -= number
                 if excess <= 0:
                     return at + window.seconds - now
             return window.seconds
+        # Close together: stored as one, which bounds the memory per key.
         if times and times[-1][0] > now - window.seconds / SLOTS:
             times[-1] = (now, times[-1][1] + count)
         else:
@@ -101,10 +105,11 @@ class LocalLimiter:
         return 0.0
 
     async def reserve(self, key: str, limit: int, amount: int, seconds: float) -> Reservation | float:
-        """As in Limiter. The process that made a reservation settles it, so none expires."""
+        """As in Limiter. The process that made a reservation settles it, so none needs to expire."""
         counted, now = self._entry(key), self._clock()
         if counted.ends <= now:
             counted.used = 0
+        # Used up, or the amount alone exceeds what is left: only the next day helps.
         if counted.used >= limit or counted.used + amount > limit:
             return counted.ends - now if counted.used else float(DAY_SECONDS)
         if counted.used + counted.held + amount > limit:
@@ -113,10 +118,11 @@ class LocalLimiter:
         return Reservation(key, limit, amount)
 
     async def settle(self, reservation: Reservation, used: int) -> None:
-        """As in Limiter. A day begins with the first that is used of it."""
+        """As in Limiter. A day begins with its first use."""
         counted, now = self._entry(reservation.key), self._clock()
         if not reservation.id:
             counted.held = max(0, counted.held - reservation.amount)
+        # The day begins with its first use, not at midnight, so that resets are spread over time.
         if used and counted.ends <= now:
             counted.used, counted.ends = 0, now + DAY_SECONDS
         counted.used += used
@@ -126,6 +132,7 @@ class LocalLimiter:
         if counted is None:
             counted = self._entries[key] = _Counted()
             if len(self._entries) > self._max_entries:
+                # A client that is evicted starts afresh; with enough entries this takes an attack to reach.
                 self._entries.popitem(last=False)
         else:
             self._entries.move_to_end(key)

@@ -1,6 +1,7 @@
-"""Limits that several gateways count together in Redis, by the clock of Redis; in this process while that is lost.
+"""Rate limits that several gateways count together in Redis, by the clock of Redis.
 
-Alone, each gateway lets through its share, so that all together let through no more than the limit.
+During an outage each gateway applies its share of the limit, so that all together let through no more than the
+limit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -53,7 +54,7 @@ redis.call('PEXPIRE', KEYS[1], keep)
 redis.call('SET', KEYS[2], total + count, 'PX', keep)
 return 0
 """
-"""Microseconds until there is room in a window, 0 if the count was taken.
+"""Microseconds until the window has room; 0 if the count was taken.
 
 KEYS: a list of `time:count`, and its total. ARGV: most, window in microseconds, count, slots of a window.
 """
@@ -83,10 +84,11 @@ redis.call('HSET', KEYS[2], ARGV[1], string.format('%d:%.0f', amount, now + ARGV
 redis.call('PEXPIRE', KEYS[2], ARGV[4] + 1000)
 return 0
 """
-"""Milliseconds until trying again makes sense, 0 if the reservation was made.
+"""Milliseconds until a retry makes sense; 0 if the reservation was made.
 
-KEYS: what is used of the day, and the reservations. ARGV: id, limit, amount, milliseconds that the reservation holds,
-milliseconds to wait for the next day, and for reservations to end. A reservation whose gateway died expires.
+KEYS: what is used of the day, and the reservations. ARGV: id, limit, amount, lifetime of the reservation in
+milliseconds, milliseconds until the next day, and until reservations are released. The reservation of a gateway that
+died expires.
 """
 
 SETTLE = """
@@ -97,11 +99,11 @@ if tonumber(ARGV[2]) > 0 then
 end
 return 0
 """
-"""End a reservation, and count what was used. KEYS: as before. ARGV: id, how much was used, milliseconds of a day."""
+"""Ends a reservation and counts what was used. KEYS: as above. ARGV: id, used, milliseconds of a day."""
 
 
 class SharedLimiter:
-    """Counts in Redis under keys that begin with `prefix`; while it is lost, as one of `replicas` that do."""
+    """Counts in Redis under keys that begin with `prefix`; during an outage, as one of `replicas`."""
 
     def __init__(
         self, link: RedisConnection, local: LocalLimiter, replicas: int, prefix: str, metrics: StateMetrics
@@ -114,7 +116,8 @@ class SharedLimiter:
         self._take, self._reserve, self._settle = (link.script(text) for text in (TAKE, RESERVE, SETTLE))
 
     async def take(self, key: str, window: Window, count: int) -> float:
-        """As in Limiter. Alone, what the limit allows at once always finds room once."""
+        """As in Limiter. During an outage, a request within the limit always fits into an empty window."""
+        # Lua runs atomically in Redis, so replicas cannot exceed the limit together.
         keys = [f"{self._prefix}:{key}:times", f"{self._prefix}:{key}:total"]
         arguments = [window.most, ceil(window.seconds * 1e6), count, SLOTS]
         wait = await self._ask(lambda: self._take(keys=keys, args=arguments))
@@ -133,7 +136,9 @@ class SharedLimiter:
         return await self._local.reserve(key, self._share(limit, amount), amount, seconds)
 
     async def settle(self, reservation: Reservation, used: int) -> None:
-        """As in Limiter. If Redis is lost meanwhile, its reservation expires, and what was used counts here."""
+        """As in Limiter. If Redis has become unavailable, the reservation expires there, and what was used counts
+        here."""
+        # A reservation made in Redis is settled there; others in this process.
         if reservation.id:
             keys, arguments = self._daily(reservation.key), [reservation.id, used, DAY_SECONDS * 1000]
             if await self._ask(lambda: self._settle(keys=keys, args=arguments)) is not None:
@@ -144,15 +149,16 @@ class SharedLimiter:
         return [f"{self._prefix}:{key}:used", f"{self._prefix}:{key}:held"]
 
     def _share(self, most: int, count: int) -> int:
+        # At least `count`, so that a request within the limit is never refused for ever.
         return max(count, most // self._replicas) if count <= most else 0
 
-    async def _ask(self, question: Callable[[], Awaitable[Any]]) -> Any | None:
-        """What Redis answers; None if it is not at hand."""
+    async def _ask(self, command: Callable[[], Awaitable[Any]]) -> Any | None:
+        """The answer of Redis; None during an outage."""
         try:
-            return await self._link.ask(lambda _: question())
+            return await self._link.ask(lambda _: command())
         except StateUnreachable:
             self._metrics.fell_back("limits")
             return None
 
     def __repr__(self) -> str:
-        return f"<SharedLimiter of {self._replicas} replicas, {self._link!r}, here {self._local!r}>"
+        return f"<SharedLimiter of {self._replicas} replicas, {self._link!r}, locally {self._local!r}>"

@@ -1,8 +1,7 @@
-"""A store that gateways share: values in Redis, and in this process while Redis is not at hand.
+"""State shared between gateways: a store in Redis that falls back to memory, and the backend that opens such stores.
 
-It decides what a value looks like there, and what of two copies counts. What this process kept during an outage stays
-its own until it ends; nothing is carried over. It refuses to know what it keeps.
-"""
+A value written during an outage stays in the process that wrote it until it expires; nothing is synchronised
+afterwards. Imported only if `state.url` names a Redis, because it loads the Redis library."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -11,26 +10,30 @@ from typing import Any
 
 from app.protocol.envelope import dumps, loads
 from app.protocol.errors import ParseError, StateUnreachable
-from app.state.memory_store import MemoryStore
-from app.state.redis import RedisConnection
+from app.settings.state import StateSettings
+from app.state.rate_limit import LocalLimiter
+from app.state.redis import RedisConnection, cause_of
+from app.state.redis_rate_limit import SharedLimiter
+from app.state.redis_sums import SharedSums
+from app.state.store import MemoryStore
 from app.telemetry.metric_groups import StateMetrics
 
 FORMAT = b"1:"
-"""What a value begins with; raised by one whenever a value changes its shape. Values of another format are not read."""
+"""Prefix of every value; incremented whenever the format of values changes. Values of another format are ignored."""
 
 _STAMP = 12
 _HEAD = len(FORMAT) + _STAMP + 1
-"""Bytes before the JSON: the format, a stamp that no other write has, and a colon."""
+"""Bytes before the JSON: the format, a stamp unique to each write, and a colon."""
 
 MAX_NAME = 200
-"""Characters of a key that are written as they are; a longer or stranger one is written as its digest."""
+"""Keys up to this length are written as they are; longer or non-printable ones as a digest."""
 
 MOST_TRIES = 16
-"""How often a change is tried against others that were quicker; then it is written over theirs."""
+"""Attempts of a change against concurrent ones; after that it overwrites them."""
 
 
 class RedisStore:
-    """Satisfies `state.store.Store`."""
+    """A store in Redis. Implements `Store`."""
 
     __slots__ = ("_constant", "_link", "_local", "_max_bytes", "_metrics", "_namespace", "_use")
 
@@ -45,11 +48,11 @@ class RedisStore:
         constant: bool = False,
         max_bytes: int | None = None,
     ) -> None:
-        """`use`: what for, in metrics. `namespace`: what every key begins with, at this moment.
+        """`use`: label in metrics. `namespace`: current prefix of every key.
 
-        `constant`: the value of a key never changes, so it is kept in this process too, and read there first; what
-        `local` does not admit is not shared either.
-        A value of more than `max_bytes` of JSON is kept in this process alone.
+        `constant`: the value of a key never changes, so it is also stored in this process and read there first; a
+        value that `local` does not accept is not shared either. A value of more than `max_bytes` of JSON is stored
+        in this process only.
         """
         self._use = use
         self._link = link
@@ -61,30 +64,32 @@ class RedisStore:
 
     @property
     def degraded(self) -> bool:
-        """Whether Redis is not at hand."""
+        """Whether Redis is unavailable."""
         return not self._link.up
 
     async def get(self, key: str, load: Callable[[Any], Any]) -> Any:
-        """The value that the gateways share, else what this process kept of its own."""
+        """The shared value, else the one that this process stored during an outage."""
         if self._constant:
             value = await self._local.get(key, load)
             if value is not None:
                 return value
         try:
+            # A value that cannot be read counts as missing: another version may have written it.
             value = _read(await self._text(key), load)
         except StateUnreachable:
             value = None
         return value if value is not None or self._constant else await self._local.get(key, load)
 
     async def put(self, key: str, value: Any, seconds: float, dump: Callable[[Any], Any], *, size: int = 1) -> None:
-        """Keep the value where all find it, else here."""
+        """Store the value in Redis, or in this process during an outage."""
         if self._constant:
             await self._local.put(key, value, seconds, dump, size=size)
             if await self._local.get(key, _as_it_is) is None:
-                return  # nor does Redis keep what comes in a flood
+                return  # beyond the turnover of the store, Redis does not store it either
         text = dumps(dump(value))
         if self._max_bytes is None or len(text) <= self._max_bytes:
             try:
+                # Evaluated before the first await, so that both belong to the same namespace.
                 name, ms = self._name(key), _milliseconds(seconds)
                 await self._ask(lambda redis: redis.set(name, _stamped(text), px=ms))
             except StateUnreachable:
@@ -105,8 +110,9 @@ class RedisStore:
         *,
         size: Callable[[Any], int],
     ) -> Any:
-        """Change the value that the gateways share, whoever else does at the same time."""
+        """Change the shared value atomically."""
         try:
+            # Optimistic locking: read, change, and write only if the stamp is still the same.
             for left in reversed(range(MOST_TRIES)):
                 text = await self._text(key)
                 value = _read(text, load)
@@ -114,6 +120,7 @@ class RedisStore:
                 if changed is None:
                     return value
                 written = _stamped(dumps(dump(changed)))
+                # Too many concurrent changes: losing one of them is better than failing the request.
                 if not left:
                     await self.put(key, changed, seconds, dump, size=size(changed))
                 elif not await self._link.swap(self._name(key), text[:_HEAD], written, _milliseconds(seconds)):
@@ -125,38 +132,40 @@ class RedisStore:
         return await self._local.change(key, change, seconds, load, dump, size=size)
 
     async def delete(self, key: str) -> None:
-        """Let the value go, here and where all find it."""
+        """Remove the value, in this process and in Redis."""
         await self._local.delete(key)
         name = self._name(key)
         try:
             await self._ask(lambda redis: redis.delete(name))
         except StateUnreachable:
-            return  # it ends by itself
+            return  # it will expire
 
     async def _text(self, key: str) -> bytes:
-        """What Redis has under the key; empty if nothing. Raises StateUnreachable."""
+        """The stored bytes; empty if there are none. Raises StateUnreachable."""
         name = self._name(key)
         return await self._ask(lambda redis: redis.get(name)) or b""
 
-    async def _ask(self, question: Callable[[Any], Any]) -> Any:
+    async def _ask(self, command: Callable[[Any], Any]) -> Any:
         try:
-            return await self._link.ask(question)
+            return await self._link.ask(command)
         except StateUnreachable:
             self._metrics.fell_back(self._use)
             raise
 
     async def _forget(self, key: str) -> None:
-        """What was kept here during an outage is older than what all find now."""
+        """A value stored here during an outage is older than the shared one."""
+        # Usually empty: only an outage puts values there.
         if not self._constant and len(self._local):
             await self._local.delete(key)
 
     def _name(self, key: str) -> str:
         if len(key) > MAX_NAME or not key.isascii() or not key.isprintable():
+            # Redis keys should be short and printable, whatever callers send.
             key = f"#{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
         return f"{self._namespace()}:{self._use}:{key}"
 
     def __repr__(self) -> str:
-        return f"<SharedStore of {self._use}, {self._link!r}, here {self._local!r}>"
+        return f"<RedisStore for {self._use}, {self._link!r}, locally {self._local!r}>"
 
 
 def _as_it_is(value: Any) -> Any:
@@ -168,7 +177,7 @@ def _stamped(text: bytes) -> bytes:
 
 
 def _read(text: bytes, load: Callable[[Any], Any]) -> Any:
-    """The value of what was written; None for nothing, another format, or what nobody can make sense of."""
+    """The stored value; None if there is none, or if it cannot be read."""
     if not text.startswith(FORMAT):
         return None
     try:
@@ -179,3 +188,74 @@ def _read(text: bytes, load: Callable[[Any], Any]) -> Any:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+class RedisState:
+    """State shared in Redis. Implements `StateBackend`.
+
+    Keys begin with the identity of the gateway and its engines, so gateways with different engines never read each
+    other's values.
+    """
+
+    __slots__ = ("_identity", "_link", "_metrics", "_name", "_settings")
+
+    def __init__(self, settings: StateSettings, name: str, identity: Callable[[], str], metrics: StateMetrics) -> None:
+        """`name`: of the gateway, independent of its engines; limits are counted under it. `identity`: its current
+        identity, which includes its engines; values are stored under it."""
+        self._settings = settings
+        self._name = name
+        self._identity = identity
+        self._metrics = metrics
+        self._link = RedisConnection(
+            settings.url, settings.connections, settings.timeout_ms / 1000, f"{settings.prefix}:probe", metrics
+        )
+
+    @property
+    def degraded(self) -> bool:
+        """Whether Redis is unavailable."""
+        return not self._link.up
+
+    def store(
+        self,
+        use: str,
+        local: MemoryStore,
+        *,
+        constant: bool = False,
+        max_bytes: int | None = None,
+        permanent: bool = False,
+    ) -> RedisStore:
+        """A store in Redis that falls back to `local`."""
+        namespace = self._permanent_namespace if permanent else self._namespace
+        return RedisStore(use, self._link, local, namespace, self._metrics, constant=constant, max_bytes=max_bytes)
+
+    def limiter(self, max_entries: int, clock: Callable[[], float]) -> SharedLimiter:
+        """A rate limiter in Redis."""
+        settings = self._settings
+        prefix = f"{settings.prefix}:{self._name}:limits"
+        return SharedLimiter(self._link, LocalLimiter(max_entries, clock), settings.replicas, prefix, self._metrics)
+
+    def sums(self) -> SharedSums:
+        """Sums in Redis under the name of the gateway, whatever engines it has: every engine has its own sums."""
+        return SharedSums(self._link, lambda: f"{self._settings.prefix}:{self._name}")
+
+    async def start(self) -> None:
+        """Check whether Redis is available; the gateway starts without it too."""
+        await self._link.start()
+
+    async def fault(self) -> str | None:
+        """Why Redis cannot be used; None if it can."""
+        fault = await self._link.fault()
+        return None if fault is None else cause_of(fault)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._link.close()
+
+    def _namespace(self) -> str:
+        return f"{self._settings.prefix}:{self._identity()}"
+
+    def _permanent_namespace(self) -> str:
+        return f"{self._settings.prefix}:{self._name}"
+
+    def __repr__(self) -> str:
+        return f"<RedisState {self._namespace()}, {self._link!r}>"

@@ -10,7 +10,7 @@ import pytest
 
 from app.engines.http.client import HttpTransport
 from app.settings.schema import EngineEntry, EnginesSettings
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.raw_peer import RawPeer, echo
 
 

@@ -181,7 +181,7 @@ async def test_ids_with_slashes_and_methods_with_slashes(engines: Starter) -> No
 
 @pytest.mark.parametrize("path", ["/engines/nobody/rcp", "/engines/nobody/rcp/retrieve", "/engines/off/rcp"])
 async def test_an_engine_that_is_not_there_is_404(engines: Starter, path: str) -> None:
-    """An unknown engine, or one that is switched off, is 404 with -32015."""
+    """An unknown engine, or one that is disabled, is 404 with -32015."""
     off = entry("off", "http://127.0.0.1:9/rcp", enabled=False)
     async with running([entry("docs", await engines()), off]) as gateway:
         response = await gateway.post({"jsonrpc": "2.0", "id": 1, "method": "info"}, path)

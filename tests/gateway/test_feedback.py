@@ -100,7 +100,7 @@ async def test_engines_that_take_no_feedback_are_not_told(engines: Any) -> None:
         only = await gateway.result("feedback", {"sessionId": "s", "signals": on("a")})
     assert heard(hearing) == [on("b")]
     assert (result["accepted"], only["accepted"]) == (1, 0)
-    assert only["usage"]["notes"] == ["1 signal(s) are about hits of engines that take no feedback"]
+    assert only["usage"]["notes"] == ["1 signal(s) concern hits of engines that do not take feedback"]
     assert deaf.requests("feedback") == []
 
 
@@ -180,7 +180,7 @@ async def test_nobody_takes_feedback(engines: Any) -> None:
     async with running([entry("e", await engines())]) as gateway:
         await gateway.retrieve(sessionId="s")
         error = await gateway.error("feedback", {"signals": 7})
-        assert await gateway.state.pages.origins.of("s") == {}
+        assert await gateway.state.pages.origins.load("s") == {}
     assert error["code"] == -32003
 
 
@@ -190,5 +190,5 @@ async def test_where_nobody_may_be_asked(engines: Any) -> None:
     async with running([entry("e", engine)]) as gateway:
         result = await gateway.result("feedback", {"signals": on("a"), "_meta": {"federation": {"depth": 0}}})
     assert result["accepted"] == 0
-    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is used up"]
+    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is exhausted"]
     assert heard(engine) == []

@@ -55,7 +55,7 @@ async def test_drift_joins_followups_without_repeats(engines: Any) -> None:
         result = await gateway.result("graph", {"op": "drift", "query": "q"})
     assert result["followups"] == ["Why so?", "What then?", "Who?"]
     assert set(ids(result)) == {"a", "b"}
-    assert result["usage"]["notes"] == ["two: 2 malformed part(s) of its answer dropped"]
+    assert result["usage"]["notes"] == ["two: 2 malformed member(s) of its result dropped"]
 
 
 async def test_global_joins_summaries_and_communities(engines: Any) -> None:

@@ -6,7 +6,7 @@ from tests.support.running_gateway import entry, running
 from tests.support.scripted_engine import hit
 
 ODD = {"text": 7, "unit": [], "citation": {"uri": 3, "title": "t"}, "trust": {"level": "root"}}
-NOTE = "odd: of 1 hit(s) left out what has another shape than RCP's: citation, text, trust, unit"
+NOTE = "odd: malformed fields removed from 1 hit(s): citation, text, trust, unit"
 
 
 def fields(found: dict[str, Any]) -> dict[str, Any]:

@@ -313,7 +313,7 @@ async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
         shown = repr(mcp_mount(app))
     assert [answer.status_code for answer in answers] == [200] * 3
     assert shown.startswith("<LazyMount /mcp <McpEndpoint /mcp, <McpServer rcp-gateway ")
-    assert "<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s" in shown
+    assert "<Toolbox retrieve, list_engines, search, fetch, <RecentHits for 1800 s" in shown
     assert "<Hosts gateway, origins" in shown
 
 

@@ -265,7 +265,7 @@ async def test_where_nobody_may_be_asked(engines: Any) -> None:
         recalled = await gateway.result("memory/recall", {"query": "q", "_meta": meta})
         built = await gateway.error("memory/build", {"_meta": meta})
     assert recalled["clues"] == []
-    assert recalled["usage"]["notes"] == ["no engine was asked: the federation depth is used up"]
+    assert recalled["usage"]["notes"] == ["no engine was asked: the federation depth is exhausted"]
     assert built["code"] == -32010
     assert engine.requests("memory/build") == engine.requests("memory/recall") == []
 

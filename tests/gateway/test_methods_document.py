@@ -113,7 +113,7 @@ def test_every_reason_is_there() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     """Codes that let the next engine be asked, parts at a time, variants."""
     line = TEXT.split("an engine speaks of itself:", 1)[1].split(". ", 1)[0]
-    assert {int(code) for code in re.findall(r"-\d+", line)} == forward.NEXT
+    assert {int(code) for code in re.findall(r"-\d+", line)} == forward.TRY_NEXT
     assert embed.AT_ONCE == 8
     assert "up to eight at a time" in TEXT
     assert f"`n` is at most {MAX_VARIANTS}" in TEXT

@@ -240,7 +240,7 @@ async def test_the_gateway_diversifies_the_fused_list(engines: Any, params: Json
     assert ids(plain) == ["cat", "cat again"]
     assert ids(varied) == ["cat", "ships"]
     assert "mmr" not in sent(engine)
-    assert any("lambda 0.5" in note and "need not descend" in note for note in varied["usage"]["notes"])
+    assert any("lambda 0.5" in note and "may not descend" in note for note in varied["usage"]["notes"])
     assert varied["_meta"]["x-gateway"]["fusion"]["mmr"] == {"lambda": 0.5, "pool": 50}
 
 

@@ -140,7 +140,7 @@ class Federation:
         metrics = Metrics("test")
         metrics.declare_engines(self.members.ids(), CALL_KINDS)
         self.instrumentation = RetrieveInstrumentation(metrics)
-        self.pages = Pages.kept(SETTINGS.state)
+        self.pages = Pages.from_settings(SETTINGS.state)
 
     async def ask(self, **params: Any) -> Any:
         """The result of one request. Raises RcpError."""

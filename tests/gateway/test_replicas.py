@@ -197,7 +197,7 @@ async def test_a_gateway_without_its_redis_serves_and_tells_no_secret(engines: A
     try:
         await ready(gateway.port)
         answer = (await ask(gateway.port, "retrieve", {"query": "q"}))["result"]
-        assert any("goes on alone" in note for note in answer["usage"]["notes"])
+        assert any("shared state is unavailable" in note for note in answer["usage"]["notes"])
         assert gateway.logged("state_degraded")
         assert not gateway.logged("SECRET")
     finally:

@@ -169,7 +169,7 @@ async def test_without_a_reranker_that_answers_the_fused_order_stands(engines: A
     assert result["_meta"]["degraded"] == ["judge"]
     failure, stands = result["usage"]["notes"]
     assert failure.startswith(f"rerank: judge: {kind} after ")
-    assert stands == "rerank: the fused order stands, for no reranker answered"
+    assert stands == "rerank: the fused order is unchanged: no reranker answered"
     assert verdict(result)["engine"] is None
     assert verdict(result)["asked"][0]["reason"] == kind
     assert failures == 1
@@ -206,7 +206,7 @@ async def test_who_takes_all_passages_is_asked_first(engines: Any) -> None:
     assert verdict(result)["engine"] == "large"
     assert ids(only) == [2, 1, 0, *range(3, 10)]
     assert only["usage"]["reranked"] == 3
-    assert any("no more than 3 of 10 passages" in note for note in only["usage"]["notes"])
+    assert any("scored only 3 of 10 passages" in note for note in only["usage"]["notes"])
 
 
 async def test_results_by_index_are_understood(engines: Any) -> None:
@@ -228,9 +228,9 @@ async def test_hits_without_text_come_after_the_reranked(engines: Any) -> None:
         some = await gateway.retrieve(rerank=RERANK, **{"x-gateway": {"engines": ["one", "judge"]}})
         empty = await gateway.retrieve(rerank=RERANK, **{"x-gateway": {"engines": ["none", "judge"]}})
     assert ids(some) == [2, 1, "mute"]
-    assert any("1 of the best 3 documents have no text" in note for note in some["usage"]["notes"])
+    assert any("1 of the top 3 documents have no text" in note for note in some["usage"]["notes"])
     assert ids(empty) == ["mute"]
-    assert empty["usage"]["notes"] == ["rerank: the fused order stands, for no document has a text"]
+    assert empty["usage"]["notes"] == ["rerank: the fused order is unchanged: no document has text"]
     assert len(judge.requests("rerank")) == 1
 
 
@@ -270,7 +270,7 @@ async def test_the_deadline_is_kept_for_a_slow_engine_and_a_slow_reranker(engine
 
 
 async def test_the_next_reranker_has_no_more_time_than_is_left(engines: Any) -> None:
-    """When the first takes the time there is, the fused order stands, whatever became of the second."""
+    """When the first takes the time there is, the fused order is unchanged, whatever became of the second."""
     first, second = await judging(engines, hang), await judging(engines, hang)
     entries = [entry("one", await serving(engines, 1, 2)), entry("a", first), entry("b", second)]
     async with running(entries, {"retrieve": {"reserve_ms": 0}}) as gateway:
@@ -355,7 +355,7 @@ async def reading_progress(state: Any, port: int) -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(by_number, "judge: 2 documents reranked"), (RpcFault(-32010), "the fused order stands")]
+    ("answer", "said"), [(by_number, "judge: 2 documents reranked"), (RpcFault(-32010), "the fused order is unchanged")]
 )
 async def test_the_stream_has_a_stage_of_its_own(engines: Any, answer: Any, said: str) -> None:
     """After `fuse` comes `rerank`, then the response."""

@@ -190,13 +190,13 @@ async def test_without_redis_each_goes_on_alone(engines: Any, relay: Relay) -> N
         before = await one.retrieve()
         await lost(relay, one, two)
         first = await one.retrieve()
-        assert "this gateway goes on alone" in notes(first)
+        assert "the shared state is unavailable" in notes(first)
         assert ids(await one.retrieve(cursor=first["nextCursor"])) == list(range(10, 20))
         fault = await two.error("retrieve", {"query": "q", "cursor": first["nextCursor"]})
         assert (fault["code"], fault["data"]["retryable"], fault["data"]["retryAfterMs"]) == (-32015, True, 1000)
         answers = [await one.retrieve(query=f"{turn}", sessionId="s", k=10) for turn in range(2)]
         assert ids(*answers) == list(range(20))
-        assert "the session knows only what was answered here" in notes(answers[1])
+        assert "the session contains only what this gateway returned" in notes(answers[1])
         whole = await one.retrieve(k=60)
         assert "nextCursor" not in whole
         assert "state:" not in notes(whole), "nothing to say where nothing is continued"
@@ -216,7 +216,7 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
     engine = await serving(engines, *range(60))
     tenants = {"red": tenant("*", keys=(RED,), limits={"rps": 100, "burst": 100, "hits_per_day": 100_000})}
     waits: list[bool] = []
-    patiently = RedisConnection._unless_lost
+    patiently = RedisConnection._or_lost
 
     async def counted(link: RedisConnection, answer: Any) -> Any:
         waits.append(False)
@@ -226,7 +226,7 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
 
     async with running([entry("e", engine)], {"state": shared(relay.url, timeout_ms=2000)}, tenants=tenants) as gateway:
         await until(lambda: not gateway.state.backend.degraded)
-        monkeypatch.setattr(RedisConnection, "_unless_lost", counted)
+        monkeypatch.setattr(RedisConnection, "_or_lost", counted)
         answers = [await asked(gateway, RED, "retrieve", {"query": "well", "sessionId": "s"})]
         assert len(waits) >= 6
         assert all(waits), "while it is well, each question is answered"

@@ -136,7 +136,7 @@ async def test_a_snapshot_that_is_gone_keeps_nobody_waiting(engines: Any) -> Non
 
 
 async def test_an_engine_of_the_token_that_left(engines: Any) -> None:
-    """An engine that is unknown here, switched off, or has no snapshots any more: -32010."""
+    """An engine that is unknown here, disabled, or has no snapshots any more: -32010."""
     one, two = await keeping(engines, v1=["a"]), await keeping(engines, r7=["b"])
     async with running([entry("one", one), entry("two", two)]) as gateway:
         token = (await gateway.retrieve())["indexVersion"]

@@ -4,7 +4,7 @@ from base64 import urlsafe_b64encode
 from hashlib import blake2b
 from typing import Any
 
-from app.federation.memory_ids import MemoryRef, name_of
+from app.federation.methods.memory import MemoryRef, memory_id_of
 from tests.support.corpora import ids
 from tests.support.graphs import bare, graphing, listening_to_feedback, remembering
 from tests.support.running_gateway import Json, entry, running
@@ -44,7 +44,7 @@ def _forged(engine: str, own: str, tenant_id: str) -> list[str]:
     """Names that a tenant can compute by itself, from the sources of the gateway."""
     body = f"{engine}\0{own}".encode()
     code = blake2b(tenant_id.encode() + b"\0" + body, digest_size=9, person=b"memory").digest()
-    return [own, name_of(MemoryRef(engine, own)), "mem1." + urlsafe_b64encode(code + body).decode().rstrip("=")]
+    return [own, memory_id_of(MemoryRef(engine, own)), "mem1." + urlsafe_b64encode(code + body).decode().rstrip("=")]
 
 
 async def test_the_name_of_a_memory_cannot_be_made_up(engines: Any) -> None:

@@ -87,7 +87,7 @@ async def test_dropping(engines: Any) -> None:
         dropped = await gateway.metric("rcp_gateway_hits_screened_total", action="dropped")
     found = [each["id"] for each in (*first["hits"], *second["hits"])]
     assert found == [number for number in range(30) if number % 3 != 1][:10]
-    assert any(note.startswith("screen: 10 document(s) left out") for note in first["usage"]["notes"])
+    assert any(note.startswith("screen: 10 document(s) dropped") for note in first["usage"]["notes"])
     assert dropped == 10
     assert BAD not in json.dumps(first)
 
@@ -129,7 +129,7 @@ async def test_reports_hold_for_their_tenant_alone(engines: Any) -> None:
     async with running([entry("e", engine)], settings, tenants=tenants) as gateway:
         guard = gateway.state.guard
         assert guard is not None
-        await gateway.state.pages.within(guard._tenants["red"]).report(["0", "77"])
+        await gateway.state.pages.for_tenant(guard._tenants["red"]).report(["0", "77"])
         red = await result(gateway, RED, "retrieve", {"query": "q"})
         blue = await result(gateway, BLUE, "retrieve", {"query": "q"})
         reported = await gateway.metric("rcp_gateway_hits_screened_total", action="reported")

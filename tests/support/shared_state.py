@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
-from app.state.memory_store import MemoryStore
 from app.state.redis import RedisConnection
 from app.state.redis_store import RedisStore
+from app.state.store import MemoryStore
 from app.telemetry.metric_groups import StateMetrics
 from app.telemetry.series import MetricRegistry
 from tests.support.running_gateway import until

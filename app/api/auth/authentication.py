@@ -20,10 +20,9 @@ from app.federation.tenants import ADMIN, Tenant, tenant_of
 from app.protocol.errors import BackendUnavailable, InvalidParams, RateLimited, Unauthorized
 from app.settings.schema import FusionSettings, GatewaySettings
 from app.settings.tenants_file import ANONYMOUS, Tenants
-from app.state.in_memory import ALONE
 from app.state.quotas import Owner, Quotas, Reached, at_once
 from app.state.rate_limit import Reservation
-from app.state.store import StateBackend
+from app.state.store import IN_MEMORY, StateBackend
 from app.telemetry.logs import logger
 from app.telemetry.metric_groups import CallerMetrics
 
@@ -79,7 +78,7 @@ class Authenticator:
         tenants: Tenants,
         metrics: CallerMetrics,
         token_verifier: TokenVerifier | None = None,
-        backend: StateBackend = ALONE,
+        backend: StateBackend = IN_MEMORY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`sharing`: with whom limits are counted. `clock`: seconds since the epoch."""

@@ -1,6 +1,6 @@
-"""`embed`, `embed/sparse`, `embed/multi`: one embedding space, that of the first engine, and never a mixture.
+"""`embed`, `embed/sparse`, `embed/multi`: forwarded to an engine of one embedding space; spaces are never mixed.
 
-It decides which engines are of one space, and asks for a large batch in parts. It refuses to know what a vector means.
+A batch larger than the engine's limit is sent in parts.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,8 @@ from typing import Any
 from app.engines.transport import Reply
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
-from app.federation.concurrency import side_by_side
 from app.federation.engine_interface import Engine
-from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward
+from app.federation.forward import ForwardedRequest, ForwardReport, Result, Share, forward, gather_bounded
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
 from app.protocol.advertisement import Advertisement
@@ -22,46 +21,50 @@ from app.protocol.retrieve_params import GatewayOptions, read_gateway
 from app.settings.schema import GatewaySettings
 
 AT_ONCE = 8
-"""Parts of one batch that are under way at the same time."""
+"""Parts of one batch that are in flight at the same time."""
 
 MAX_PARTS = 128
-"""Parts that one batch may be sent in: one small request must not become any number of calls."""
+"""Parts of one batch at most, so that one request cannot cause any number of calls."""
 
 
 async def embed(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Embed by the first engine that advertises it, or by one of the same space in its place. Raises RcpError.
-
-    RCP §7.3 to §7.5, whichever of the three the call is.
-    """
-    wish = read_embedding(call.params)
+    """Embed by the first engine that advertises the method, or by another of the same space (RCP §7.3 to §7.5).
+    Raises RcpError."""
+    request = read_embedding(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     capability = GATES[call.method]
+    # Decided before health and options: which space it is must not depend on them.
     first = _first(members, capability, gateway)
 
-    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
-        if said is not first and not _same_space(said, first, capability):
-            return UnfitEngine("its embedding space is another one")
-        return _lacks(wish, _offer(said, capability)) or _too_many(wish, _offer(said, capability))
+    def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        if advertisement is not first and not _same_space(advertisement, first, capability):
+            return UnfitEngine("it has a different embedding space")
+        return _lacks(request, _offer(advertisement, capability)) or _too_many(
+            request, _offer(advertisement, capability)
+        )
 
     candidates = candidates_for(call, members, capability, gateway, fit)
-    return await forward(call, candidates, members, settings, instrumentation, _question(call.method, capability, wish))
+    return await forward(
+        call, candidates, members, settings, instrumentation, _forwarded(call.method, capability, request)
+    )
 
 
-def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest:
+def _forwarded(method: str, capability: str, request: Embedding) -> ForwardedRequest:
     async def ask(engine: Engine, share: Share) -> ForwardReport:
         offer = _offer(engine.advertisement, capability)
         dimension = offer.get("dimension")
-        parts = split(wish.inputs, _limit(offer))
+        parts = split(request.inputs, _limit(offer))
 
         async def part(inputs: Any) -> Reply:
-            sent = {**wish.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
+            sent = {**request.rest, "inputs": inputs, "texts": inputs, "_meta": share.meta}
             return await engine.call(method, sent, share.deadline)
 
-        replies = await side_by_side([partial(part, inputs) for inputs in parts], AT_ONCE)
+        # The first part to fail ends the others: an incomplete batch is of no use.
+        replies = await gather_bounded([partial(part, inputs) for inputs in parts], AT_ONCE)
         results = [
-            checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, wish.encoding)
+            checked(reply.result, method, len(inputs), dimension if type(dimension) is int else None, request.encoding)
             for reply, inputs in zip(replies, parts, strict=True)
         ]
         return ForwardReport(
@@ -74,17 +77,22 @@ def _question(method: str, capability: str, wish: Embedding) -> ForwardedRequest
 
 
 def _first(members: Members, capability: str, gateway: GatewayOptions) -> Advertisement | None:
-    """What the engine advertises whose space is the call's: the first by priority of those that may be asked."""
+    """The advertisement that determines the embedding space: of the first available engine by priority."""
     for engine in members.engines:
-        said = engine.advertisement
-        if said is not None and said.offers(capability) and (gateway.engines is None or engine.id in gateway.engines):
-            return said
+        advertisement = engine.advertisement
+        if (
+            advertisement is not None
+            and advertisement.offers(capability)
+            and (gateway.engines is None or engine.id in gateway.engines)
+        ):
+            return advertisement
     return None
 
 
-def _same_space(said: Advertisement, first: Advertisement | None, capability: str) -> bool:
-    """Whether both are of one space: the same named model, and as many dimensions. One that is not named is its own."""
-    ours, theirs = _offer(first, capability), _offer(said, capability)
+def _same_space(advertisement: Advertisement, first: Advertisement | None, capability: str) -> bool:
+    """Whether both have the same model and dimension. A model without an identity is a space of its own."""
+    ours, theirs = _offer(first, capability), _offer(advertisement, capability)
+    # Vectors of two models of the same dimension are still not comparable.
     identity = ours.get("identity")
     return (
         type(identity) is str
@@ -93,24 +101,27 @@ def _same_space(said: Advertisement, first: Advertisement | None, capability: st
     )
 
 
-def _lacks(wish: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
-    """What of the call is not in the advertised set."""
+def _lacks(request: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
+    """What of the call the engine does not advertise."""
     encodings = offer.get("encodings")
-    if wish.encoding is not None and not (type(encodings) is list and wish.encoding in encodings):
-        return UnfitEngine(f"encoding {wish.encoding[:40]} is not advertised", option="encoding")
+    if request.encoding is not None and not (type(encodings) is list and request.encoding in encodings):
+        return UnfitEngine(f"encoding {request.encoding[:40]} is not advertised", option="encoding")
     modalities = offer.get("modalities")
-    missing = wish.modalities - frozenset(modalities if type(modalities) is list and modalities else ["text"])
+    # An engine that states no modalities takes text.
+    missing = request.modalities - frozenset(modalities if type(modalities) is list and modalities else ["text"])
     if missing:
         return UnfitEngine(f"inputs of modality {', '.join(sorted(missing))} are not advertised", option="inputs")
     return None
 
 
-def _too_many(wish: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
+def _too_many(request: Embedding, offer: Mapping[str, Any]) -> UnfitEngine | None:
     limit = _limit(offer)
-    most = len(wish.inputs) if limit is None else limit * MAX_PARTS
-    if len(wish.inputs) <= most:
+    most = len(request.inputs) if limit is None else limit * MAX_PARTS
+    if len(request.inputs) <= most:
         return None
-    return UnfitEngine(f"at most {most} inputs are taken at once, not {len(wish.inputs)}", field=wish.name, most=most)
+    return UnfitEngine(
+        f"at most {most} inputs are taken at once, not {len(request.inputs)}", field=request.name, most=most
+    )
 
 
 def _limit(offer: Mapping[str, Any]) -> int | None:
@@ -118,7 +129,7 @@ def _limit(offer: Mapping[str, Any]) -> int | None:
     return limit if type(limit) is int and limit >= 1 else None
 
 
-def _offer(said: Advertisement | None, capability: str) -> Mapping[str, Any]:
-    """The fields of a capability; an engine that states none has an empty one."""
-    offer = None if said is None else said.capabilities.get(capability)
+def _offer(advertisement: Advertisement | None, capability: str) -> Mapping[str, Any]:
+    """The fields of a capability; empty if the engine states none."""
+    offer = None if advertisement is None else advertisement.capabilities.get(capability)
     return offer if type(offer) is dict else {}

@@ -1,7 +1,7 @@
-"""`x-<vendor>/<name>`: sent to the first engine that advertises `x-<vendor>`, with params and result unchanged.
+"""`x-<vendor>/<name>`: forwarded to the first engine that advertises `x-<vendor>`, with params and result unchanged.
 
-A vendor's method may have side effects, so it is not repeated after it was sent, unless the caller allows that with an
-idempotency key. Separate because each method of RCP has its own module.
+The call may change data, so it is not repeated once it was sent, unless it has an idempotency key. Separate because
+each RCP method has a module.
 """
 
 from app.federation.calls import MethodCall
@@ -19,11 +19,12 @@ from app.settings.schema import GatewaySettings
 async def extend(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Hand a vendor's own method on (RCP §6.2). Raises RcpError."""
+    """Forward a vendor method (RCP §6.2). Raises RcpError."""
     vendor = gate_of(call.method)
-    assert vendor is not None, "the door lets no other method through"
+    assert vendor is not None, "dispatch accepts no other methods here"
+    # The gateway's own params are not the vendor's.
     sent = {key: value for key, value in call.params.items() if key not in GATEWAY_PARAMS}
     once = read_idempotency_key(call.passed_on) is None
     candidates = candidates_for(call, members, vendor, read_gateway(call.params.get("x-gateway")))
-    question = plain(call.method, sent, idempotent=not once)
-    return await forward(call, candidates, members, settings, instrumentation, question)
+    forwarded = plain(call.method, sent, idempotent=not once)
+    return await forward(call, candidates, members, settings, instrumentation, forwarded)

@@ -1,6 +1,6 @@
-"""`index/add` and `index/delete`: every document to the engine it belongs to, and the answers in the caller's order.
+"""`index/add` and `index/delete`: routes every document to its engine, and returns results in the caller's order.
 
-Nothing is written to another engine in place of the one that is meant.
+Nothing is ever written to another engine than the one it belongs to.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +9,22 @@ from typing import Any, NamedTuple
 
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for, check_route
-from app.federation.concurrency import side_by_side
 from app.federation.engine_interface import Engine
-from app.federation.forward import NEXT, ForwardedRequest, Result, ask_one, by_default, plain, reported, share_of
-from app.federation.index_routing import IndexRouter, public, router_of
+from app.federation.forward import (
+    TRY_NEXT,
+    ForwardedRequest,
+    Result,
+    ask_one,
+    gather_bounded,
+    plain,
+    reported,
+    share_of,
+    with_writer_note,
+)
+from app.federation.id_routing import IndexRouter, public, router_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
-from app.federation.outcome import Outcome, nobody_answered, refused_by, skipped
+from app.federation.outcome import Outcome, no_engine_answered, refused_by, skipped
 from app.protocol.advertisement import Advertisement
 from app.protocol.documents import (
     Addition,
@@ -40,12 +49,12 @@ class IndexBatch(NamedTuple):
 
     engine: Engine
     places: list[int]
-    """Where in the call its documents stand."""
+    """Positions of its documents in the call."""
     items: list[Any]
 
 
 class Writing(NamedTuple):
-    """One call that writes, with all it needs."""
+    """One call that writes, with everything it needs."""
 
     call: MethodCall
     members: Members
@@ -59,31 +68,34 @@ async def add(
 ) -> Result:
     """Add documents, or replace those whose id is known (RCP §7.10). Raises RcpError.
 
-    What was sent is sent once more only if that does no more than once: every document of it has an id, or the call has
-    an idempotency key.
+    A batch is retried only if that is idempotent: every document in it has an id, or the call has an idempotency
+    key.
     """
-    wish = read_addition(call.params)
+    request = read_addition(call.params)
     key = read_idempotency_key(call.passed_on)
     gateway = read_gateway(call.params.get("x-gateway"))
     writing = _writing(call, members, settings, instrumentation, gateway)
     router = router_of(writing.candidates, members, gateway)
-    loads = _loads_of(wish.documents, router)
-    for load in loads:
-        _check_options(wish, load.engine)
+    batches = _batches_of(request.documents, router)
+    for batch in batches:
+        # Checked for every engine before anything is written.
+        _check_options(request, batch.engine)
 
-    def question(load: IndexBatch) -> ForwardedRequest:
+    def forwarded(batch: IndexBatch) -> ForwardedRequest:
         def read(result: Result) -> Result:
-            return {**result, "ids": added_ids(result, len(load.items))}
+            return {**result, "ids": added_ids(result, len(batch.items))}
 
-        again = key is not None or all("id" in document for document in load.items)
-        return plain(call.method, {**wish.rest, "documents": load.items}, read, idempotent=again)
+        # Documents with ids are replaced, not duplicated, when sent again.
+        idempotent = key is not None or all("id" in document for document in batch.items)
+        return plain(call.method, {**request.rest, "documents": batch.items}, read, idempotent=idempotent)
 
-    written = await _write(writing, loads, question)
-    ids: list[DocumentId] = [""] * len(wish.documents)
-    for load, result in zip(loads, written.results, strict=True):
-        for place, known_as in zip(load.places, result["ids"], strict=True):
-            ids[place] = public(known_as, load.engine)
-    chosen = router.chosen(document.get("id") for document in wish.documents)
+    written = await _write(writing, batches, forwarded)
+    # Filled by position: engines answer for their own documents only.
+    ids: list[DocumentId] = [""] * len(request.documents)
+    for batch, result in zip(batches, written.results, strict=True):
+        for place, own_id in zip(batch.places, result["ids"], strict=True):
+            ids[place] = public(own_id, batch.engine)
+    chosen = router.chosen(document.get("id") for document in request.documents)
     return _joined(writing, written, "chunks", {"ids": ids}, chosen)
 
 
@@ -91,30 +103,31 @@ async def delete(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
     """Delete documents by id (RCP §7.11) at every engine that may hold them. Raises RcpError."""
-    wish = read_deletion(call.params)
+    request = read_deletion(call.params)
     gateway = read_gateway(call.params.get("x-gateway"))
     writing = _writing(call, members, settings, instrumentation, gateway)
     router = router_of(writing.candidates, members, gateway)
-    loads: dict[str, IndexBatch] = {}
-    for place, document_id in enumerate(wish.ids):
-        engines, known_as = router.holders(document_id, f"ids[{place}]")
+    batches: dict[str, IndexBatch] = {}
+    for place, document_id in enumerate(request.ids):
+        engines, own_id = router.engines_holding(document_id, f"ids[{place}]")
         for engine in engines:
-            _put(loads, engine, place, known_as)
-    if not loads:
-        loads[""] = IndexBatch(router.writer(), [], [])
+            _put(batches, engine, place, own_id)
+    if not batches:
+        # An empty list still goes to the default writer, which validates the call.
+        batches[""] = IndexBatch(router.writer(), [], [])
 
-    def question(load: IndexBatch) -> ForwardedRequest:
+    def forwarded(batch: IndexBatch) -> ForwardedRequest:
         def read(result: Result) -> Result:
             return {**result, "deleted": deleted_count(result)}
 
-        return plain(call.method, {**wish.rest, "ids": load.items}, read)
+        return plain(call.method, {**request.rest, "ids": batch.items}, read)
 
-    written = await _write(writing, list(loads.values()), question, repeatable=True)
+    written = await _write(writing, list(batches.values()), forwarded, repeatable=True)
     return _joined(writing, written, "deleted", {})
 
 
 class Written(NamedTuple):
-    """What became of all loads: none has failed."""
+    """The outcomes of all batches; none has failed."""
 
     outcomes: Sequence[Outcome]
     results: Sequence[Result]
@@ -132,76 +145,80 @@ def _writing(
     return Writing(call, members, settings, instrumentation, candidates_for(call, members, "index", gateway, _writable))
 
 
-def _writable(engine: Engine, said: Advertisement) -> UnfitEngine | None:
-    offer = said.capabilities["index"]
+def _writable(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+    offer = advertisement.capabilities["index"]
     if type(offer) is dict and offer.get("writable") is False:
         return UnfitEngine("its index is not writable")
     return None
 
 
-def _check_options(wish: Addition, engine: Engine) -> None:
-    """Raises OptionUnsupported (-32005) for what the engine that is meant does not advertise."""
+def _check_options(request: Addition, engine: Engine) -> None:
+    """Raises OptionUnsupported (-32005) for an option that the target engine does not advertise."""
     offer = engine.advertisement.capabilities["index"] if engine.advertisement is not None else None
     offer = offer if type(offer) is dict else {}
-    for option, wanted, flag in (("chunk", wish.chunk, "chunking"), ("contextual", wish.contextual, "contextual")):
+    for option, wanted, flag in (
+        ("chunk", request.chunk, "chunking"),
+        ("contextual", request.contextual, "contextual"),
+    ):
         if wanted and offer.get(flag) is not True:
             raise OptionUnsupported(f"engine '{engine.id}' does not advertise index.{flag}", option=option)
 
 
-def _loads_of(documents: Sequence[dict[str, Any]], router: IndexRouter) -> list[IndexBatch]:
-    """Which engine is sent which documents, by the ids it knows them by. Raises InvalidParams."""
-    loads: dict[str, IndexBatch] = {}
+def _batches_of(documents: Sequence[dict[str, Any]], router: IndexRouter) -> list[IndexBatch]:
+    """The documents of each engine, under its own ids. Raises InvalidParams."""
+    batches: dict[str, IndexBatch] = {}
     for place, document in enumerate(documents):
-        engine, known_as = router.keeper(document.get("id"), f"documents[{place}].id")
-        _put(loads, engine, place, document if known_as is None else {**document, "id": known_as})
-    return list(loads.values()) or [IndexBatch(router.writer(), [], [])]
+        engine, own_id = router.engine_for(document.get("id"), f"documents[{place}].id")
+        _put(batches, engine, place, document if own_id is None else {**document, "id": own_id})
+    return list(batches.values()) or [IndexBatch(router.writer(), [], [])]
 
 
-def _put(loads: dict[str, IndexBatch], engine: Engine, place: int, item: Any) -> None:
-    load = loads.setdefault(engine.id, IndexBatch(engine, [], []))
-    load.places.append(place)
-    load.items.append(item)
+def _put(batches: dict[str, IndexBatch], engine: Engine, place: int, item: Any) -> None:
+    batch = batches.setdefault(engine.id, IndexBatch(engine, [], []))
+    batch.places.append(place)
+    batch.items.append(item)
 
 
 async def _write(
     writing: Writing,
-    loads: Sequence[IndexBatch],
-    question: Callable[[IndexBatch], ForwardedRequest],
+    batches: Sequence[IndexBatch],
+    forwarded: Callable[[IndexBatch], ForwardedRequest],
     *,
     repeatable: bool = False,
 ) -> Written:
-    """Ask all engines; each is asked, even if another one fails. Raises RcpError if one did.
+    """Send all batches; each is sent, even if another one fails. Raises RcpError if one did.
 
-    `repeatable`: after a failure in part the caller may send the same call again.
+    `repeatable`: after a partial failure the caller may send the same call again.
     """
     call = writing.call
     if time_left(call) < LEAST_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
-    shares = [share_of(call, load.engine, writing.members, writing.settings) for load in loads]
-    outcomes = await side_by_side(
+    # All engines share the same remaining time: they are asked at once.
+    shares = [share_of(call, batch.engine, writing.members, writing.settings) for batch in batches]
+    outcomes = await gather_bounded(
         [
-            partial(ask_one, load.engine, share, question(load), writing.instrumentation)
-            for load, share in zip(loads, shares, strict=True)
+            partial(ask_one, batch.engine, share, forwarded(batch), writing.instrumentation)
+            for batch, share in zip(batches, shares, strict=True)
         ],
         AT_ONCE,
     )
     results = [dict(outcome.result) for outcome in outcomes if outcome.result is not None]
-    if len(results) < len(loads):
+    # Partial success is an error that says what was done, so that the caller can repair it.
+    if len(results) < len(batches):
         raise _failure(outcomes, any(share.cut_by_caller for share in shares), repeatable)
     return Written(outcomes, results)
 
 
 def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -> RcpError:
-    """The error of a call that was not wholly carried out, with the results of the engines that did their part."""
+    """The error of a call of which some batches failed, with the results of those that succeeded."""
     lost = [outcome for outcome in outcomes if outcome.result is None]
-    refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in NEXT), None)
-    error = nobody_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
+    refusal = next((outcome for outcome in lost if outcome.kind == "refused" and outcome.code not in TRY_NEXT), None)
+    error = no_engine_answered(lost, out_of_time=out_of_time) if refusal is None else refused_by(refusal)
     done = {outcome.engine: outcome.result for outcome in outcomes if outcome.result is not None}
     if not done:
         return error
-    text = (
-        f"carried out in part: {', '.join(sorted(done))} did, {', '.join(outcome.engine for outcome in lost)} did not"
-    )
+    failed = ", ".join(outcome.engine for outcome in lost)
+    text = f"partly carried out: {', '.join(sorted(done))} succeeded, {failed} failed"
     retryable = repeatable and error.data.get("retryable", False)
     return ForeignError(error.code, text, **{**error.data, "done": done, "retryable": retryable})
 
@@ -209,9 +226,9 @@ def _failure(outcomes: Sequence[Outcome], out_of_time: bool, repeatable: bool) -
 def _joined(
     writing: Writing, written: Written, counted: str, fields: Mapping[str, Any], chosen: str | None = None
 ) -> Result:
-    """The results as one, with what was `counted` added up, and the report of every engine.
+    """The merged results, with `counted` summed, and the report of every engine.
 
-    `chosen`: the default writer, if anything went to it because nothing said where to.
+    `chosen`: the default writer, if anything was sent to it because no id named an engine.
     """
     results, candidates = written.results, writing.candidates
     result = dict(reshaped(results[0], {counted: whole(0)})) if len(results) == 1 else {}
@@ -220,9 +237,11 @@ def _joined(
         result[counted] = sum(counts)
     asked = {outcome.engine for outcome in written.outcomes}
     idle = [
-        skipped(engine.id, "not_needed", "nothing of this call is its own")
+        skipped(engine.id, "not_needed", "no document of this call belongs to it")
         for engine in candidates.engines
         if engine.id not in asked
     ]
     ended = [*candidates.lost, *written.outcomes]
-    return by_default(reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen)
+    return with_writer_note(
+        reported({**result, **fields}, writing.members, ended, [*candidates.skipped, *idle]), chosen
+    )

@@ -1,7 +1,5 @@
-"""`rerank`: by the first engine whose methods and models fit and that takes so many passages.
-
-It decides who fits. It refuses to know how passages are judged.
-"""
+"""`rerank`: forwarded to the first engine whose methods, models and limits fit. Separate because each method has a
+module."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,36 +20,37 @@ from app.settings.schema import GatewaySettings
 async def rerank(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Judge passages (RCP §7.6), with `scores`, `order` and `results` in the answer. Raises RcpError."""
-    wish = read_reranking(call.params)
+    """Score passages (RCP §7.6); the result has `scores`, `order` and `results`. Raises RcpError."""
+    request = read_reranking(call.params)
 
-    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
-        return lacks(wish, said.capabilities["rerank"]) or _unread(wish, said)
+    def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        return lacks(request, advertisement.capabilities["rerank"]) or _unread(request, advertisement)
 
     candidates = candidates_for(call, members, "rerank", read_gateway(call.params.get("x-gateway")), fit)
 
     def read(result: Result) -> Result:
-        return completed(result, len(wish.passages), wish.top_n)
+        return completed(result, len(request.passages), request.top_n)
 
-    return await forward(call, candidates, members, settings, instrumentation, plain("rerank", wish.sent, read))
+    return await forward(call, candidates, members, settings, instrumentation, plain("rerank", request.sent, read))
 
 
-def lacks(wish: Reranking, offer: Any) -> UnfitEngine | None:
-    """What of the call an engine with this `rerank` capability cannot do."""
+def lacks(request: Reranking, offer: Any) -> UnfitEngine | None:
+    """What of the request an engine with this `rerank` capability does not support."""
     offer = offer if type(offer) is dict else {}
-    for name, wanted, listed in (("method", wish.method, "methods"), ("model", wish.model, "models")):
+    for name, wanted, listed in (("method", request.method, "methods"), ("model", request.model, "models")):
         if wanted is not None and wanted not in _listed(offer, listed):
             return UnfitEngine(f"rerank {name} {wanted[:40]} is not advertised", option=name)
+    # bool is a subclass of int, hence `type(...) is`.
     most = offer.get("maxCandidates")
-    if type(most) is int and 1 <= most < len(wish.passages):
-        return UnfitEngine(f"takes at most {most} passages, not {len(wish.passages)}", field=wish.name, most=most)
+    if type(most) is int and 1 <= most < len(request.passages):
+        return UnfitEngine(f"takes at most {most} passages, not {len(request.passages)}", field=request.name, most=most)
     return None
 
 
-def _unread(wish: Reranking, said: Advertisement) -> UnfitEngine | None:
-    """What of the query or the passages has a modality that this engine does not advertise."""
-    taken = reranked_modalities(said)
-    for name, modalities in wish.modalities.items():
+def _unread(request: Reranking, advertisement: Advertisement) -> UnfitEngine | None:
+    """A modality of the query or the passages that this engine does not advertise."""
+    taken = reranked_modalities(advertisement)
+    for name, modalities in request.modalities.items():
         if missing := modalities - taken:
             return UnfitEngine(f"{name} of modality {', '.join(sorted(missing))} are not advertised", option=name)
     return None

@@ -1,7 +1,5 @@
-"""`query/transform` (RCP §7.8): answered by the first engine that offers the method.
-
-Separate because each method of RCP has its own module.
-"""
+"""`query/transform`: forwarded to the first engine that has the method. Separate because each RCP method has a
+module."""
 
 from app.federation.calls import MethodCall
 from app.federation.candidates import UnfitEngine, candidates_for
@@ -18,17 +16,18 @@ from app.settings.schema import GatewaySettings
 async def transform(
     call: MethodCall, members: Members, settings: GatewaySettings, instrumentation: RetrieveInstrumentation
 ) -> Result:
-    """Rewrite a question (RCP §7.8). Raises RcpError."""
-    wish = read_transform(call.params)
+    """Rewrite a query (RCP §7.8). Raises RcpError."""
+    request = read_transform(call.params)
 
-    def fit(engine: Engine, said: Advertisement) -> UnfitEngine | None:
-        offer = said.capabilities["transform"]
+    def fit(engine: Engine, advertisement: Advertisement) -> UnfitEngine | None:
+        # Unlike for `graph`, an engine must list the method: there is no default one.
+        offer = advertisement.capabilities["transform"]
         methods = offer.get("methods") if type(offer) is dict else None
-        if type(methods) is list and wish.method in methods:
+        if type(methods) is list and request.method in methods:
             return None
-        return UnfitEngine(f"method {wish.method[:40]} is not advertised", option="method")
+        return UnfitEngine(f"method {request.method[:40]} is not advertised", option="method")
 
     candidates = candidates_for(call, members, "transform", read_gateway(call.params.get("x-gateway")), fit)
     return await forward(
-        call, candidates, members, settings, instrumentation, plain(call.method, wish.sent, transformed)
+        call, candidates, members, settings, instrumentation, plain(call.method, request.sent, transformed)
     )

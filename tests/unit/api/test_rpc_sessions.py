@@ -9,7 +9,7 @@ from app.api.rpc_sessions import CallerSessions, HandshakePolicy, SingleSession,
 from app.federation.session_engines import SessionSets
 from app.protocol.errors import InvalidRequest, NotInitialized
 from app.settings.schema import GatewaySettings
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 
@@ -83,8 +83,7 @@ async def test_endpoints_do_not_share_sessions() -> None:
     assert not await done(known, caller("a", token, "docs"))
     assert await begun(known, caller("a", None, "docs")) != token
     assert (
-        repr(known)
-        == "<CallerSessions for 10 s in <MemoryStore 4/100 entries, size 4/100, 0 let go early, 0 not kept>>"
+        repr(known) == "<CallerSessions for 10 s in <MemoryStore 4/100 entries, size 4/100, 0 evicted, 0 not stored>>"
     )
 
 

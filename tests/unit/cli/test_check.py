@@ -197,8 +197,8 @@ def test_one_engine_under_two_ids_is_a_warning(files: Path, run: Run) -> None:
     ("query", "options", "words"),
     [
         ("", ("--connect",), "error: state.url: connection refused"),
-        ("?socket_timeout=abc", (), "state.url: has a bad parameter"),
-        ("?nonsense=1", (), "state.url: has a parameter after ? that is not known"),
+        ("?socket_timeout=abc", (), "state.url: has an invalid parameter"),
+        ("?nonsense=1", (), "state.url: has an unknown parameter after ?"),
     ],
 )
 def test_a_redis_that_cannot_be_used(files: Path, run: Run, query: str, options: tuple[str, ...], words: str) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, told_of
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
-from app.federation.outcome import Outcome, skipped, told
+from app.federation.outcome import Outcome, skipped, succeeded
 from app.protocol.errors import (
     BackendUnavailable,
     BadStatus,
@@ -18,14 +18,14 @@ from app.protocol.errors import (
     Refused,
 )
 from app.protocol.retrieve_params import read_gateway
-from tests.support.errands import context_of
+from tests.support.broadcast_calls import context_of
 from tests.support.fake_engine import FakeEngine, Json
 
 GRAPH: Json = {"graph": {}}
 
 
-def graph(name: str, answer: Any = None, **wishes: Any) -> FakeEngine:
-    return FakeEngine(name, {"x": name} if answer is None else answer, capabilities=GRAPH, **wishes)
+def graph(name: str, answer: Any = None, **defaults: Any) -> FakeEngine:
+    return FakeEngine(name, {"x": name} if answer is None else answer, capabilities=GRAPH, **defaults)
 
 
 def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
@@ -40,7 +40,7 @@ async def gathered(
     context = context_of("graph", {}, *engines, **call)
     options = read_gateway(None if names is None else {"engines": names})
     candidates = candidates_for(context.call, context.members, "graph", options)
-    return context, await gather(context, candidates, engine_request, told, **more)
+    return context, await gather(context, candidates, engine_request, succeeded, **more)
 
 
 async def error_of(*engines: FakeEngine, **more: Any) -> RcpError:
@@ -59,7 +59,7 @@ async def test_all_candidates_with_a_engine_request_are_asked() -> None:
     assert engines[0].asked[0].keys() == {"op", "_meta"}
     assert (found.engine_calls["a"].weight, found.engine_calls["a"].asked) == (3.0, 7)
     assert [response.engine for response in found.responses()] == ["a"]
-    result = told_of(context, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
+    result = with_report(context, found, {"hits": [], "usage": {"candidates": 1}}, ["more"])
     assert result["usage"]["notes"][0].startswith("b: http_status")
     assert result["usage"]["notes"][1] == "more"
     assert result["_meta"]["degraded"] == ["b"]
@@ -69,7 +69,7 @@ async def test_all_candidates_with_a_engine_request_are_asked() -> None:
 async def test_a_result_without_notes_has_no_usage() -> None:
     """`feedback` has none by itself."""
     context, found = await gathered(graph("a"))
-    assert "usage" not in told_of(context, found, {"accepted": 1})
+    assert "usage" not in with_report(context, found, {"accepted": 1})
 
 
 async def test_what_is_not_idempotent_is_sent_so() -> None:
@@ -105,9 +105,9 @@ async def test_nobody_answers() -> None:
     """-32010; the engine's own code if only one could have answered and refused the question itself."""
     refusal = Refused("no such thing", code=-32015)
     assert (await error_of(graph("a", refusal))).code == -32010
-    assert (await error_of(graph("a", refusal), lone=True)).code == -32015
-    assert (await error_of(graph("a", Refused("down", code=-32010)), lone=True)).code == -32010
-    assert (await error_of(graph("a", BadStatus("503")), lone=True)).code == -32010
+    assert (await error_of(graph("a", refusal), single_engine=True)).code == -32015
+    assert (await error_of(graph("a", Refused("down", code=-32010)), single_engine=True)).code == -32010
+    assert (await error_of(graph("a", BadStatus("503")), single_engine=True)).code == -32010
 
 
 async def test_required_engines() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.federation.fanout import FanOut
-from app.federation.outcome import Outcome, told
+from app.federation.outcome import Outcome, succeeded
 from app.federation.planner import EngineCall
 from app.protocol.errors import BadStatus, ConnectFailed, Departed, ProtocolViolation, Refused
 from tests.support.fake_engine import FakeEngine, hits, never
@@ -193,9 +193,9 @@ def test_fault_of_ours_costs_one_engine() -> None:
         return jumping_loop()
 
     loop = virtually(story(), faults=True)
-    (told,) = loop.faults
-    assert isinstance(told["exception"], ZeroDivisionError)
-    assert told["message"] == "a bug of the gateway failed an engine call"
+    (succeeded,) = loop.faults
+    assert isinstance(succeeded["exception"], ZeroDivisionError)
+    assert succeeded["message"] == "a bug of the gateway failed an engine call"
 
 
 def test_stray_cancellation_does_not_hang_the_whole() -> None:
@@ -253,7 +253,7 @@ def test_outcomes_do_not_depend_on_the_order_of_arrival(order: tuple[int, int, i
 async def test_any_method_can_be_fanned_out() -> None:
     """Engines are asked with the method that is given, and its results are read as that method's."""
     engines = [FakeEngine("a", {"nodes": [1]}), FakeEngine("b", {"nodes": [2]})]
-    fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None, method="graph", read=told)
+    fan_out = FanOut(engine_calls_of(*engines), lambda outcome: None, method="graph", read=succeeded)
     assert await fan_out.run() is None
     assert [engine.methods for engine in engines] == [["graph"], ["graph"]]
     assert [engine.idempotent for engine in engines] == [[True], [True]]
@@ -263,7 +263,9 @@ async def test_any_method_can_be_fanned_out() -> None:
 async def test_a_call_that_is_not_idempotent_is_started_as_such() -> None:
     """The engine knows that it must not send the request twice."""
     engine = FakeEngine("a", {})
-    await FanOut(engine_calls_of(engine), lambda outcome: None, method="feedback", read=told, idempotent=False).run()
+    await FanOut(
+        engine_calls_of(engine), lambda outcome: None, method="feedback", read=succeeded, idempotent=False
+    ).run()
     assert engine.idempotent == [False]
 
 

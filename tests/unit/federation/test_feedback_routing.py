@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.federation.feedback_routing import addressed, recorded
+from app.federation.methods.feedback import addressed, recorded
 
 ENGINES = {"a": None, "b": None, "n": "n"}
 

@@ -63,7 +63,7 @@ def test_what_is_malformed_is_left_out_and_noted(name: str, sent: Any, left: Any
     """The rest of the field stays where it can; what the engine sent is not changed."""
     before = repr(sent)
     hit = served(**{"text": "t", name: sent})
-    assert sanitized([hit]) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
+    assert sanitized([hit]) == [f"e: malformed fields removed from 1 hit(s): {name}"]
     assert hit.get(name) == left
     assert name in hit or left is None
     assert repr(sent) == before
@@ -73,8 +73,8 @@ def test_one_line_for_each_engine() -> None:
     """However many hits and fields; null counts as absent and is no reproach."""
     hits = [served("b", text=1, unit=2), served("a", text=[]), served("b", text=3), served("c", text=None)]
     assert sanitized(hits) == [
-        "a: of 1 hit(s) left out what has another shape than RCP's: text",
-        "b: of 2 hit(s) left out what has another shape than RCP's: text, unit",
+        "a: malformed fields removed from 1 hit(s): text",
+        "b: malformed fields removed from 2 hit(s): text, unit",
     ]
     assert "text" not in hits[3]
 
@@ -90,7 +90,7 @@ def test_of_too_many_parts_the_last_are_not_looked_at(name: str, part: Any, many
     """An engine cannot make everybody wait while its hits are judged; what was not is left out, and that is said."""
     half = LEAST_PARTS // 2
     answer = [served(**{name: many(parts)}) for parts in (half, half - 2, 3)] + [served(**{name: part})]
-    assert sanitized(answer) == [f"e: of 1 hit(s) left out what has another shape than RCP's: {name}"]
+    assert sanitized(answer) == [f"e: malformed fields removed from 1 hit(s): {name}"]
     assert [name in hit for hit in answer] == [True, True, False, True]
     own = {"hits": [{"id": 1, "score": 1, name: many(LEAST_PARTS + 1)}]}
     result, _ = relayed("e", own)
@@ -111,7 +111,7 @@ def test_more_hits_may_have_more_parts() -> None:
     assert (
         room.too_many({"content": [None] * LEAST_PARTS, "provenance": "none", "vector": [0] * 10 * LEAST_PARTS}) == []
     )
-    assert repr(room) == f"<_Room for {LEAST_PARTS} parts>"
+    assert repr(room) == f"<_Budget of {LEAST_PARTS} parts>"
     for name, much in (
         ("content", [None] * (LEAST_PARTS + 1)),
         ("provenance", {"nodes": [None] * LEAST_PARTS}),

@@ -37,7 +37,7 @@ def called(key: Any, params: Json | None = None, method: str = "index/delete") -
 
 async def test_a_key_is_answered_once_and_for_all() -> None:
     """The same call again is answered the same, however its keys are ordered and whatever else `_meta` says."""
-    idempotency, work = Idempotency.kept(StateSettings()), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings()), Work()
     first = await idempotency.once(called("k", {"ids": ["x"], "a": {"b": 1, "c": 2}, "_meta": {"t": 1}}), work)
     again = await idempotency.once(called("k", {"a": {"c": 2, "b": 1}, "ids": ["x"]}), work)
     assert (first, again, work.done) == ({"deleted": 1}, {"deleted": 1}, 1)
@@ -45,7 +45,7 @@ async def test_a_key_is_answered_once_and_for_all() -> None:
 
 async def test_without_a_key_nothing_is_remembered() -> None:
     """Each call is carried out."""
-    idempotency, work = Idempotency.kept(StateSettings()), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings()), Work()
     assert [(await idempotency.once(called(None), work))["deleted"] for _ in range(2)] == [1, 2]
 
 
@@ -54,7 +54,7 @@ async def test_without_a_key_nothing_is_remembered() -> None:
 )
 async def test_a_key_of_another_call_is_a_conflict(params: Json, method: str) -> None:
     """Other params or another method under the same key are -32016, and are not carried out."""
-    idempotency, work = Idempotency.kept(StateSettings()), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings()), Work()
     await idempotency.once(called("k"), work)
     with pytest.raises(Conflict) as caught:
         await idempotency.once(called("k", params, method), work)
@@ -64,7 +64,7 @@ async def test_a_key_of_another_call_is_a_conflict(params: Json, method: str) ->
 
 async def test_another_door_is_another_place() -> None:
     """The key of a call to one engine is not that of a call to the federation."""
-    idempotency, work = Idempotency.kept(StateSettings()), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings()), Work()
     await idempotency.once(called("k"), work)
     await idempotency.once(called("k"), work, "engine")
     assert work.done == 2
@@ -73,7 +73,7 @@ async def test_another_door_is_another_place() -> None:
 @pytest.mark.parametrize("fault", [BackendUnavailable("down"), asyncio.CancelledError()])
 async def test_what_failed_may_be_tried_again(fault: BaseException) -> None:
     """A call that failed, or was called off, leaves nothing behind."""
-    idempotency, work = Idempotency.kept(StateSettings()), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings()), Work()
 
     async def fail() -> Json:
         raise fault
@@ -87,7 +87,7 @@ async def test_what_failed_may_be_tried_again(fault: BaseException) -> None:
 async def test_a_key_is_a_text(key: Any) -> None:
     """Anything else is a fault of the caller's."""
     with pytest.raises(InvalidParams):
-        await Idempotency.kept(StateSettings()).once(called(key), Work())
+        await Idempotency.from_settings(StateSettings()).once(called(key), Work())
 
 
 async def test_results_survive_a_store_outside_the_process() -> None:
@@ -109,7 +109,7 @@ async def test_results_survive_a_store_outside_the_process() -> None:
 
 async def test_results_are_bounded() -> None:
     """Of more keys than are kept the least recently used is forgotten, and its call carried out again."""
-    idempotency, work = Idempotency.kept(StateSettings(max_idempotency_keys=2)), Work()
+    idempotency, work = Idempotency.from_settings(StateSettings(max_idempotency_keys=2)), Work()
     for key in ("a", "b", "c", "a"):
         await idempotency.once(called(key), work)
     assert work.done == 4

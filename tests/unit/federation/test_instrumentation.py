@@ -113,7 +113,7 @@ def test_collisions_are_counted_in_sampled_answers_and_logged_once_per_pair(metr
     (line,) = log.lines
     assert (line["event"], line["level"], line["engines"]) == ("id_collision", "warning", ["a", "b"])
     assert "idNamespace" in line["remedy"]
-    assert repr(instrumentation) == "<Witness of 1 pairs of engines whose ids collide>"
+    assert repr(instrumentation) == "<RetrieveInstrumentation with 1 pairs of colliding engines>"
     assert "apples" not in log.text
 
 

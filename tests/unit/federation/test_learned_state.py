@@ -11,7 +11,7 @@ from app.federation.learning import Event, Learning
 from app.fusion.calibration import Example, Moments
 from app.fusion.ranked_lists import RankedList
 from app.protocol.advertisement import Advertisement
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from app.state.sums import FileSums
 from tests.support.plain_store import PlainStore
 
@@ -147,10 +147,10 @@ async def test_attributions_are_plain_data_of_one_tenant() -> None:
     """A store outside keeps them; another tenant's session of the same name has none."""
     store = PlainStore()
     attributions = Attributions(store, 60, 100)
-    await attributions.within("red").remember("s", ["a"], [[CLAIM]])
+    await attributions.for_tenant("red").remember("s", ["a"], [[CLAIM]])
     assert store.seconds == {"shown:red:s": 60}
-    assert await attributions.within("blue").judged("s", {"a": 1.0}) == ([], frozenset({"a"}))
-    assert (await attributions.within("red").judged("s", {"a": 0.5}))[0] == [[(1, 0.5, [CLAIM])]]
+    assert await attributions.for_tenant("blue").judged("s", {"a": 1.0}) == ([], frozenset({"a"}))
+    assert (await attributions.for_tenant("red").judged("s", {"a": 0.5}))[0] == [[(1, 0.5, [CLAIM])]]
 
 
 def test_they_say_what_they_hold() -> None:

@@ -40,7 +40,7 @@ def test_demands_stand_in_a_fixed_order() -> None:
 
 
 def test_level_zero_is_a_demand() -> None:
-    """0 is a level and not an option that is switched off."""
+    """0 is a level and not an option that is disabled."""
     assert [demand.option for demand in demands_of({"level": 0}, TEXT)] == ["level"]
 
 

@@ -16,7 +16,7 @@ from app.federation.outcome import (
     degraded,
     failed,
     failure_line,
-    nobody_answered,
+    no_engine_answered,
     notes,
     report,
     required_failed,
@@ -275,7 +275,7 @@ def test_required_failure_keeps_its_code(fault: LegError, code: int) -> None:
 def test_nobody_answered_is_unavailable() -> None:
     """When every engine failed the whole is -32010 with a note for each (B32), never an empty success."""
     outcomes = [lost("a", ConnectFailed("refused")), lost("b", LegTimeout("slow"))]
-    error = nobody_answered(outcomes, out_of_time=False)
+    error = no_engine_answered(outcomes, out_of_time=False)
     assert isinstance(error, BackendUnavailable)
     assert error.data["retryable"] is True
     assert error.data["notes"] == [failure_line(outcome) for outcome in outcomes]
@@ -285,22 +285,22 @@ def test_nobody_answered_is_unavailable() -> None:
 def test_retrying_what_all_refused_is_no_use() -> None:
     """If trying again cannot help with one of the engines, it is not said that it would."""
     outcomes = [lost("a", Refused("-32602 k", code=-32602)), lost("b", ConnectFailed("refused"))]
-    assert nobody_answered(outcomes, out_of_time=False).data["retryable"] is False
+    assert no_engine_answered(outcomes, out_of_time=False).data["retryable"] is False
 
 
 def test_out_of_time_is_said_only_of_time() -> None:
     """The caller's deadline is to blame only if it cut everybody off."""
     slow = [lost("a", LegTimeout("slow")), lost("b", LegTimeout("slow"))]
-    assert isinstance(nobody_answered(slow, out_of_time=True), DeadlineExceeded)
-    assert isinstance(nobody_answered(slow, out_of_time=False), BackendUnavailable)
+    assert isinstance(no_engine_answered(slow, out_of_time=True), DeadlineExceeded)
+    assert isinstance(no_engine_answered(slow, out_of_time=False), BackendUnavailable)
     mixed = [*slow, lost("c", ConnectFailed("refused"))]
-    assert isinstance(nobody_answered(mixed, out_of_time=True), BackendUnavailable)
+    assert isinstance(no_engine_answered(mixed, out_of_time=True), BackendUnavailable)
 
 
 def test_everybody_at_the_limit() -> None:
     """If all engines are at a limit the caller is told to come back, and when."""
     outcomes = [lost("a", LegRateLimited("429", retry_after_ms=200)), lost("b", Overloaded("full"))]
-    error = nobody_answered(outcomes, out_of_time=False)
+    error = no_engine_answered(outcomes, out_of_time=False)
     assert isinstance(error, BackendUnavailable)
     assert (error.data["retryable"], error.data["retryAfterMs"]) == (True, 200)
 
@@ -310,6 +310,6 @@ def test_every_class_of_failure_comes_to_an_error(kind: str) -> None:
     """Whatever class all legs failed with, there is an error for it that says so."""
     outcome = Outcome("docs", "failed", kind=kind, detail="because", attempts=1)
     for out_of_time in (True, False):
-        error = nobody_answered([outcome], out_of_time=out_of_time)
+        error = no_engine_answered([outcome], out_of_time=out_of_time)
         assert error.code in (-32010, -32011, -32014)
         assert f"docs: {kind}" in error.data["detail"]

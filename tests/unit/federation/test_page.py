@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.federation.page import DiversityOptions, Page, fresh, page_of, remembered_of, seen_of, spread_over
+from app.federation.result_set import (
+    DiversityOptions,
+    Page,
+    diversity_for,
+    excluding,
+    page_of,
+    seen_of,
+    session_keys_of,
+)
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -99,13 +107,13 @@ def test_varied_portions_are_slices_of_one_order(
 ) -> None:
     """However it is cut, a diversified order is one order: every document once, behind the pool as it was fused."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
-    spread = DiversityOptions(lambda_, pool)
-    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    diversity = DiversityOptions(lambda_, pool)
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, diversity=diversity))
     assert sorted(whole) == list(range(len(texts)))
     assert whole[pool:] == list(range(len(texts)))[pool:]
     start, found = 0, list[Any]()
     for number in range(len(texts)):
-        page = page_of(order, OPTIONS, sizes[number % len(sizes)], start, spread=spread)
+        page = page_of(order, OPTIONS, sizes[number % len(sizes)], start, diversity=diversity)
         found += ids(page)
         start = page.end
     assert found == whole
@@ -115,11 +123,11 @@ def test_varied_portions_are_slices_of_one_order(
 def test_varied_and_seen(texts: list[str], lambda_: float, seen: set[str]) -> None:
     """Seen documents are passed over in a diversified order, too, and all others keep their places."""
     order = fused([hit(number, 100 - number, text=text) for number, text in enumerate(texts)])
-    spread = DiversityOptions(lambda_, 50)
-    whole = ids(page_of(order, OPTIONS, len(texts) + 1, spread=spread))
+    diversity = DiversityOptions(lambda_, 50)
+    whole = ids(page_of(order, OPTIONS, len(texts) + 1, diversity=diversity))
     start, found = 0, list[Any]()
     for _ in texts:
-        page = page_of(order, OPTIONS, 3, start, seen, spread)
+        page = page_of(order, OPTIONS, 3, start, seen, diversity)
         found += ids(page)
         start = page.end
     assert found == [number for number in whole if str(number) not in seen]
@@ -127,15 +135,15 @@ def test_varied_and_seen(texts: list[str], lambda_: float, seen: set[str]) -> No
 
 def test_the_wish_for_variety() -> None:
     """λ is 0.5 where nobody says; the pool grows with `k`, within bounds."""
-    assert spread_over(None, 10) == DiversityOptions(0.5, 50)
-    assert spread_over(0.0, 20) == DiversityOptions(0.0, 80)
-    assert spread_over(1.0, 1000) == DiversityOptions(1.0, 100)
+    assert diversity_for(None, 10) == DiversityOptions(0.5, 50)
+    assert diversity_for(0.0, 20) == DiversityOptions(0.0, 80)
+    assert diversity_for(1.0, 1000) == DiversityOptions(1.0, 100)
 
 
 def test_fresh_leaves_out_what_any_has() -> None:
     """The same order without those; the very same if there is nothing to leave out."""
-    assert fresh(TEN, {"1"}, {"3", "5"}).keys() == ["0", "2", "4", "6", "7", "8", "9"]
-    assert fresh(TEN, {"x"}, frozenset()) is TEN
+    assert excluding(TEN, {"1"}, {"3", "5"}).keys() == ["0", "2", "4", "6", "7", "8", "9"]
+    assert excluding(TEN, {"x"}, frozenset()) is TEN
 
 
 def test_seen_by_id_under_another_identity() -> None:
@@ -146,5 +154,5 @@ def test_seen_by_id_under_another_identity() -> None:
     seen = {"1"}
     assert seen_of(TEN, seen, "id") is seen
     page = page_of(order, OPTIONS, 1)
-    assert list(remembered_of(page, "uri")) == ["uri:https://x/0", "0"]
-    assert remembered_of(page, "id") == ["uri:https://x/0"]
+    assert list(session_keys_of(page, "uri")) == ["uri:https://x/0", "0"]
+    assert session_keys_of(page, "id") == ["uri:https://x/0"]

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.federation.hit_origins import HitOrigins
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.outcome import answered
-from app.federation.page import page_of
 from app.federation.pagination import FIRST, Pages, fingerprint, reproducible
-from app.federation.result_set import ResultSet, result_set_of
+from app.federation.result_set import ResultSet, page_of, result_set_of
 from app.federation.retrieve import retrieve
-from app.federation.sessions import RetrieveSessions
+from app.federation.sessions import HitOrigins, RetrieveSessions
 from app.protocol.errors import CALL_KINDS, InvalidParams, NotFound
 from app.protocol.retrieve_params import RetrieveParams
 from app.settings.schema import GatewaySettings
@@ -50,7 +48,7 @@ async def left_behind(pages: Pages, **params: Any) -> str:
     asked = read(**params)
     result_set = result_set_for(asked, *range(20))
     turn = await pages.cursor_state(asked)
-    return await pages.keep(asked, turn, result_set, page_of(result_set.fusion, asked.options, 3), 20)
+    return await pages.save(asked, turn, result_set, page_of(result_set.fusion, asked.options, 3), 20)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +91,23 @@ def test_what_may_not_differ() -> None:
 
 async def test_a_request_that_continues_nothing_finds_nothing() -> None:
     """Without cursor and session nothing is looked up."""
-    assert await Pages.kept(StateSettings()).cursor_state(read()) is FIRST
+    assert await Pages.from_settings(StateSettings()).cursor_state(read()) is FIRST
 
 
 async def test_a_cursor_leads_to_its_place() -> None:
     """The place, the stock, and what was answered are found again."""
-    pages = Pages.kept(StateSettings())
+    pages = Pages.from_settings(StateSettings())
     cursor = await left_behind(pages)
     turn = await pages.cursor_state(read(cursor=cursor))
     assert turn.result_set is not None
-    assert (turn.place.start, turn.place.returned, turn.place.reach) == (3, ("0", "1", "2"), 20)
-    assert page_of(turn.result_set.fusion, read().options, 2, turn.place.start).keys == ["3", "4"]
+    assert (turn.record.start, turn.record.returned, turn.record.reach) == (3, ("0", "1", "2"), 20)
+    assert page_of(turn.result_set.fusion, read().options, 2, turn.record.start).keys == ["3", "4"]
 
 
 async def test_cursors_end_with_their_time() -> None:
     """After the time of the settings a cursor is not found any more."""
     clock = Clock()
-    pages = Pages.kept(StateSettings(cursor_ttl_seconds=300), clock)
+    pages = Pages.from_settings(StateSettings(cursor_ttl_seconds=300), clock)
     cursor = await left_behind(pages)
     clock.now = 299.0
     await pages.cursor_state(read(cursor=cursor))
@@ -122,7 +120,7 @@ async def test_cursors_end_with_their_time() -> None:
 async def test_sessions_end_with_their_time() -> None:
     """A session is remembered for the time of the settings after its last answer."""
     clock = Clock()
-    pages = Pages.kept(StateSettings(session_ttl_seconds=60), clock)
+    pages = Pages.from_settings(StateSettings(session_ttl_seconds=60), clock)
     asked = read(sessionId="s")
     turn = await pages.cursor_state(asked)
     result_set = result_set_for(asked, "a")
@@ -136,7 +134,7 @@ async def test_sessions_end_with_their_time() -> None:
 
 async def test_a_cursor_of_another_question_is_refused() -> None:
     """-32602 with the field, whatever differs."""
-    pages = Pages.kept(StateSettings())
+    pages = Pages.from_settings(StateSettings())
     cursor = await left_behind(pages)
     with pytest.raises(InvalidParams) as error:
         await pages.cursor_state(read(cursor=cursor, query="another"))
@@ -145,22 +143,22 @@ async def test_a_cursor_of_another_question_is_refused() -> None:
 
 async def test_a_place_outlives_its_result_set() -> None:
     """Without room for hits the place is still found, without a stock."""
-    pages = Pages.kept(StateSettings(max_kept_hits=5))
+    pages = Pages.from_settings(StateSettings(max_kept_hits=5))
     turn = await pages.cursor_state(read(cursor=await left_behind(pages)))
     assert turn.result_set is None
-    assert turn.place.returned == ("0", "1", "2")
+    assert turn.record.returned == ("0", "1", "2")
 
 
 async def test_the_quicker_of_two_restocks_for_both() -> None:
     """When two ask deeper for one cursor at the same time, both serve what the first of them brought."""
-    pages = Pages.kept(StateSettings())
+    pages = Pages.from_settings(StateSettings())
     asked = read(cursor=await left_behind(pages))
     one, two = await pages.cursor_state(asked), await pages.cursor_state(asked)
-    quick = await pages.restock(asked, one, result_set_for(asked, "x", "y"), 40)
-    slow = await pages.restock(asked, two, result_set_for(asked, "z"), 40)
+    quick = await pages.replace_result_set(asked, one, result_set_for(asked, "x", "y"), 40)
+    slow = await pages.replace_result_set(asked, two, result_set_for(asked, "z"), 40)
     assert quick.result_set is slow.result_set
-    assert quick.place == slow.place
-    assert (quick.place.start, quick.place.returned, quick.place.reach) == (0, ("0", "1", "2"), 40)
+    assert quick.record == slow.record
+    assert (quick.record.start, quick.record.returned, quick.record.reach) == (0, ("0", "1", "2"), 40)
     later = await pages.cursor_state(asked)
     assert later.result_set is quick.result_set
 
@@ -168,7 +166,7 @@ async def test_the_quicker_of_two_restocks_for_both() -> None:
 async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
     """Equal questions have different cursors, but for a pinned snapshot with a seed, whose answers are equal to the
     bit; there another place or another order is another name."""
-    pages = Pages.kept(StateSettings())
+    pages = Pages.from_settings(StateSettings())
     assert await left_behind(pages) != await left_behind(pages)
     pinned = {"seed": 1, "indexVersion": "v1"}
     first = await left_behind(pages, **pinned)
@@ -177,7 +175,7 @@ async def test_names_are_made_by_chance_unless_all_is_pinned() -> None:
     result_set = result_set_for(asked, *range(20))
     for k, order in ((4, result_set), (3, result_set_for(asked, *range(1, 21)))):
         page = page_of(order.fusion, asked.options, k)
-        assert await pages.keep(asked, FIRST, order, page, 20) != first
+        assert await pages.save(asked, FIRST, order, page, 20) != first
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ async def test_everything_can_be_kept_outside_the_process() -> None:
     outside = Pages(places, stocks, RetrieveSessions(sessions, 1800, 100), HitOrigins(sessions, 1800, 100), 300)
     settings = GatewaySettings()
     served: list[list[Any]] = []
-    for pages in (outside, Pages.kept(settings.state)):
+    for pages in (outside, Pages.from_settings(settings.state)):
         engines = [corpus(f"e{number}", *range(number * 10, number * 10 + 35)) for number in range(3)]
         served.append(await paged(pages, *engines))
     assert served[0] == served[1]
@@ -241,6 +239,6 @@ async def paged(pages: Pages, *engines: FakeEngine) -> list[Any]:
 
 def test_repr() -> None:
     """How full each store is."""
-    told = repr(Pages.kept(StateSettings(max_cursors=7)))
+    told = repr(Pages.from_settings(StateSettings(max_cursors=7)))
     assert told.startswith("<Pages <MemoryStore 0/7 entries")
-    assert "<Sessions for 1800 s" in told
+    assert "<RetrieveSessions for 1800 s" in told

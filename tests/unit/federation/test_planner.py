@@ -162,7 +162,7 @@ def test_lenient_with_a_word_outside_rcp() -> None:
     assert "mode" not in plan.engine_calls[0].params
     assert plan.fusion.method == "rrf"
     assert plan.notes == (
-        "fusion.method is none of rrf, weighted, convex; the default was used",
+        "fusion.method is not one of rrf, weighted, convex; the default was used",
         "docs: asked without 'mode': mode telepathy is not advertised",
     )
 

@@ -92,7 +92,7 @@ def after(seconds: float, then: Any) -> Any:
     return play
 
 
-def told_of(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
+def with_report(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
     """The result or error of one call, and what was told meanwhile."""
 
     async def story() -> tuple[Any, Listening]:
@@ -113,7 +113,7 @@ def told_of(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
 
 def test_every_engine_is_told_in_the_moment_it_ends() -> None:
     """One notification per engine in the order of arrival, a growing share, a list when it changed; then the fusing."""
-    result, listening = told_of(
+    result, listening = with_report(
         FakeEngine("a", after(0.3, {"hits": hits("x", "y")})),
         FakeEngine("b", after(0.1, {"hits": hits("y")})),
         FakeEngine("c", after(0.2, BadStatus("503"))),
@@ -132,13 +132,13 @@ def test_list_so_far_is_cut_as_the_final_one() -> None:
     """`k`, `minScore`, `tokenBudget` and `includeText` hold for the lists on the way, too."""
     wide = hits(*range(10))
     last = FakeEngine("b", after(0.1, BadStatus("503")))
-    _, listening = told_of(FakeEngine("a", {"hits": wide}), last, k=3)
+    _, listening = with_report(FakeEngine("a", {"hits": wide}), last, k=3)
     assert listening.lists == [[0, 1, 2]]
-    result, listening = told_of(FakeEngine("a", {"hits": wide}), last, minScore=0.33, includeText=False)
+    result, listening = with_report(FakeEngine("a", {"hits": wide}), last, minScore=0.33, includeText=False)
     assert listening.lists == [[0]]
     assert listening.told[1]["partial"]["hits"] == result["hits"]
     assert "text" not in listening.told[1]["partial"]["hits"][0]
-    _, listening = told_of(FakeEngine("a", {"hits": wide}), last, tokenBudget=1)
+    _, listening = with_report(FakeEngine("a", {"hits": wide}), last, tokenBudget=1)
     assert listening.lists == [[0]]
 
 
@@ -164,20 +164,20 @@ def test_being_told_changes_no_answer() -> None:
         call = call_of(now=asyncio.get_running_loop().time(), meta={"progressToken": "t"})
         return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics))
 
-    streamed, _ = told_of(*engines())
+    streamed, _ = with_report(*engines())
     assert told(streamed) == told(virtually(plain()))
 
 
 def test_nothing_is_told_of_what_was_never_asked() -> None:
     """A request that nobody can honour is refused before anything is told."""
-    error, listening = told_of(FakeEngine("a"), unit="page")
+    error, listening = with_report(FakeEngine("a"), unit="page")
     assert isinstance(error, OptionUnsupported)
     assert listening.told == []
 
 
 def test_everybody_failed() -> None:
     """Each failure is told, without a list; there is no fusing before the error."""
-    error, listening = told_of(FakeEngine("a", BadStatus("503")), FakeEngine("b", BadStatus("500")))
+    error, listening = with_report(FakeEngine("a", BadStatus("503")), FakeEngine("b", BadStatus("500")))
     assert isinstance(error, BackendUnavailable)
     assert [told["stage"] for told in listening.told[1:]] == ["recall", "recall"]
     assert listening.lists == []
@@ -185,7 +185,7 @@ def test_everybody_failed() -> None:
 
 def test_engine_calls_ended_by_a_required_failure_are_not_told() -> None:
     """When a required engine fails the others did not end, they were ended; the failure is the last that is told."""
-    error, listening = told_of(
+    error, listening = with_report(
         FakeEngine("slow", never), FakeEngine("quick"), FakeEngine("must", after(0.1, BadStatus("503")), required=True)
     )
     assert isinstance(error, RcpError)

@@ -163,6 +163,6 @@ def test_weightless_engine_calls_have_no_quorum() -> None:
             engine_call_of(FakeEngine("b", after(1.0)), 0.0),
         ]
         assert (await run(*engine_calls))[1] == 1.0
-        assert repr(QuorumCount(engine_calls, 0.5)) == "<Tally 0 of inf, 0 must still answer>"
+        assert repr(QuorumCount(engine_calls, 0.5)) == "<QuorumCount 0 of inf, 0 mandatory engines missing>"
 
     virtually(story())

@@ -3,7 +3,14 @@
 import pytest
 
 from app.federation.planner import plan_retrieve
-from app.federation.rerank_plan import PASSAGE_CHARACTERS, RerankPlan, in_turn, passages_of, values_in, without_rerank
+from app.federation.rerank_plan import (
+    PASSAGE_CHARACTERS,
+    RerankPlan,
+    passages_of,
+    reranker_batches,
+    values_in,
+    without_rerank,
+)
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from app.protocol.errors import OptionUnsupported, ProtocolViolation
@@ -33,7 +40,7 @@ def test_the_plan_shows_who_reranks() -> None:
     assert "rerank" not in plan.engine_calls[0].params
     assert plan.engine_calls[0].without == ()
     assert plan.union is not None
-    assert repr(plan.union) == "<Union top 20 by c, a, b>"
+    assert repr(plan.union) == "<RerankPlan top 20 by c, a, b>"
     assert plan.union.params == {"query": "q", "method": "llm", "model": "m"}
     assert reasons(plan)["a"] == "capability"
 
@@ -90,7 +97,7 @@ def test_another_option_that_nobody_has() -> None:
 
 
 def test_without_a_wish_nothing_is_planned() -> None:
-    """Nor with `rerank: false`, nor if it is switched off."""
+    """Nor with `rerank: false`, nor if it is disabled."""
     engines = [FakeEngine("docs", capabilities=RETRIEVES), judge()]
     assert union_in(*engines) is None
     assert union_in(*engines, rerank=False) is None
@@ -112,7 +119,12 @@ def test_the_call_for_those_who_retrieve() -> None:
 def test_whom_to_ask_in_which_order() -> None:
     """Who takes all passages first, by priority among them; then who takes more."""
     union = RerankPlan((judge("s", most=3), judge("a"), judge("m", most=5), judge("x", most=50)), 10, {})
-    assert [(engine.id, takes) for engine, takes in in_turn(union, 10)] == [("a", 10), ("x", 10), ("m", 5), ("s", 3)]
+    assert [(engine.id, takes) for engine, takes in reranker_batches(union, 10)] == [
+        ("a", 10),
+        ("x", 10),
+        ("m", 5),
+        ("s", 3),
+    ]
 
 
 def test_passages() -> None:

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.federation.outcome import Outcome, answered, degraded, failed, skipped
-from app.federation.page import NOTHING, estimate_tokens, pack, page_of
 from app.federation.planner import Plan
 from app.federation.response import RetrieveResponse, build_result
-from app.federation.result_set import ResultSet
+from app.federation.result_set import NOTHING, ResultSet, estimate_tokens, pack, page_of
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
@@ -194,9 +193,9 @@ def test_everybody_is_in_the_report() -> None:
 
 def test_nobody_asked_is_an_empty_success() -> None:
     """Without a fusion there are no hits, as a list, and the plan's note says why (decision 3)."""
-    result = built(None, notes=("no engine was asked: the federation depth is used up",))
+    result = built(None, notes=("no engine was asked: the federation depth is exhausted",))
     assert result["hits"] == []
-    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is used up"]
+    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is exhausted"]
 
 
 @pytest.mark.parametrize(

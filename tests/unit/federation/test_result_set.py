@@ -49,7 +49,7 @@ def test_who_gave_all_it_was_asked_for_may_have_more() -> None:
     full = [gave(name, *range(20)) for name in ("filled", "bounded", "boundless")]
     result_set = stocked(engines, [*full, gave("few", 1), gave("empty"), broken])
     assert result_set.open == {"filled", "boundless", "flawed"}
-    assert result_set.whole() == {"bounded", "few", "empty"}
+    assert result_set.exhausted() == {"bounded", "few", "empty"}
     assert result_set.size() == 80
 
 

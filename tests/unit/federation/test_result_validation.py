@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from app.federation.hit_validation import MAX_SEEDS, read_result
 from app.federation.outcome import MAX_HITS, Outcome
-from app.federation.result_validation import MAX_SEEDS, found
 from app.protocol.errors import ProtocolViolation
 from tests.support.fake_engine import hit
 
 
 def read(result: dict[str, Any], *needed: str) -> Outcome:
-    return found(needed, "e", result, 0.1, 1, 10)
+    return read_result(needed, "e", result, 0.1, 1, 10)
 
 
 def test_clean_answers_stay_as_they_are() -> None:
@@ -28,7 +28,7 @@ def test_hits_are_read_as_those_of_retrieve() -> None:
     assert [one["id"] for one in outcome.hits] == ["a"]
     assert outcome.result == {"followups": ["f"]}
     assert outcome.malformed == 2
-    assert [note.split("(")[0] for note in outcome.notes] == ["e: 1 malformed hit", "e: 1 malformed part"]
+    assert [note.split("(")[0] for note in outcome.notes] == ["e: 1 malformed hit", "e: 1 malformed member"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_too_many_are_cut() -> None:
     assert outcome.result is not None
     assert len(outcome.result["nodes"]) == MAX_HITS
     assert outcome.excess == 5
-    assert outcome.notes == (f"e: what came after {MAX_HITS} of a kind dropped (5)",)
+    assert outcome.notes == (f"e: 5 member(s) beyond the first {MAX_HITS} of a list dropped",)
 
 
 @pytest.mark.parametrize("result", [{}, {"nodes": None}, {"nodes": {}}, {"edges": []}])
@@ -95,4 +95,4 @@ def test_odd_fields_of_members_are_left_out() -> None:
         "edges": [{"src": "a", "dst": "b"}],
         "clues": [{"query": "q", "seedIds": ["a", 7]}],
     }
-    assert (outcome.malformed, outcome.notes) == (4, ("e: 4 malformed part(s) of its answer dropped",))
+    assert (outcome.malformed, outcome.notes) == (4, ("e: 4 malformed member(s) of its result dropped",))

@@ -197,7 +197,7 @@ async def test_depth_used_up_is_an_empty_success() -> None:
     engine = FakeEngine("a")
     result = await ask(engine, meta={"federation": {"depth": 0}})
     assert (result["hits"], engine.asked) == ([], [])
-    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is used up"]
+    assert result["usage"]["notes"] == ["no engine was asked: the federation depth is exhausted"]
     assert [(entry["id"], entry["reason"]) for entry in result["_meta"]["x-gateway"]["engines"]] == [("a", "depth")]
 
 

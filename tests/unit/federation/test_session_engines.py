@@ -1,8 +1,8 @@
 """The sets of engines that sessions began with: kept once, found again, and the same after a trip through JSON."""
 
 from app.federation.capabilities import EngineOffer
-from app.federation.session_engines import MAX_ENGINES, SessionEngines, SessionSets, engines_of, joined
-from app.state.memory_store import MemoryStore
+from app.federation.session_engines import MAX_ENGINES, SessionEngines, SessionSets, engines_of, with_departed
+from app.state.store import MemoryStore
 from tests.support.fake_engine import FakeEngine, advertised
 from tests.support.plain_store import PlainStore
 
@@ -54,6 +54,6 @@ def test_the_engines_of_a_session() -> None:
 
 def test_sets_are_bounded() -> None:
     before = [offer(f"old{number}") for number in range(MAX_ENGINES)]
-    both = joined([offer("new"), offer("old0")], before)
+    both = with_departed([offer("new"), offer("old0")], before)
     assert len(both) == MAX_ENGINES
     assert [one.id for one in both[:3]] == ["new", "old0", "old1"]

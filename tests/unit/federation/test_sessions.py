@@ -1,7 +1,7 @@
 """What a session remembers, of whom, for how long, and what it forgets first."""
 
 from app.federation.sessions import RetrieveSessions, scoped
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 from tests.support.plain_store import PlainStore
 
 
@@ -67,4 +67,6 @@ async def test_repr() -> None:
     kept, _ = sessions()
     await kept.remember("s", "q", ["a", "b"])
     assert repr(await kept.trajectory("s", "q")) == "<Trajectory of 2 hits>"
-    assert repr(RetrieveSessions(MemoryStore(2, 9), 5, 9)).startswith("<Sessions for 5 s in <MemoryStore 0/2 entries")
+    assert repr(RetrieveSessions(MemoryStore(2, 9), 5, 9)).startswith(
+        "<RetrieveSessions for 5 s in <MemoryStore 0/2 entries"
+    )

@@ -61,4 +61,4 @@ async def test_every_request_is_witnessed() -> None:
 async def test_repr() -> None:
     """In an incident the tools say what they keep."""
     tools, _ = toolbox()
-    assert repr(tools).startswith("<Toolbox retrieve, list_engines, search, fetch, <Recent hits of 1800 s in ")
+    assert repr(tools).startswith("<Toolbox retrieve, list_engines, search, fetch, <RecentHits for 1800 s in ")

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.state.memory_store import MemoryStore
+from app.state.store import MemoryStore
 
 
 class Clock:
@@ -69,7 +69,7 @@ async def test_the_least_recently_used_goes_first() -> None:
 
 
 async def test_size_is_bounded_too() -> None:
-    """Large values push out as many others as need be; one that alone is too large is not kept."""
+    """Large values push out as many others as need be; one that alone is too large is not stored."""
     store = MemoryStore(100, 10)
     for key in "abc":
         await put(store, key, size=3)
@@ -119,7 +119,7 @@ async def test_what_is_over_is_let_go_by_the_next_put() -> None:
 
 
 async def test_a_output_limit_does_not_wash_everything_away() -> None:
-    """With a turnover the store is filled anew no faster than that: of a flood most is not kept, and what is stays."""
+    """With a turnover the store is refilled no faster: most of a flood is not stored, and the rest stays."""
     clock = Clock()
     store = MemoryStore(1000, 100, clock, turnover_seconds=10)
     for number in range(500):
@@ -133,7 +133,7 @@ async def test_a_output_limit_does_not_wash_everything_away() -> None:
     for number in range(500):
         await put(store, f"c{number}", seconds=60)
     assert len([key for key in store._entries if key.startswith("c")]) == 100
-    assert f"{1500 - 210} not kept" in repr(store)
+    assert f"{1500 - 210} not stored" in repr(store)
 
 
 async def test_repr_says_how_full_it_is() -> None:
@@ -141,7 +141,7 @@ async def test_repr_says_how_full_it_is() -> None:
     store = MemoryStore(2, 10, Clock())
     for key in "abc":
         await put(store, key, size=3)
-    assert repr(store) == "<MemoryStore 2/2 entries, size 6/10, 1 let go early, 0 not kept>"
+    assert repr(store) == "<MemoryStore 2/2 entries, size 6/10, 1 evicted, 0 not stored>"
 
 
 STEPS = st.lists(

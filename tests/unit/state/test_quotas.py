@@ -77,10 +77,10 @@ async def test_requests_at_once() -> None:
     assert await quotas.take(RED, wishes, 2) is None
     assert await quotas.take(RED, wishes, 2) == Reached("concurrent", 1.0)
     assert await quotas.take(RED, wishes, 1) is None
-    assert repr(quotas) == "<Quotas 3 limited requests under way of 1 owners>"
+    assert repr(quotas) == "<Quotas 3 limited requests in progress of 1 owners>"
     quotas.give_back(RED, wishes, 2)
     quotas.give_back(RED, wishes, 1)
-    assert repr(quotas) == "<Quotas 0 limited requests under way of 0 owners>"
+    assert repr(quotas) == "<Quotas 0 limited requests in progress of 0 owners>"
 
 
 async def test_what_one_limit_refuses_counts_against_no_other(clock: Clock) -> None:

@@ -20,7 +20,7 @@ async def test_it_asks(redis_url: str) -> None:
     """What is asked of the client is answered."""
     async with linked(redis_url, Watched()) as link:
         assert await link.ask(lambda redis: redis.ping())
-        assert repr(link) == "<Link to Redis up, 0 times lost>"
+        assert repr(link) == "<RedisConnection up, lost 0 times>"
 
 
 async def test_a_swap_happens_only_from_what_is_expected(redis_url: str) -> None:
@@ -46,7 +46,7 @@ async def test_a_frozen_redis_is_noticed_and_comes_back(relay: Relay) -> None:
         with pytest.raises(StateUnreachable):
             await link.ask(_never_asked)
         assert not link.up
-        assert "lost for" in repr(link)
+        assert "down for" in repr(link)
         assert watched.value("degraded") == 1
         assert watched.value("failures_total", reason="timeout") >= 50
         relay.thaw()

@@ -12,8 +12,7 @@ import pytest
 import trustme
 
 from app.settings.field_errors import SettingsError
-from app.state.redis import RedisConnection
-from app.state.redis_errors import cause_of
+from app.state.redis import RedisConnection, cause_of
 from app.telemetry.metric_groups import StateMetrics
 from tests.support.ports import free_port
 from tests.support.redis_server import REMEDY, SERVER, wait_for_redis
@@ -134,14 +133,14 @@ async def test_nobody_there() -> None:
             cause(f"redis://127.0.0.1:{unused.getsockname()[1]}/0"),
             cause(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"),
         )
-    assert "name in state.url is not found" in str(name)
+    assert "host in state.url cannot be resolved" in str(name)
     assert refused == "connection refused"
     assert hung == "no answer in time"
 
 
 @pytest.mark.parametrize(
     ("query", "words"),
-    [("socket_timeout=abc", "bad parameter"), ("nonsense=1", "not known"), ("db=x", "bad parameter")],
+    [("socket_timeout=abc", "invalid parameter"), ("nonsense=1", "unknown parameter"), ("db=x", "invalid parameter")],
 )
 def test_parameters_of_the_url(query: str, words: str) -> None:
     """What the library cannot use is an error of the settings."""

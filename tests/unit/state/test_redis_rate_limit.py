@@ -99,7 +99,7 @@ async def test_alone_each_lets_through_its_share(relay: Relay) -> None:
         await relay.start()
         await back(link)
         assert [not await limiter.take("red", WINDOW, 1) for _ in range(11)] == [True] * 10 + [False]
-        assert repr(limiter).startswith("<SharedLimiter of 2 replicas, <Link to Redis up")
+        assert repr(limiter).startswith("<SharedLimiter of 2 replicas, <RedisConnection up")
 
 
 async def test_what_a_limit_allows_at_once_is_not_refused_for_want_of_redis(relay: Relay) -> None:

@@ -3,11 +3,9 @@
 from time import monotonic
 
 from app.settings.state import StateSettings
-from app.state.in_memory import ALONE
-from app.state.memory_store import MemoryStore
 from app.state.rate_limit import Window
-from app.state.redis_state import RedisState
-from app.state.store import StateBackend
+from app.state.redis_store import RedisState
+from app.state.store import IN_MEMORY, MemoryStore, StateBackend
 from tests.support.redis_server import Relay
 from tests.support.running_gateway import until
 from tests.support.shared_state import Watched, unique
@@ -15,13 +13,13 @@ from tests.support.shared_state import Watched, unique
 
 async def test_alone_a_store_is_the_one_in_memory() -> None:
     """Nothing is wrapped, nothing is reached, nothing is degraded."""
-    backend: StateBackend = ALONE
+    backend: StateBackend = IN_MEMORY
     local = MemoryStore(1, 1)
     await backend.start()
     assert backend.store("pages", local, constant=True, max_bytes=1) is local
     assert not backend.degraded
     assert repr(backend.limiter(7, monotonic)) == "<LocalLimiter 0/7>"
-    assert repr(backend) == "<Alone>"
+    assert repr(backend) == "<InMemoryState>"
     await backend.close()
 
 
@@ -34,7 +32,7 @@ async def test_shared_all_are_over_one_link(relay: Relay) -> None:
     limiter = backend.limiter(7, monotonic)
     await backend.start()
     try:
-        assert repr(backend) == f"<SharedState of {prefix}:gateway-1, <Link to Redis up, 0 times lost>>"
+        assert repr(backend) == f"<RedisState {prefix}:gateway-1, <RedisConnection up, lost 0 times>>"
         await store.put("k", 1, 60, int)
         await limiter.take("n", Window(2, 60), 1)
         written = sorted(await backend._link.ask(lambda redis: redis.keys(f"{prefix}:gateway*")))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.protocol.errors import StateUnreachable
-from app.state.memory_store import MemoryStore
 from app.state.secret import KEY_BYTES, DeploymentSecret
+from app.state.store import MemoryStore
 
 CONFIGURED = "sixteen or more letters"
 

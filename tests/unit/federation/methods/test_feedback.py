@@ -1,7 +1,7 @@
 """Feedback to scripted engines: what only shows without a door. The rest is in tests/gateway/test_feedback.py."""
 
 from app.federation.methods.feedback import feedback
-from tests.support.errands import context_of, forgetful
+from tests.support.broadcast_calls import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine
 
 
@@ -10,7 +10,7 @@ async def test_sessions_reach_engines_that_keep_them() -> None:
     one = FakeEngine("one", {"accepted": 1}, capabilities={"feedback": {}})
     two = FakeEngine("two", {"accepted": 1}, capabilities={"feedback": {}, "session": {"dedup": True}})
     params = {"sessionId": "s", "signals": [{"hitId": "a", "used": True}]}
-    result = await feedback(context_of("feedback", params, one, two), forgetful())
+    result = await feedback(context_of("feedback", params, one, two), temporary_pages())
     assert result["accepted"] == 1
     assert one.asked[0]["sessionId"] != "s"
     assert "sessionId" not in two.asked[0]
@@ -19,10 +19,10 @@ async def test_sessions_reach_engines_that_keep_them() -> None:
 
 async def test_what_is_remembered_of_an_engine_that_left() -> None:
     """Its signals are not for anybody else."""
-    pages = forgetful()
+    pages = temporary_pages()
     await pages.origins.remember("s", {"a": {"gone": "a"}})
     one = FakeEngine("one", {"accepted": 1}, capabilities={"feedback": {}})
     params = {"sessionId": "s", "signals": [{"hitId": "a"}]}
     result = await feedback(context_of("feedback", params, one), pages)
     assert (result["accepted"], one.asked) == (0, [])
-    assert result["usage"]["notes"] == ["1 signal(s) are about hits of engines that take no feedback"]
+    assert result["usage"]["notes"] == ["1 signal(s) concern hits of engines that do not take feedback"]

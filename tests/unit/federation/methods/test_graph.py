@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.federation.methods.graph import graph
-from tests.support.errands import context_of, forgetful
+from tests.support.broadcast_calls import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine, Json, hits
 
 
@@ -12,7 +12,7 @@ def offering(name: str, answer: Any, offer: Any = None, **wishes: Any) -> FakeEn
 
 
 async def ask(*engines: FakeEngine, settings: Any = None, **params: Any) -> Json:
-    return await graph(context_of("graph", params, *engines, settings=settings), forgetful())
+    return await graph(context_of("graph", params, *engines, settings=settings), temporary_pages())
 
 
 async def test_an_engine_that_lists_no_operations_is_asked_for_any() -> None:
@@ -43,10 +43,10 @@ async def test_hits_that_come_beside_other_things() -> None:
 async def test_origins_are_learned_in_sessions_with_feedback() -> None:
     """Only of what was answered, and only if anybody takes feedback."""
     deaf = offering("e", {"hits": hits("a", "b")})
-    pages = forgetful()
+    pages = temporary_pages()
     await graph(context_of("graph", {"op": "local", "query": "q", "sessionId": "s"}, deaf), pages)
-    assert await pages.origins.of("s") == {}
+    assert await pages.origins.load("s") == {}
     capabilities = {"graph": {}, "feedback": {}}
     hearing = FakeEngine("e", {"hits": hits("a", "b")}, capabilities=capabilities)
     await graph(context_of("graph", {"op": "local", "query": "q", "sessionId": "s", "k": 1}, hearing), pages)
-    assert await pages.origins.of("s") == {"a": {"e": "a"}}
+    assert await pages.origins.load("s") == {"a": {"e": "a"}}

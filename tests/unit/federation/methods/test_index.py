@@ -77,7 +77,9 @@ async def test_among_several_the_default_writer_is_meant() -> None:
     result = await add(a, b, c, documents=texts("x", None))
     assert told(result) == {"a": "not_needed", "b": "ok", "c": "not_needed"}
     assert result["_meta"]["x-gateway"]["writer"] == "b"
-    assert result["usage"]["notes"] == ["written to 'b', the default writer; 'x-gateway.engine' names another one"]
+    assert result["usage"]["notes"] == [
+        "written to the default writer 'b'; set 'x-gateway.engine' to choose another engine"
+    ]
     named = await add(a, b, documents=texts("x"), **to("a"))
     assert told(named) == {"a": "ok", "b": "not_needed"}
     assert "usage" not in named
@@ -262,7 +264,7 @@ async def test_a_call_carried_out_in_part_says_what_was() -> None:
     assert error.code == -32016
     assert error.data["done"] == {"docs": {"ids": ["2"], "chunks": 2}}
     assert error.data["retryable"] is False
-    assert "docs did, code did not" in error.message
+    assert "docs succeeded, code failed" in error.message
 
 
 @pytest.mark.parametrize("answer", [{}, {"ids": ["a", "b"]}, {"ids": [None]}, {"ids": "a"}, {"ids": [True]}])

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from app.federation.memory_ids import MemoryRef, name_of
-from app.federation.methods.memory import memory_build, memory_recall
-from tests.support.errands import context_of, forgetful
+from app.federation.methods.memory import MemoryRef, memory_build, memory_id_of, memory_recall
+from tests.support.broadcast_calls import context_of, temporary_pages
 from tests.support.fake_engine import FakeEngine, Json
 
 MEMORY: Json = {"memory": {}}
@@ -18,7 +17,7 @@ async def build(*engines: FakeEngine, meta: Json | None = None, **params: Any) -
 async def test_an_engine_that_lists_no_scopes_takes_any() -> None:
     """Presence means supported."""
     engine = FakeEngine("m", {"memoryId": "1"}, capabilities=MEMORY)
-    assert (await build(engine, scope="session"))["memoryId"] == name_of(MemoryRef("m", "1"))
+    assert (await build(engine, scope="session"))["memoryId"] == memory_id_of(MemoryRef("m", "1"))
     assert engine.asked[0]["scope"] == "session"
 
 
@@ -34,12 +33,14 @@ async def test_a_build_is_sent_as_what_must_not_run_twice() -> None:
 async def test_an_engine_may_rename_its_memory() -> None:
     """The name it answers is what counts from then on."""
     engine = FakeEngine("m", {"memoryId": "2"}, capabilities=MEMORY)
-    assert (await build(engine, memoryId=name_of(MemoryRef("m", "1"))))["memoryId"] == name_of(MemoryRef("m", "2"))
+    assert (await build(engine, memoryId=memory_id_of(MemoryRef("m", "1"))))["memoryId"] == memory_id_of(
+        MemoryRef("m", "2")
+    )
     assert engine.asked[0]["memoryId"] == "1"
 
 
 async def test_unknown_fields_are_handed_through() -> None:
     """Of the first engine that has them."""
     engines = [FakeEngine(name, {"clues": [], "x-of": name}, capabilities=MEMORY) for name in "ab"]
-    result = await memory_recall(context_of("memory/recall", {"query": "q"}, *engines), forgetful())
+    result = await memory_recall(context_of("memory/recall", {"query": "q"}, *engines), temporary_pages())
     assert result["x-of"] == "a"

@@ -1,10 +1,10 @@
-"""Random answers of several engines about graphs and memories, for tests of how they are joined."""
+"""Random results of several engines for `graph` and `memory/recall`, for tests of how they are merged."""
 
 from typing import Any
 
 from hypothesis import strategies as st
 
-from app.federation.engine_response import EngineResponse
+from app.federation.response_merge import EngineResponse
 
 IDS = st.sampled_from(["a", "b", "1", 1, 2.5, "e1:a", "n:a", "e2:e1:a"])
 SCORES = st.one_of(st.none(), st.sampled_from([0, 0.5, 1, -1.0, 3]))

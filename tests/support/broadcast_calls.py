@@ -1,4 +1,4 @@
-"""Questions to several scripted engines at once, asked without a door: errands as the door makes them."""
+"""Calls to several scripted engines at once, made without the API."""
 
 import asyncio
 from typing import Any
@@ -34,6 +34,6 @@ def context_of(
     )
 
 
-def forgetful() -> Pages:
+def temporary_pages() -> Pages:
     """Pages that last as long as the test."""
-    return Pages.kept(StateSettings())
+    return Pages.from_settings(StateSettings())

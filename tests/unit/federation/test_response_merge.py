@@ -5,11 +5,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.federation.clues import join_clues, join_followups
-from app.federation.communities import join_communities, join_summaries
-from app.federation.engine_response import EngineResponse, in_order, measure
-from app.federation.neighborhood import join_edges, join_nodes
-from tests.support.voices import responses
+from app.federation.response_merge import (
+    EngineResponse,
+    by_priority,
+    join_clues,
+    join_communities,
+    join_edges,
+    join_followups,
+    join_nodes,
+    join_summaries,
+    sort_value,
+)
+from tests.support.random_responses import responses
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Such answers take long to draw."""
@@ -34,7 +41,7 @@ def test_no_two_communities_have_one_id(said: list[EngineResponse]) -> None:
     assert len(ids) == len(set(ids))
     expected = sum(len({f"{one['id']}" for one in response.listed("communities")}) for response in said)
     assert len(joined) == expected
-    scores = [measure(community.get("score")) for community in joined]
+    scores = [sort_value(community.get("score")) for community in joined]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -111,7 +118,7 @@ def test_questions_come_once(said: list[EngineResponse]) -> None:
 def test_clues_fall_in_weight_and_come_once(said: list[EngineResponse]) -> None:
     """The same query with the same seeds is one clue, with the largest weight."""
     clues = join_clues(said)
-    weights = [measure(clue.get("weight")) for clue in clues]
+    weights = [sort_value(clue.get("weight")) for clue in clues]
     assert weights == sorted(weights, reverse=True)
     keys = [
         (" ".join(clue["query"].casefold().split()), *sorted(f"{seed}" for seed in clue.get("seedIds", ())))
@@ -119,7 +126,7 @@ def test_clues_fall_in_weight_and_come_once(said: list[EngineResponse]) -> None:
     ]
     assert len(keys) == len(set(keys))
     heaviest = max(
-        (measure(clue.get("weight")) for response in said for clue in response.listed("clues")), default=None
+        (sort_value(clue.get("weight")) for response in said for clue in response.listed("clues")), default=None
     )
     assert (weights[0] if weights else None) == heaviest
 
@@ -128,7 +135,7 @@ def test_clues_fall_in_weight_and_come_once(said: list[EngineResponse]) -> None:
 @given(responses())
 def test_summaries_name_their_engines_only_among_others(said: list[EngineResponse]) -> None:
     """One is answered as it is; none is no summary."""
-    speaking = [response for response in in_order(said) if response.result["summary"]]
+    speaking = [response for response in by_priority(said) if response.result["summary"]]
     joined = join_summaries(said)
     if len(speaking) > 1:
         assert joined == "\n\n".join(f"{response.engine}: {response.result['summary']}" for response in speaking)
