@@ -46,10 +46,11 @@ def revealed(text: str) -> str:
     if text.isascii() or _CANDIDATE.search(text) is None:
         return text
     shown = _TAGGED.sub(r"\1", text)
-    shown = _SELECTED.sub(_selectors, shown)
-    shown = _HIDDEN.sub(_zero_width, shown)
     if _DIRECTED.search(shown) is not None and not _is_directed(shown):
         shown = _DIRECTED.sub("", shown)
+    shown = _SELECTED.sub(_selectors, shown)
+    # Last, since what is removed above may have stood between a zero-width character and the letters around it.
+    shown = _HIDDEN.sub(_zero_width, shown)
     return text if shown == text else shown
 
 

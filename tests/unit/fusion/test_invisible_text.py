@@ -4,7 +4,7 @@ import string
 from time import thread_time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.fusion.invisible_text import readable, revealed
@@ -89,6 +89,7 @@ def test_what_writing_needs_stays(text: str) -> None:
     assert revealed(whole) is whole
 
 
+@example("A\u200b\u2066A")
 @given(
     st.text(string.printable + "\u00e9\u4e2d\U0001f600\u200b\u200d\ufe0f\u202e\u2066\u2069\U000e0067\U0001f3f4\u05d0")
 )
