@@ -18,7 +18,7 @@ CALLER_REFUSALS: Final = ("unauthenticated", "forbidden", "requests", "concurren
 SCREENED: Final = ("marked", "dropped", "reported")
 """What the injection screen does with a hit: mark it, drop it, or mark it because its tenant reported it."""
 
-WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+WAIT_BUCKETS: Final[tuple[float, ...]] = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 ADMISSION_REFUSALS: Final = ("full", "waited", "memory")
 """Why a request is not admitted: the queue is full, it waited too long, or answers hold too many bytes."""
 

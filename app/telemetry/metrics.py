@@ -16,9 +16,26 @@ from app.telemetry.series import Labels, MetricRegistry, replace_all
 from app.telemetry.worker_snapshots import WorkerSnapshots
 
 REQUEST_OUTCOMES: Final = ("ok", "degraded", "error", "cancelled")
-CALL_BUCKETS: Final = (0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-REQUEST_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.9, 2.1, 2.5, 5.0, 9.9, 10.5)
-OVERHEAD_BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+CALL_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+REQUEST_BUCKETS: Final[tuple[float, ...]] = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    1.9,
+    2.1,
+    2.5,
+    5.0,
+    9.9,
+    10.5,
+)
+OVERHEAD_BUCKETS: Final[tuple[float, ...]] = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 DROP_REASONS: Final = ("malformed", "excess")
 
 ATTEMPTS: Final = ("first", "again", "retry", "hedge")
