@@ -856,7 +856,7 @@ function viewOverlap() {
   refreshing(async (current) => { const told = await read("/admin/overlap"); if (current()) redraw(overlapParts(told)); });
 }
 
-const MATRIX_ENGINES = 40; // a matrix of 300 engines has 90,000 cells, which no browser draws every few seconds
+const MATRIX_ENGINES = 60; // a matrix of 300 engines has 90,000 cells, which no browser draws every few seconds
 
 function overlapParts(told) {
   const head = h("div", { class: "head" }, h("h1", {}, "Overlap"), h("p", {}, "How much engines agree, and who earns their place. Counts over recent answers; no query and no text is kept."));
