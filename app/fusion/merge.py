@@ -153,15 +153,6 @@ class FusedList:
                     break
         return found
 
-    def shared(self, start: int = 0, stop: int | None = None) -> list[list[str]]:
-        """For each document of the slice that several engines returned: their ids."""
-        found = []
-        for number in self._numbers(start, stop):
-            copies = self._copies_of(number)
-            if len(copies) > 1:
-                found.append([source.engine for source, _, _ in copies])
-        return found
-
     def _numbers(self, start: int, stop: int | None) -> list[int]:
         """The documents from `start` up to `stop`."""
         return self._score_table.order(stop)[start:stop]
