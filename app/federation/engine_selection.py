@@ -18,7 +18,8 @@ from app.federation.planner import EngineCall, Plan, Selection
 from app.federation.request_options import engine_weights, requested_engines
 from app.federation.selection_audits import AnsweredAudits, Coverage
 from app.fusion.term_sketch import TermSketch, query_terms, term_parts
-from app.settings.schema import SelectSettings
+from app.protocol.advertisement import Advertisement
+from app.settings.schema import EngineEntry, SelectSettings
 from app.telemetry.selection_metrics import SelectionMetrics
 
 LEAST_CANDIDATES: Final = 8
@@ -44,7 +45,7 @@ Mode = Literal["off", "report", "on"]
 class _Candidate:
     """What this process knows of one engine."""
 
-    __slots__ = ("asked", "described", "fruitless", "learned", "sketch")
+    __slots__ = ("advertisement", "asked", "entry", "fruitless", "learned", "sketch")
 
     def __init__(self) -> None:
         self.sketch = TermSketch()
@@ -54,8 +55,9 @@ class _Candidate:
         """How many of its answers were learned from."""
         self.fruitless = 0
         """How often it was chosen since a hit of it was last in an answer."""
-        self.described: tuple[object, ...] = ()
-        """The description and topics that are part of the sketch."""
+        self.advertisement: Advertisement | None = None
+        self.entry: EngineEntry | None = None
+        """With the advertisement: where the description and the topics in the sketch were taken from."""
 
     def __repr__(self) -> str:
         return f"<_Candidate asked {self.asked} times, learned {self.learned}, {self.sketch!r}>"
@@ -116,12 +118,12 @@ class EngineSelector:
         known = [self._known(engine) for engine in members.engines]
         rows = term_parts([one.sketch for one in known], list(terms.values()))
         places = {engine.id: place for place, engine in enumerate(members.engines)}
+        sums = [sum(parts) for parts in zip(*[row for row in rows if row], strict=True)] or [0.0] * len(known)
         scores: dict[str, float] = {}
         for candidate in candidates:
             place = places[candidate.engine.id]
-            score = sum([row[place] for row in rows if row])
-            scores[candidate.engine.id] = score / 2 if known[place].fruitless >= FRUITLESS else score
-        order = sorted(scores, key=lambda engine: (-scores[engine], self._engines[engine].asked, engine))
+            scores[candidate.engine.id] = sums[place] / 2 if known[place].fruitless >= FRUITLESS else sums[place]
+        order = [engine for _, _, engine in sorted((-scores[one], self._engines[one].asked, one) for one in scores)]
         parts: dict[str, dict[str, float]] = {}
         if call.params.gateway.explain:
             parts = {
@@ -236,11 +238,11 @@ class EngineSelector:
         known = self._engines.get(engine.id)
         if known is None:
             known = self._engines[engine.id] = _Candidate()
-        advertisement = engine.advertisement
-        described = (engine.entry.topics, None if advertisement is None else advertisement.description)
-        if known.described != described:
-            known.described = described
-            known.sketch.add("", [*engine.entry.topics, described[1] or ""])
+        # Compared by identity: this runs for every engine of every request.
+        if known.advertisement is not engine.advertisement or known.entry is not engine.entry:
+            known.advertisement, known.entry = engine.advertisement, engine.entry
+            description = "" if engine.advertisement is None else engine.advertisement.description
+            known.sketch.add("\n".join([description, *engine.entry.topics]), [*engine.entry.topics, description])
         return known
 
     def _coverage(self, call: RetrieveCall, members: Members) -> Coverage:

@@ -108,19 +108,17 @@ def term_parts(sketches: Sequence[TermSketch], buckets: Sequence[int]) -> list[l
     score(e) = Σ_t ln(1 + λ/(1−λ) · f(t,e) / (m(e) · p(t))) with p(t) = (Σ_e f(t,e) + ½) / (Σ_e m(e) + 4096), where f is
     the count of a term and m the sum of counts. Costs 0.1 to 0.3 ms for 100 engines.
     """
-    background = sum([sketch.mass for sketch in sketches]) + BACKGROUND
+    counts = [sketch.counts for sketch in sketches]
+    masses = [sketch.mass for sketch in sketches]
+    background = sum(masses) + BACKGROUND
     rows: list[list[float]] = []
     for bucket in buckets:
-        column = [sketch.counts.get(bucket, 0.0) for sketch in sketches]
+        column = [known.get(bucket, 0.0) for known in counts]
         total = sum(column)
         if total == 0.0:
             rows.append([])
             continue
-        probability = (total + 0.5) / background
-        rows.append(
-            [
-                log1p(ODDS * count / (sketch.mass * probability)) if count else 0.0
-                for count, sketch in zip(column, sketches, strict=True)
-            ]
-        )
+        odds = ODDS * background / (total + 0.5)
+        # Most engines do not have the term, so the logarithm is only taken where there is something to take it of.
+        rows.append([log1p(odds * count / mass) if count else 0.0 for count, mass in zip(column, masses)])
     return rows
