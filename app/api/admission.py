@@ -6,7 +6,7 @@ The decision takes constant time and no engine is asked, so refusing is cheap wh
 import asyncio
 from time import perf_counter
 
-from app.protocol.errors import RateLimited
+from app.protocol.errors import GatewayBusy
 from app.resilience.cancel_scope import Timeout
 from app.resilience.semaphore import BoundedSemaphore, SemaphoreQueueFull
 from app.settings.schema import ServerSettings
@@ -15,22 +15,25 @@ from app.telemetry.metric_groups import ServerMetrics
 RETRY_AFTER_MS = 1000
 """Milliseconds after which a refused caller may ask again."""
 
-SMOOTHING = 1 / 16
-"""Weight of the latest measurement in a moving average."""
+
+SMOOTHING = 1 / 32
+"""Weight of the latest measurement in the moving average of the time between two answers."""
+
+PAUSE_SECONDS = 1.0
+"""A longer time between two answers is a pause, and says nothing about how fast the gateway can answer."""
 
 
 class Admission:
     """The bound of one gateway. `in_flight` counts members of batches one by one."""
 
-    __slots__ = ("_gate", "_left_at", "_metrics", "_patience", "_seconds_per_place")
+    __slots__ = ("_completed_at", "_gate", "_interval", "_metrics", "_patience")
 
     def __init__(self, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self._metrics = metrics
         self._gate = BoundedSemaphore(settings.max_in_flight, settings.max_waiting)
         self._patience = settings.max_wait_ms / 1000
-        self._left_at = 0.0
-        self._seconds_per_place = 0.0
-        """Moving average of the time between two places that got free while requests waited for them."""
+        self._completed_at = 0.0
+        self._interval = 0.0
 
     def renew(self, settings: ServerSettings) -> None:
         """Apply other bounds; requests under way stay."""
@@ -54,7 +57,21 @@ class Admission:
         if gate.in_flight < gate.limit:
             return False
         # Without the estimate most of those who wait would do so in vain, and refusing them then costs more.
-        return gate.waiting >= gate.queue or gate.waiting * self._seconds_per_place > self._patience
+        return gate.waiting >= gate.queue or gate.waiting * gate.interval > self._patience
+
+    @property
+    def expected_seconds(self) -> float:
+        """Seconds that a request takes now if everything is saturated; 0 while unknown."""
+        # Little's law: requests in flight divided by answers per second.
+        return self._gate.in_flight * self._interval
+
+    def completed(self) -> None:
+        """A request was answered with a result. Refusals and expired requests are no progress, and do not count."""
+        now = perf_counter()
+        seconds = now - self._completed_at
+        self._completed_at = now
+        if seconds < PAUSE_SECONDS:
+            self._interval += (seconds - self._interval) * SMOOTHING
 
     def try_enter(self) -> bool:
         """Take one request on at once if there is room; say whether it worked. `leave` must follow."""
@@ -87,14 +104,10 @@ class Admission:
 
     def leave(self, count: int = 1) -> None:
         """Give back the places of requests that were answered."""
-        now = perf_counter()
-        if self._gate.waiting:
-            self._seconds_per_place += ((now - self._left_at) / count - self._seconds_per_place) * SMOOTHING
-        self._left_at = now
         for _ in range(count):
             self._gate.leave()
 
-    def refusal(self, reason: str) -> RateLimited:
+    def refusal(self, reason: str) -> GatewayBusy:
         """What a request that is not taken on is answered; it is counted. `reason` is one of REFUSALS."""
         self._metrics.refused(reason)
         return overload_error()
@@ -103,7 +116,7 @@ class Admission:
         return f"<Admission {self._gate!r}>"
 
 
-def overload_error() -> RateLimited:
+def overload_error() -> GatewayBusy:
     """The error (-32011) of a request that the gateway is too busy to take on."""
     message = "the gateway is at its limit of concurrent requests"
-    return RateLimited(message, retryable=True, retryAfterMs=RETRY_AFTER_MS)
+    return GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS)

@@ -6,10 +6,11 @@ then params (-32602) and options (-32005). HTTP, stdio and MCP use the same path
 
 import asyncio
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from app.api.admission import RETRY_AFTER_MS
 from app.api.audit_log import AuditLog, known
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
@@ -28,6 +29,7 @@ from app.protocol.envelope import Request, RequestId
 from app.protocol.errors import (
     Cancelled,
     DeadlineExceeded,
+    GatewayBusy,
     InternalError,
     InvalidParams,
     InvalidRequest,
@@ -49,8 +51,17 @@ DEFAULT_HITS = 10
 RESERVED_SECONDS = 5.0
 """How much longer than its deadline a request keeps the hits that are reserved for it, if its gateway dies."""
 
+BUSY_SHARE = 0.6
+"""Share of the time until its deadline that a request may have to wait for engines whose slots are all taken."""
+
 WELL = ("ok", "degraded")
 """How a request ends that got its answer."""
+
+
+class BusyResponse(bytes):
+    """The response to a request that the gateway is too busy for: HTTP sends it with 503 and `Retry-After`."""
+
+    __slots__ = ()
 
 
 class _Outcome(NamedTuple):
@@ -119,7 +130,8 @@ class Dispatcher:
 
     async def respond(self, request: Request, caller: Caller, stream: StreamProgressListener | None = None) -> bytes:
         """The response to one request, as JSON. Whatever goes wrong becomes its error."""
-        return (await self._execute(request, caller, self._handshake, stream)).body
+        outcome = await self._execute(request, caller, self._handshake, stream)
+        return BusyResponse(outcome.body) if isinstance(outcome.error, GatewayBusy) else outcome.body
 
     async def ask(
         self, method: str, params: dict[str, Any], caller: Caller, listener: ProgressListener | None = None
@@ -214,10 +226,35 @@ class Dispatcher:
 
     async def _begin(self, method: str, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for a request. Raises DeadlineExceeded, Unauthorized."""
+        if method == "retrieve" and caller.engine is None:
+            self._check_engines(params, caller)
         if not self._pace.may_begin():
             await self._wait(params, caller)
         if caller.tenant is not None:
             caller.tenant.check(method)
+
+    def _check_engines(self, params: Any, caller: Caller) -> None:
+        """Raises GatewayBusy if every engine has too many calls under way to answer this request in time.
+
+        Calls of such a request would wait until its deadline, and those that were sent at last would be for nothing.
+        """
+        least = inf
+        for engine in self._state.membership.current(caller.tenant).engines:
+            seconds = engine.expected_seconds
+            if seconds == 0.0:  # usually the first one
+                return
+            least = min(least, seconds)
+        # Engine slots are only a part of what a request has to wait for while everything is saturated.
+        expected = max(least, self._state.admission.expected_seconds)
+        now = asyncio.get_running_loop().time()
+        arrived = now if caller.since is None else caller.since
+        left = arrived + deadline_seconds(params, self._state.settings) - now
+        if least < inf and expected > left * BUSY_SHARE:
+            raise GatewayBusy(
+                "every engine has too many calls under way to answer before the deadline",
+                retryable=True,
+                retryAfterMs=RETRY_AFTER_MS,
+            )
 
     async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back what was reserved and not answered."""
@@ -233,12 +270,19 @@ class Dispatcher:
         return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
 
     async def _wait(self, params: Any, caller: Caller) -> None:
-        """Wait until the loop has time for this request. Raises DeadlineExceeded before the deadline."""
+        """Wait until the loop has time for this request. Raises GatewayBusy at once if that will be too late, and
+        DeadlineExceeded before the deadline."""
         arrived = asyncio.get_running_loop().time() if caller.since is None else caller.since
         try:
             await self._pace.wait(arrived + deadline_seconds(params, self._state.settings))
         except TooLate as fault:
             again = max(1, ceil(fault.seconds * 1000))
+            if fault.at_once:
+                raise GatewayBusy(
+                    "the gateway has too many requests to answer before the deadline",
+                    retryable=True,
+                    retryAfterMs=max(again, RETRY_AFTER_MS),
+                ) from None
             message = "the gateway has too much to do to answer before the deadline"
             raise DeadlineExceeded(message, retryable=True, retryAfterMs=again) from None
 
@@ -276,6 +320,8 @@ class Dispatcher:
         if span is not None:
             span.end(audit.outcome, well=audit.outcome in WELL, **audit.attributes())
         metrics = self._state.metrics
+        if audit.outcome in WELL:
+            self._state.admission.completed()
         metrics.requests_in_flight.dec()
         trace = caller.trace.id if caller.trace is not None and caller.trace.sampled else None
         metrics.request(known(request.method), audit.outcome, took, trace)

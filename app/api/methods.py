@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from app.api.admission import RETRY_AFTER_MS
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
 from app.federation.broadcast import BroadcastContext
@@ -31,8 +32,8 @@ from app.protocol.envelope import check_params
 from app.protocol.errors import (
     BackendUnavailable,
     CapabilityMissing,
+    GatewayBusy,
     InvalidParams,
-    RateLimited,
     StateUnreachable,
     UnknownMethod,
     VersionMismatch,
@@ -264,7 +265,7 @@ class RpcMethods:
         return await self._holding(call.deadline, answer)
 
     async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
-        """The result of `answer`, within the bytes of engines' answers that may be held. Raises RateLimited."""
+        """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
         if holder is None:
@@ -272,7 +273,8 @@ class RpcMethods:
                 holder = await budget.enter(deadline)
             except BudgetExhausted:
                 self._state.metrics.door.refused("memory")
-                raise RateLimited("too many bytes of answers are held", retryable=True) from None
+                message = "too many bytes of answers are held"
+                raise GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS) from None
             finally:
                 if holder is None:
                     answer.close()

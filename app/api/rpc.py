@@ -21,9 +21,8 @@ from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
-from app.api.dispatch import Dispatcher
+from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.methods import deadline_seconds
 from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc_path import BASE, ENGINES, USUAL_PATHS, RpcPath, place_of
 from app.api.running_requests import RunningRequest
@@ -31,17 +30,17 @@ from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
 from app.protocol.errors import (
     BackendUnavailable,
+    GatewayBusy,
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
-    RateLimited,
     RcpError,
     Unauthorized,
 )
 from app.telemetry.logs import logger
 from app.telemetry.tracing import Trace, read_trace
 
-STATUSES = {PayloadTooLarge: 413, RateLimited: 503}
+STATUSES = {PayloadTooLarge: 413, GatewayBusy: 503}
 """HTTP's status for what keeps a body from becoming messages; any other reason is 400."""
 
 ENDING = "the gateway is shutting down"
@@ -219,14 +218,16 @@ class RpcEndpoint:
             return
         try:
             answer = await self._answer(body, request)
-            if request.stream is not None and request.stream.opened and answer is not None:
+            if type(answer) is BusyResponse and not (request.stream is not None and request.stream.opened):
+                await send_answer(send, 503, answer, head.request_id, RETRY_AFTER)
+            elif request.stream is not None and request.stream.opened and answer is not None:
                 await request.stream.finish(answer)
             elif answer is None or not send_at_once(request.scope, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
         except AuthError as away:
             await self._turn_away(away, request)
         except RcpError as fault:
-            headers = (RETRY_AFTER,) if isinstance(fault, RateLimited) else ()
+            headers = (RETRY_AFTER,) if isinstance(fault, GatewayBusy) else ()
             await self._refuse(send, STATUSES.get(type(fault), 400), fault, head.request_id, *headers)
         finally:
             if request.stream is not None:
@@ -398,6 +399,7 @@ class OverloadRefusal:
     """Refusals that the server sends by itself while the gateway is full, before ASGI and without reading the body."""
 
     retry_after = RETRY_AFTER_MS / 1000
+    """Seconds after which a refused caller may ask again."""
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
@@ -412,23 +414,13 @@ class OverloadRefusal:
         path = scope["path"]
         return path == BASE or path.startswith(f"{BASE}/") or (path.startswith(ENGINES) and BASE in path)
 
-    def longest_hold(self, body: bytes) -> float:
-        """Seconds that a request with this body may be held at most: until its deadline."""
-        try:
-            message = envelope.read_body(body)
-        except RcpError:
-            return self.retry_after
-        params = message.get("params") if type(message) is dict else None
-        return deadline_seconds(params, self._state.settings)
-
-    def refusal(self, scope: Scope, *, repeated: bool) -> tuple[bytes, bytes]:
-        """(header lines, body) of the 503, which is counted, and logged unless it is a `repeated` one."""
+    def refusal(self, scope: Scope) -> tuple[bytes, bytes]:
+        """(header lines, body) of the 503, which is counted and logged."""
         fault = self._fault
         request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
         self._state.metrics.door.refused("full")
         self._state.metrics.error(fault.code)
-        if not repeated:
-            logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
+        logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
         lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (
             request_id.encode(),
             *RETRY_AFTER,

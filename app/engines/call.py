@@ -117,10 +117,13 @@ class CallAttempts:
             raise after or refusal
         if not policies.semaphore.try_enter():
             await self._wait(after)
+        completed = False
         try:
-            return await self._attempts(after)
+            reply = await self._attempts(after)
+            completed = True
+            return reply
         finally:
-            policies.semaphore.leave()
+            policies.semaphore.leave(completed=completed)
 
     def late(self) -> LegTimeout:
         """The error of a call whose deadline has come; counts against the engine unless the deadline was short."""

@@ -145,6 +145,11 @@ class ResidualEngine:
         """The whole gateway's."""
         return self._gateway.breaker_open
 
+    @property
+    def expected_seconds(self) -> float:
+        """The whole gateway's."""
+        return self._gateway.expected_seconds
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """As RemoteEngine.call, restricted to the remaining engines."""
         return self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)

@@ -114,6 +114,11 @@ class RemoteEngine:
         return not self._breaker.closed
 
     @property
+    def expected_seconds(self) -> float:
+        """Seconds that a call takes now because all slots are taken; 0 while one is free."""
+        return self.semaphore.expected_seconds
+
+    @property
     def replicas(self) -> Sequence[Replica]:
         """All replicas, in the order of the registry entry."""
         return self._tracker.replicas.all
@@ -141,10 +146,27 @@ class RemoteEngine:
         restarted and answers -32001 gets a handshake and the request once more; `CallAttempts` decides on all other
         repetitions.
         """
+        if self.semaphore.in_flight >= self.semaphore.limit:
+            self._check_queue(deadline)
         call = InFlightCall(self, method, params, deadline, idempotent=idempotent)
         if not idempotent or self._needs_task or not self._breaker.closed or not self._send(call):
             call.continue_in_task(None)
         return call
+
+    def _check_queue(self, deadline: float) -> None:
+        """Raises Overloaded if a call that comes now cannot end before `deadline` (event-loop seconds).
+
+        Such a call would wait in vain, and be sent with too little time left: the engine would work for nobody.
+        """
+        seconds = self.semaphore.expected_seconds
+        if seconds > deadline - asyncio.get_running_loop().time():
+            fault = Overloaded(f"{self._load()}; a call takes {seconds * 1000:.0f} ms now")
+            fault.attempts = 0
+            fault.retry_after_ms = max(1, int(self.semaphore.expected_wait * 1000))
+            raise fault
+
+    def _load(self) -> str:
+        return f"{self.semaphore.in_flight} calls under way, {self.semaphore.waiting} waiting"
 
     def _send(self, call: InFlightCall) -> bool:
         """Write the first request of a call, if nothing has to be waited for. Returns whether that was so."""
@@ -196,7 +218,7 @@ class RemoteEngine:
         """Give up the first request of a call: its deadline has come (`expired`), or the caller has left."""
         replica = call.replica
         assert replica is not None
-        self.semaphore.leave()
+        self.semaphore.leave(completed=False)
         replica.in_flight -= 1
         exchange.drop()
         fault = LegTimeout("no answer within the time it was given")
@@ -218,7 +240,7 @@ class RemoteEngine:
                 raise
             fault: LegError = call_attempts.late()
         except SemaphoreQueueFull:
-            fault = Overloaded(f"{self.semaphore.in_flight} calls under way, {self.semaphore.waiting} waiting")
+            fault = Overloaded(self._load())
         except LegError as failed:
             fault = failed
         finally:

@@ -33,6 +33,11 @@ class Engine(Protocol):
         """Whether its circuit breaker holds calls back."""
         ...
 
+    @property
+    def expected_seconds(self) -> float:
+        """Seconds that a call takes now because the engine's slots are all taken; 0 while one is free."""
+        ...
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """Start a call that ends before `deadline` (event-loop seconds). Raises LegError if it cannot be started."""
         ...

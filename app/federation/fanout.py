@@ -150,8 +150,9 @@ class FanOut:
         ready, self._ready = self._ready, []
         for place, (call, arrived) in enumerate(ready):
             if not self._limiter.has_time():  # some answers are megabytes
-                self._ready = ready[place:]
-                self._loop.call_soon(self._read_ready, context=self._context)
+                # Answers that arrived meanwhile are read with them.
+                self._ready = ready[place:] + self._ready
+                self._limiter.postpone(self._read_ready, self._context)
                 return
             if call in self._running:  # otherwise it has been cut off or cancelled
                 self._collect(call, arrived)

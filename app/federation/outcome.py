@@ -15,6 +15,7 @@ from app.protocol.errors import (
     BreakerOpen,
     DeadlineExceeded,
     ForeignError,
+    GatewayBusy,
     LegError,
     LegRateLimited,
     LegTimeout,
@@ -283,6 +284,10 @@ def no_engine_answered(outcomes: Sequence[Outcome], *, out_of_time: bool) -> Rcp
     lost = [outcome for outcome in outcomes if outcome.status == "failed"]
     if out_of_time and all(outcome.kind == "timeout" for outcome in lost):
         return with_outcomes(DeadlineExceeded("no engine answered before the deadline", **_error_data(lost)), outcomes)
+    if lost and all(outcome.kind == Overloaded.kind for outcome in lost):
+        return with_outcomes(
+            GatewayBusy("every engine has too many calls to answer in time", **_error_data(lost)), outcomes
+        )
     return with_outcomes(BackendUnavailable("no engine answered", **_error_data(lost)), outcomes)
 
 

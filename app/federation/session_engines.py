@@ -59,6 +59,11 @@ class SessionEngine:
         """Whether the circuit breaker of the engine holds calls back."""
         return self._live is not None and self._live.breaker_open
 
+    @property
+    def expected_seconds(self) -> float:
+        """Seconds that a call takes now because the engine's slots are all taken; 0 while one is free."""
+        return 0.0 if self._live is None else self._live.expected_seconds
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """Call the engine. It ends with Departed if the engine does not offer any more what it did.
 

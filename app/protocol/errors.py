@@ -119,6 +119,10 @@ class RateLimited(RcpError):
     code = -32011
 
 
+class GatewayBusy(RateLimited):
+    """The gateway, or every engine that could be asked, has too much to do; nothing was sent."""
+
+
 class Unauthorized(RcpError):
     code = -32012
 

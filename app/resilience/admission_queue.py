@@ -37,12 +37,13 @@ SMOOTHING = 1 / 16
 
 
 class TooLate(Exception):
-    """The request waited so long that it cannot be served before its deadline."""
+    """The request cannot be served before its deadline: it would wait too long (`at_once`), or has waited too long."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
         """`seconds`: how long the whole queue takes now."""
         super().__init__(f"the queue takes {seconds:.3f} s")
         self.seconds = seconds
+        self.at_once = at_once
 
 
 class _Waiter(NamedTuple):
@@ -107,6 +108,9 @@ class AdmissionQueue:
         longest = (deadline - now) * WAIT_SHARE
         if longest <= 0:
             raise TooLate(self.expected_wait)
+        # Refused at once, a caller can go elsewhere; after a wait in vain it has no time left.
+        if self.expected_wait > longest:
+            raise TooLate(self.expected_wait, at_once=True)
         turn: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_at(now + longest, _expire, turn)
         self._waiting.append(_Waiter(turn, now + longest * OLDEST_FIRST_SHARE))

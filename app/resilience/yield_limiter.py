@@ -1,22 +1,27 @@
 """Keeps turns of the event loop short: CPU-heavy work waits for the next turn once this one has lasted long enough.
 
-Without it, all answers that arrive at the same moment are read in one go, and everything else, probes included, waits.
+Without it, all answers that arrive at the same moment are read in one turn, and everything else, probes included,
+waits.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextvars import Context
 from time import perf_counter
 from typing import Final
 from weakref import WeakKeyDictionary
 
 
 class YieldLimiter:
-    """Says whether a piece of work may begin in this turn of the loop; else it waits in line for one of the next.
+    """Whether a piece of work may begin in this turn of the loop. Otherwise it waits for one of the next turns.
 
-    Belongs to one loop. The line moves by one in each turn, which is the more turns the less there is to do.
+    Belongs to one loop. Long work waits with `wait`, and one of it begins in each turn. Short work is postponed with
+    `postpone`, and as much of it runs in each turn as there is time for. Both in the order in which they came: a
+    callback that simply tried again in the next turn could find it used up each time, for seconds.
     """
 
-    __slots__ = ("__weakref__", "_seconds", "_turning", "_until", "_waiting")
+    __slots__ = ("__weakref__", "_postponed", "_running", "_seconds", "_turning", "_until", "_waiting")
 
     def __init__(self, seconds: float) -> None:
         """`seconds`: how long a turn may last before further work waits."""
@@ -24,20 +29,30 @@ class YieldLimiter:
         self._turning = False
         self._until = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._postponed: deque[tuple[Callable[[], None], Context]] = deque()
+        self._running = False
+        """Whether postponed work is running, which does not wait for other postponed work."""
 
     def may_begin(self) -> bool:
         """Whether this turn has time for another piece of work. If not, `wait` for it."""
         return not self._waiting and self.has_time()
 
     def has_time(self) -> bool:
-        """The same for work that does not wait in line but tries again in the next turn."""
+        """Whether this turn has time for more short work. If not, `postpone` it."""
         now = perf_counter()
         if self._turning:
-            return now < self._until
+            return now < self._until and (self._running or not self._postponed)
         self._turning = True
         self._until = now + self._seconds
         asyncio.get_running_loop().call_soon(self._turn)
         return True
+
+    def postpone(self, callback: Callable[[], None], context: Context) -> None:
+        """Run `callback` in one of the next turns, after what was postponed before."""
+        self._postponed.append((callback, context))
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
 
     async def wait(self) -> None:
         """Wait in line."""
@@ -51,16 +66,26 @@ class YieldLimiter:
 
     def _turn(self) -> None:
         """Another turn of the loop has begun."""
-        while self._waiting:
+        self._until = perf_counter() + self._seconds
+        released = False
+        while self._waiting and not released:
             first = self._waiting.popleft()
-            if not first.done():  # else it was cancelled
+            if not first.done():  # otherwise it was cancelled
                 first.set_result(None)
+                released = True
+        self._running = True
+        try:
+            while self._postponed and perf_counter() < self._until:
+                callback, context = self._postponed.popleft()
+                context.run(callback)
+        finally:
+            self._running = False
+            self._turning = released or bool(self._postponed)
+            if self._turning:
                 asyncio.get_running_loop().call_soon(self._turn)
-                return
-        self._turning = False
 
     def __repr__(self) -> str:
-        return f"<YieldLimiter {len(self._waiting)} waiting>"
+        return f"<YieldLimiter {len(self._waiting)} waiting, {len(self._postponed)} postponed>"
 
 
 HEAVY_SECONDS: Final = 0.005

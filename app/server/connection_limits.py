@@ -4,6 +4,7 @@ This is the `server_state` that uvicorn passes to each connection. Every connect
 on which only probes are served.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -64,6 +65,10 @@ class TrackedConnection(Protocol):
         """Close it if no complete request is under way; whether it was closed."""
         ...
 
+    def end_back_off(self) -> None:
+        """Read on, after a time without reading."""
+        ...
+
 
 class Overload(Protocol):
     """What the application refuses while it is full; the connection sends such a refusal itself."""
@@ -75,13 +80,68 @@ class Overload(Protocol):
         """Whether the request of this ASGI scope can only be refused now."""
         ...
 
-    def longest_hold(self, body: bytes) -> float:
-        """Seconds that a request with this body may be held at most before it is answered."""
+    def refusal(self, scope: Any) -> tuple[bytes, bytes]:
+        """(header lines, body) of the 503, which is counted."""
         ...
 
-    def refusal(self, scope: Any, *, repeated: bool) -> tuple[bytes, bytes]:
-        """(header lines, body) of the 503, which is counted. `repeated`: the caller asked again too early."""
-        ...
+
+BACK_OFF_TICK = 0.05
+"""Seconds between two looks at the connections that are not read."""
+
+QUIET_LOOKS = 4
+"""Looks without a refusal after which there seems to be room."""
+
+MAX_RESUMED = 100
+"""Connections that are read again at one look; more at once would make one long turn of the event loop."""
+
+
+class BackOff:
+    """Connections whose last request was refused because the gateway was busy: not read until the refusal allows to ask
+    again. A caller that asks earlier waits in the kernel, where it costs nothing.
+
+    If nobody is refused for a while, there is room, and connections are read again earlier: one at first, and twice as
+    many at each further look.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[TrackedConnection, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._quiet = 0
+        """Looks since the last refusal."""
+
+    def add(self, connection: TrackedConnection, seconds: float) -> None:
+        """A request of this connection was refused: read on in so many seconds."""
+        loop = asyncio.get_running_loop()
+        self._quiet = 0
+        self._until[connection] = loop.time() + seconds
+        if self._timer is None:
+            self._timer = loop.call_later(BACK_OFF_TICK, self._look)
+
+    def discard(self, connection: TrackedConnection) -> None:
+        """The connection is gone."""
+        self._until.pop(connection, None)
+
+    def end(self) -> None:
+        """Read all connections again, because the server ends."""
+        self._resume(len(self._until))
+
+    def _look(self) -> None:
+        self._quiet += 1
+        early = 1 << min(self._quiet - QUIET_LOOKS, 10) if self._quiet >= QUIET_LOOKS else 0
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = sum(1 for until in islice(self._until.values(), MAX_RESUMED) if until <= now)
+        self._resume(min(MAX_RESUMED, max(due, early)))
+        self._timer = loop.call_later(BACK_OFF_TICK, self._look) if self._until else None
+
+    def _resume(self, count: int) -> None:
+        """Read the oldest of them again."""
+        for connection in list(islice(self._until, count)):
+            del self._until[connection]
+            connection.end_back_off()
+
+    def __repr__(self) -> str:
+        return f"<BackOff of {len(self._until)} connections>"
 
 
 class ConnectionLimits:
@@ -121,6 +181,7 @@ class ConnectionLimits:
         """Connections whose request body is not complete, and since when, oldest first."""
         self.spare: dict[TrackedConnection, float] = {}
         """Connections on spare places, and since when, oldest first."""
+        self.backing_off = BackOff()
         self._regular = 0
         self._of_address: dict[str, int] = {}
         self._available, self._spare_places = available_connections()
@@ -169,6 +230,7 @@ class ConnectionLimits:
         place, connection.place = connection.place, ConnectionPlace.NONE
         self.idle.pop(connection, None)
         self.uploading.pop(connection, None)
+        self.backing_off.discard(connection)
         if place is ConnectionPlace.SPARE:
             self.spare.pop(connection, None)
         elif place is ConnectionPlace.REGULAR:

@@ -89,11 +89,8 @@ class HttpProtocol(asyncio.Protocol):
         self._reading_paused = False
         self._can_write = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._held: RequestResponse | None = None
-        """The request whose caller was told to ask later; it is served or refused then."""
-        self._hold: asyncio.TimerHandle | None = None
-        self._may_ask_again_at = 0.0
-        """When the refusal of this connection's last request lets it ask again (event-loop seconds)."""
+        self._backing_off = False
+        """Not read, because the last request was refused and may not be repeated yet."""
         self._seen: tuple[str, int] = ("", 0)
         self._seen_at = 0.0
 
@@ -120,8 +117,6 @@ class HttpProtocol(asyncio.Protocol):
         self.limits.release(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._hold is not None:
-            self._hold.cancel()
         for request in (self._answering, self._reading):
             if request is not None:
                 request.disconnect()
@@ -215,8 +210,6 @@ class HttpProtocol(asyncio.Protocol):
         request, self._reading = self._reading, None
         if request is not None:
             request.end_body()
-            if request is self._held:
-                self._hold_to_its_end(request)
         if not self._keep_alive:
             self._input.ended = True
         self.limits.uploading.pop(self, None)
@@ -287,7 +280,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _regulate_reading(self) -> None:
         """Pause or resume reading, as bodies are taken and requests answered."""
-        pause = self._unread > MAX_UNREAD_BYTES or len(self._waiting) >= MAX_PIPELINED
+        pause = self._backing_off or self._unread > MAX_UNREAD_BYTES or len(self._waiting) >= MAX_PIPELINED
         if pause is self._reading_paused or self._half_closed or self.transport.is_closing():
             return
         self._reading_paused = pause
@@ -317,7 +310,7 @@ class HttpProtocol(asyncio.Protocol):
         self.limits.total_requests += 1
         self._answering = None
         if request.refused:
-            self._may_ask_again_at = self.loop.time() + self.limits.overload.retry_after
+            self._back_off()
         if not request.keep_alive or (request is self._reading and request.rest_is_long):
             self._end_connection()
         elif self._waiting:
@@ -334,34 +327,25 @@ class HttpProtocol(asyncio.Protocol):
         overload = self.limits.overload
         if not overload.refuses(request.scope):
             self._run(request)
-        elif self.loop.time() < self._may_ask_again_at:
-            # Thousands of callers that ask again at once would have the loop do nothing but refuse them.
-            self._held = request
-            if not request.more_body:
-                self._hold_to_its_end(request)
-        else:
-            self._refuse_overload(request, repeated=False)
-
-    def _hold_to_its_end(self, request: RequestResponse) -> None:
-        """Hold a complete request until its caller may ask again, or until its deadline if that is earlier."""
-        arrived: float = request.scope["extensions"][ARRIVAL]["time"]
-        deadline = arrived + self.limits.overload.longest_hold(request.peek_body())
-        in_time = self._may_ask_again_at < deadline
-        self._hold = self.loop.call_at(min(self._may_ask_again_at, deadline), self._end_hold, request, in_time)
-
-    def _end_hold(self, request: RequestResponse, in_time: bool) -> None:
-        self._held = None
-        if self._answering is not request or request.disconnected:
             return
-        if not in_time or self.limits.overload.refuses(request.scope):
-            self._refuse_overload(request, repeated=True)
-        else:
-            self._run(request)
-
-    def _refuse_overload(self, request: RequestResponse, *, repeated: bool) -> None:
-        lines, body = self.limits.overload.refusal(request.scope, repeated=repeated)
+        lines, body = overload.refusal(request.scope)
         if not request.answer_at_once(lines, body, 503):
             self._run(request)  # the caller does not read, so the application waits for it
+
+    def _back_off(self) -> None:
+        """Do not read on until the refused caller may ask again.
+
+        Thousands of callers that ask again at once would have the loop do nothing but refuse them.
+        """
+        if not self._backing_off and not self.limits.closing and self.place is ConnectionPlace.REGULAR:
+            self._backing_off = True
+            self.limits.backing_off.add(self, self.limits.overload.retry_after)
+            self._regulate_reading()
+
+    def end_back_off(self) -> None:
+        """Read on."""
+        self._backing_off = False
+        self._regulate_reading()
 
     def _run(self, request: RequestResponse) -> None:
         task = request.start(self.app, self.loop)

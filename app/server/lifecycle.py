@@ -119,6 +119,7 @@ class GatewayServer(uvicorn.Server):
     def _say_goodbye(self) -> None:
         """Let every answer from now on be the last of its connection."""
         self.server_state.closing = True
+        self.server_state.backing_off.end()
         for connection in self._connections():
             if connection.busy:
                 connection.shutdown()

@@ -189,6 +189,8 @@ class FakeEngine:
         self.entry = entry_of(engine_id, **wishes)
         self.advertisement = advertised(capabilities, gateway_id=gateway_id) if reached else None
         self.down_reason = down_reason
+        self.breaker_open = False
+        self.expected_seconds = 0.0
         self.up = reached
         self.asked: list[Mapping[str, Any]] = []
         self.methods: list[str] = []

@@ -49,15 +49,12 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 class NeverOverloaded:
     """A gateway that always has room."""
 
-    retry_after = 1.0
+    retry_after = 1
 
     def refuses(self, scope: Any) -> bool:
         return False
 
-    def longest_hold(self, body: bytes) -> float:
-        raise AssertionError("nothing is held")
-
-    def refusal(self, scope: Any, *, repeated: bool) -> tuple[bytes, bytes]:
+    def refusal(self, scope: Any) -> tuple[bytes, bytes]:
         raise AssertionError("nothing is refused")
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.api import admission as module
 from app.api.admission import Admission
+from app.resilience import semaphore
 from app.settings.schema import ServerSettings
 from app.telemetry.metrics import Metrics
 
@@ -14,7 +14,7 @@ async def test_a_slow_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that get free once a second are no use to those who wait at most 100 ms: after the first such places only
     one request waits at a time, and all others are refused at once. When places get free quickly, the queue fills."""
     clock = [100.0]
-    monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(semaphore, "perf_counter", lambda: clock[0])
     settings = ServerSettings(max_in_flight=1, max_waiting=3, max_wait_ms=100)
     admission = Admission(settings, Metrics("1").door)
     assert admission.try_enter()

@@ -48,6 +48,31 @@ async def test_first_come_first_served() -> None:
     assert gate.in_flight == 0
 
 
+async def test_the_expected_wait_follows_the_rate_of_completed_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that was given up frees a place, but does not make the queue look faster."""
+    clock = [100.0]
+    monkeypatch.setattr("app.resilience.semaphore.perf_counter", lambda: clock[0])
+    gate = BoundedSemaphore(2, queue=10)
+    assert (gate.expected_wait, gate.expected_seconds) == (0.0, 0.0)
+
+    async def pass_through(times: int, seconds: float, *, completed: bool) -> None:
+        for _ in range(times):
+            while gate.in_flight < gate.limit:
+                assert gate.try_enter()
+            clock[0] += seconds
+            gate.leave(completed=completed)
+        while gate.in_flight < gate.limit:
+            assert gate.try_enter()
+
+    await pass_through(200, 0.1, completed=True)
+    assert gate.expected_wait == pytest.approx(0.1, rel=0.01)
+    assert gate.expected_seconds == pytest.approx(0.2, rel=0.01)
+    await pass_through(50, 0.001, completed=False)
+    assert gate.expected_seconds >= 0.19
+    gate.leave()
+    assert gate.expected_wait == 0.0
+
+
 async def test_nobody_jumps_the_queue() -> None:
     """A place on its way to the first who waits cannot be taken by one who comes later."""
     gate = BoundedSemaphore(1, queue=2)

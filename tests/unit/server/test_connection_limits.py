@@ -1,5 +1,6 @@
 """How many connections there may be, and which are closed for others."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ from app.server import connection_limits
 from app.server.connection_limits import ConnectionLimits, ConnectionPlace
 from app.settings.schema import ServerSettings
 from tests.support.http_connection import NeverOverloaded
+from tests.support.virtual_time import virtually
 
 
 class FakeConnection:
@@ -19,10 +21,14 @@ class FakeConnection:
         self.place = ConnectionPlace.NONE
         self.busy = busy
         self.closed = False
+        self.read_again = False
 
     def shed(self) -> bool:
         self.closed = not self.busy
         return self.closed
+
+    def end_back_off(self) -> None:
+        self.read_again = True
 
 
 def limits_of(**settings: Any) -> ConnectionLimits:
@@ -50,6 +56,45 @@ def test_the_system_gives_room(monkeypatch: pytest.MonkeyPatch, descriptors: int
     monkeypatch.setattr(connection_limits, "getrlimit", lambda which: (limit, limit))
     assert connection_limits.available_connections() == (most, spare)
     assert limits_of().most == min(most, 4096)
+
+
+def test_refused_connections_are_read_again_when_they_may_ask() -> None:
+    """While others are refused, no connection is read again before its time."""
+
+    async def play() -> None:
+        limits = limits_of()
+        early, late = FakeConnection(), FakeConnection()
+        limits.backing_off.add(early, 1.0)
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            other = FakeConnection()
+            limits.backing_off.add(other, 5.0)
+            limits.backing_off.discard(other)
+        assert not early.read_again
+        limits.backing_off.add(late, 1.0)
+        await asyncio.sleep(0.25)
+        assert early.read_again
+
+    virtually(play())
+
+
+def test_refused_connections_are_read_again_earlier_if_nobody_is_refused() -> None:
+    """The oldest first, few at first; all of them when the server ends."""
+
+    async def play() -> None:
+        limits = limits_of()
+        connections = [FakeConnection() for _ in range(10)]
+        for connection in connections:
+            limits.backing_off.add(connection, 60.0)
+        await asyncio.sleep(0.28)
+        resumed = [connection.read_again for connection in connections]
+        assert any(resumed)
+        assert not all(resumed)
+        assert resumed == sorted(resumed, reverse=True)
+        limits.backing_off.end()
+        assert all(connection.read_again for connection in connections)
+
+    virtually(play())
 
 
 def test_the_longest_idle_go_first() -> None:
