@@ -91,7 +91,7 @@ BACK_OFF_TICK = 0.05
 QUIET_LOOKS = 4
 """Looks without a refusal after which there seems to be room."""
 
-MAX_RESUMED = 100
+MAX_RESUMED = 20
 """Connections that are read again at one look; more at once would make one long turn of the event loop."""
 
 
