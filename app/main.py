@@ -62,7 +62,7 @@ from app.server.lifecycle import GatewayServer
 from app.server.listeners import listen, listen_for_metrics
 from app.server.preflight import start_faults
 from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
-from app.server.tls import door_context
+from app.server.tls import ServerCertificate
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
@@ -365,7 +365,10 @@ async def _serve(
     watch = files.watch()
     loaded, settings, tenants = files.load()
     state = build_state(loaded, settings, tenants, workers)
-    reload = Reload(state, files.load, watch)
+    certificate = None if settings.server.tls is None else ServerCertificate(settings.server.tls)
+    if certificate is not None:
+        state.metrics.door.watch_certificate(lambda: certificate.expires)
+    reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew)
     config = uvicorn.Config(
         build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),
         http=HttpProtocol,
@@ -376,7 +379,7 @@ async def _serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=settings.server.keep_alive_seconds,
-        ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     await GatewayServer(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
