@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def test_every_part_has_panels() -> None:
     kinds = [panel["type"] == "row" for panel in DASHBOARD["panels"]]
     assert kinds[0]
     assert not kinds[-1]
-    assert (True, True) not in zip(kinds, kinds[1:], strict=False), "a row is empty"
+    assert (True, True) not in pairwise(kinds), "a row is empty"
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
