@@ -1,20 +1,23 @@
 """Generates the parts of the documents and of deploy/ that are made from other sources: `make docs`.
 
 The tables of docs/reference/registry.md and docs/reference/settings.md come from the settings models, the table of
-docs/reference/conformance.md from the checks. The alert rules of the Helm chart and of the Prometheus operator are
+docs/reference/conformance.md from the checks, that of docs/reference/dependencies.md from installed packages. The alert rules of the Helm chart and of the Prometheus operator are
 copies of deploy/prometheus, and the chart's schema embeds those of the configuration files. In a page, generated text stands between `<!-- made by … -->` and `<!-- end -->`.
 """
 
 import json
 import re
+from importlib.metadata import PackageMetadata, metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from app.conformance.examination import CHECKS
 from app.conformance.proof import JUDGED
 from app.settings.reference import DOCUMENTS, json_schema, table
 
 PROJECT = Path(__file__).parents[1]
-PAGES = ("docs/reference/registry.md", "docs/reference/settings.md", "docs/reference/conformance.md")
+PAGES = ("docs/reference/registry.md", "docs/reference/settings.md", "docs/reference/conformance.md", "docs/reference/dependencies.md")
 PLACE = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 CHART_SCHEMA = "deploy/helm/rcp-gateway/values.schema.json"
 RULES = ("recording.yml", "alerts.yml")
@@ -67,7 +70,35 @@ def _read(path: str) -> str:
 
 
 def _renewed(page: str) -> str:
-    return PLACE.sub(lambda place: f"{place[1]}\n{checks() if place[2] == 'checks' else table(place[2])}\n", page)
+    special = {"checks": checks, "licences": licences}
+    return PLACE.sub(
+        lambda place: f"{place[1]}\n{special[place[2]]() if place[2] in special else table(place[2])}\n", page
+    )
+
+
+LINUX = {"sys_platform": "linux", "platform_machine": "x86_64", "platform_python_implementation": "CPython"}
+"""The table of licences is the same wherever it is made. A version of Python that nothing is needed for, too."""
+
+
+def licences() -> str:
+    """Return a table of every package of requirements-serve.lock with its licence, as the package declares it."""
+    rows = []
+    for line in re.findall(r"^(\S.*) \\$", _read("requirements-serve.lock"), re.MULTILINE):
+        requirement = Requirement(line)
+        environment = {**LINUX, "python_full_version": "3.13.9", "python_version": "3.13"}
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            rows.append(f"| {requirement.name} | {licence(metadata(requirement.name))} |")
+    return "| package | licence |\n|---|---|\n" + "\n".join(rows)
+
+
+def licence(package: PackageMetadata) -> str:
+    """Return the licence of a package: an SPDX expression, or what older metadata say."""
+    if package["License-Expression"]:
+        return str(package["License-Expression"])
+    classified = [
+        entry.rpartition(" :: ")[2] for entry in package.get_all("Classifier") or () if entry.startswith("License ::")
+    ]
+    return ", ".join(classified) or str(package["License"] or "not declared").splitlines()[0]
 
 
 def checks() -> str:
