@@ -91,7 +91,7 @@ test: $(STAMP) ## run the whole test suite; the tests of the shared state need a
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 # Black-box tests of what each direct dependency is used for.
-LOWEST_TESTS := tests/gateway/test_fan_out.py tests/gateway/test_fused_answer.py tests/gateway/test_streaming.py tests/gateway/test_reload.py tests/gateway/test_mcp.py tests/gateway/test_tokens.py tests/gateway/test_traces.py tests/gateway/test_shared_state.py tests/unit/engines/http/test_http2_client.py tests/gateway/test_signals.py tests/unit/telemetry/test_worker_snapshots.py tests/unit/telemetry/test_tracing.py tests/unit/state/test_redis_errors.py
+LOWEST_TESTS := tests/gateway/test_fan_out.py tests/gateway/test_fused_answer.py tests/gateway/test_streaming.py tests/gateway/test_reload.py tests/gateway/test_mcp.py tests/gateway/test_tokens.py tests/gateway/test_traces.py tests/gateway/test_shared_state.py tests/unit/engines/http/test_http2_client.py tests/gateway/test_signals.py tests/unit/telemetry/test_worker_snapshots.py tests/unit/telemetry/test_tracing.py tests/unit/state/test_redis_errors.py tests/unit/server/test_early_signals.py tests/gateway/test_drain.py
 
 lowest: $(STAMP) ## install the lowest versions that pyproject.toml declares into .venv-lowest and run black-box tests on them
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest

@@ -1,8 +1,9 @@
 """Generates the parts of the documents and of deploy/ that are made from other sources: `make docs`.
 
 The tables of docs/reference/registry.md and docs/reference/settings.md come from the settings models, the table of
-docs/reference/conformance.md from the checks, that of docs/reference/dependencies.md from installed packages. The alert rules of the Helm chart and of the Prometheus operator are
-copies of deploy/prometheus, and the chart's schema embeds those of the configuration files. In a page, generated text stands between `<!-- made by … -->` and `<!-- end -->`.
+docs/reference/conformance.md from the checks, that of docs/reference/dependencies.md from installed packages. The alert
+rules of the Helm chart and of the Prometheus operator are copies of deploy/prometheus, and the chart's schema embeds
+those of the configuration files. In a page, generated text stands between `<!-- made by … -->` and `<!-- end -->`.
 """
 
 import json
@@ -17,7 +18,12 @@ from app.conformance.proof import JUDGED
 from app.settings.reference import DOCUMENTS, json_schema, table
 
 PROJECT = Path(__file__).parents[1]
-PAGES = ("docs/reference/registry.md", "docs/reference/settings.md", "docs/reference/conformance.md", "docs/reference/dependencies.md")
+PAGES = (
+    "docs/reference/registry.md",
+    "docs/reference/settings.md",
+    "docs/reference/conformance.md",
+    "docs/reference/dependencies.md",
+)
 PLACE = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 CHART_SCHEMA = "deploy/helm/rcp-gateway/values.schema.json"
 RULES = ("recording.yml", "alerts.yml")

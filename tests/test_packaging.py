@@ -244,7 +244,13 @@ def test_the_script_for_a_clean_machine_does_what_the_readme_says() -> None:
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", script], timeout=60).returncode == 0
     assert "set -euo pipefail" in text
-    assert re.findall(r"^make (\w+)", text, re.MULTILINE) == ["install", "check", "lowest", "testwheel", "test"]
+    assert re.findall(r"^\(?(?:trap '' INT; )?make (\w+)", text, re.MULTILINE) == [
+        "install",
+        "check",
+        "lowest",
+        "testwheel",
+        "test",
+    ]
     assert text.rstrip().endswith("make test")
 
 
@@ -299,3 +305,11 @@ def seconds_of_children() -> float:
     """Processor time of all processes of ours that have ended."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
+
+
+def test_no_licence_is_of_the_gpl_family() -> None:
+    """docs/reference/dependencies.md lists what a service installs; none of it restricts the licence of the whole."""
+    page = (PROJECT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w.-]+) \| (.+) \|$", page.split("## Licences", 1)[1], re.MULTILINE)[1:]
+    assert len(rows) > 50
+    assert [row for row in rows if re.search(r"\bA?GPL|not declared|UNKNOWN", row[1])] == []
