@@ -26,7 +26,7 @@ $(DEMO): PIP_OPTIONS := --no-compile
 PIP_LOG := $(VENV)/pip.log
 $(STAMP) $(DEMO): pyproject.toml requirements.lock requirements-demo.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rcp-gateway needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); } # also where that was interrupted
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) # also where that was interrupted
 	@echo "installing $(WHAT)"
 	@pip() { $(BIN)/python -m pip install --disable-pip-version-check $(PIP_OPTIONS) "$$@"; }; \
 	{ pip --require-hashes --requirement $(LOCK) && pip --no-deps --editable .; } >$(PIP_LOG) 2>&1 \
