@@ -99,12 +99,11 @@ def licences() -> str:
 
 def licence(package: PackageMetadata) -> str:
     """Return the licence of a package: an SPDX expression, or what older metadata say."""
-    if package["License-Expression"]:
-        return str(package["License-Expression"])
+    declared: dict[str, str] = {key: package.get(key) or "" for key in ("License-Expression", "License")}
     classified = [
         entry.rpartition(" :: ")[2] for entry in package.get_all("Classifier") or () if entry.startswith("License ::")
     ]
-    return ", ".join(classified) or str(package["License"] or "not declared").splitlines()[0]
+    return declared["License-Expression"] or ", ".join(classified) or declared["License"].partition("\n")[0]
 
 
 def checks() -> str:
