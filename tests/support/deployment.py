@@ -30,7 +30,8 @@ def program(name: str) -> str:
     """Where a program of the system is; the test is skipped where it is not, and says which package has it."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
-        package = {"promtool": "prometheus", "kubectl": "kubectl, 1.27 or newer"}.get(name, name)
+        packages = {"promtool": "prometheus", "kubectl": "kubectl, 1.27 or newer", "systemd-analyze": "systemd"}
+        package = packages.get(name, name)
         pytest.skip(f"needs {name}: install {package}")
     return found
 
