@@ -11,7 +11,7 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
@@ -21,7 +21,6 @@ from typing import Any
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from starlette.routing import Route
 
 from app.api.admin import admin
 from app.api.admission import Admission
@@ -35,7 +34,7 @@ from app.api.gateway_state import GatewayState, Readiness, identity_of
 from app.api.methods import ANSWERED
 from app.api.metrics import MetricsPort, metrics_route
 from app.api.openapi import docs_routes, openapi_document
-from app.api.optional_features import installed, missing_extras, token_verifier, tracing
+from app.api.optional_features import missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, tell_of_twins
@@ -51,8 +50,7 @@ from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
 from app.fusion import rrf
-from app.mcp.lazy_mount import PATHS as MCP_PATHS
-from app.mcp.lazy_mount import LazyMount
+from app.mcp.http import McpEndpoint, mcp_routes
 from app.protocol import envelope
 from app.protocol.errors import RCP_CODES
 from app.resilience.byte_budget import ByteBudget
@@ -207,8 +205,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await _until_ready(state.readiness, patience)
         _log_started(state)
         try:
-            async with nullcontext() if mcp is None else mcp.running():
-                yield
+            yield
         finally:
             state.readiness.draining = True
             if reload is not None:
@@ -224,9 +221,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     dispatcher = Dispatcher(state)
     app.rcp = endpoint = RpcEndpoint(dispatcher, state)
     app.router.routes += rpc_routes(endpoint)
-    mcp = _mcp_mount(dispatcher, state)
-    if mcp is not None:
-        app.router.routes += [Route(path, mcp, name=f"mcp {path}", include_in_schema=False) for path in MCP_PATHS]
+    if state.settings.mcp.enabled is not False:
+        app.router.routes += mcp_routes(McpEndpoint(dispatcher, state))
     routers = [probes(state), admin(state, os.environ, reload), console()]
     if not state.settings.metrics.port:
         routers.append(metrics_route(state))
@@ -239,18 +235,11 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     return app
 
 
-def _mcp_mount(dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
-    """The endpoint of MCP, unless it is switched off or its library is missing."""
-    if state.settings.mcp.enabled is False or not installed("mcp"):
-        return None
-    return LazyMount(not_found, dispatcher, state)
-
-
 def _add_middleware(app: FastAPI, state: GatewayState) -> None:
     """Add the middleware that the settings ask for. Each is called before those added earlier."""
     server, port = state.settings.server, state.settings.metrics.port
     if server.cors_origins:
-        app.add_middleware(CorsPolicy, origins=server.cors_origins, mcp_paths=MCP_PATHS)
+        app.add_middleware(CorsPolicy, origins=server.cors_origins)
     if server.allowed_hosts:
         app.add_middleware(AllowedHosts, allowed=server.allowed_hosts)
     if port:

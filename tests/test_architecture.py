@@ -33,7 +33,7 @@ LAUNCHERS = {"__main__", "cli"}
 
 LIBRARIES = {
     "fastapi": {"main", "api"},
-    "starlette": {"main", "api"},
+    "starlette": {"main", "api", "mcp/http"},
     "uvicorn": {"main", "server"},
     "uvloop": {"main"},
     "httptools": {"engines", "server"},
@@ -42,9 +42,7 @@ LIBRARIES = {
     "joserfc": {"api/auth/jwks", "api/auth/jwt"},
     "redis": {"state/redis"},
     "tenacity": {"resilience"},
-    "mcp": {"mcp/http", "mcp/server"},
-    "mcp_types": {"mcp/server"},
-    "sse_starlette": {"mcp/http"},
+    "mcp": set(),
     "orjson": {"protocol"},
     "pydantic": {"settings", "protocol/retrieve_params", "protocol/fuse_params", "mcp/tool_arguments"},
     "pydantic_core": {"settings"},

@@ -213,7 +213,7 @@ class RpcEndpoint:
 
     async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
-        body = await self._read_body(request.receive)
+        body = await read_whole_body(request.receive, self._max_body)
         if body is None:
             await self._refuse_body(send, head.request_id)
             return
@@ -284,7 +284,7 @@ class RpcEndpoint:
 
     async def _peek(self, receive: Receive) -> Any:
         """The message of somebody who is turned away, so that its id can be echoed; None if it is too long to look."""
-        body = await self._read_body(receive)
+        body = await read_whole_body(receive, self._max_body)
         if body is None or len(body) > MAX_PEEK:
             return None
         try:
@@ -298,27 +298,6 @@ class RpcEndpoint:
         body = self._dispatcher.turned_away(away, request_id, request.id)
         headers = (*away.headers, CLOSE) if away.quiet else away.headers
         await send_answer(request.send, away.status, body, request_id, *headers)
-
-    async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None as soon as it is longer than allowed. Raises ClientDisconnected."""
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientDisconnected
-        body: bytes = event.get("body", b"")
-        if not event.get("more_body", False):
-            return body if len(body) <= self._max_body else None
-        most = self._max_body
-        parts = [body]
-        size = len(body)
-        while event.get("more_body", False):
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise ClientDisconnected
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
-            if size > most:
-                return None
-        return b"".join(parts)
 
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
@@ -437,6 +416,27 @@ class OverloadRefusal:
 
     def __repr__(self) -> str:
         return f"<OverloadRefusal of {self._state.admission!r}>"
+
+
+async def read_whole_body(receive: Receive, most: int) -> bytes | None:
+    """The whole body, or None as soon as it is longer than `most`. Raises ClientDisconnected."""
+    event = await receive()
+    if event["type"] == "http.disconnect":
+        raise ClientDisconnected
+    body: bytes = event.get("body", b"")
+    if not event.get("more_body", False):
+        return body if len(body) <= most else None
+    parts = [body]
+    size = len(body)
+    while event.get("more_body", False):
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise ClientDisconnected
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return None
+    return b"".join(parts)
 
 
 def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

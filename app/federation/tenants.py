@@ -12,6 +12,7 @@ from types import MappingProxyType
 from app.federation.capabilities import EVERY_EXTENSION
 from app.protocol.errors import Unauthorized
 from app.protocol.method_names import UNGATED, gate_of
+from app.settings.mcp import McpEntry
 from app.settings.schema import FusionSettings
 from app.settings.tenants_file import LimitsEntry, TenantEntry
 
@@ -40,6 +41,8 @@ class Tenant:
     fusion: FusionSettings | None = None
     """Its default fusion settings; None: the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
+    mcp: McpEntry = field(default_factory=McpEntry)
+    """How the gateway presents itself to its MCP clients, where it differs from the settings."""
     scope: str = ""
     """Key prefix of what is stored for it: the tenant, and a digest of its engines at that time."""
 
@@ -83,5 +86,6 @@ def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tena
         weights=dict(entry.weights),
         fusion=blend.model_copy(update=settings) if settings else None,
         limits=entry.limits,
+        mcp=entry.mcp,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",
     )

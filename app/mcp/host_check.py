@@ -1,6 +1,7 @@
-"""Under which names the door is served, and from which web pages: Host and Origin headers (DNS rebinding).
+"""Host and Origin headers that the MCP endpoint accepts, against DNS rebinding.
 
-Decides who is turned away, and says which setting would let them in. It refuses to know what is asked, and who asks.
+A web page must not reach a gateway on loopback through its visitor's browser. A refusal names the setting that would
+allow the request. Separate from `server.allowed_hosts`, which is empty by default and applies to every endpoint.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +14,10 @@ ANY_PORT = ":*"
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-_NAMED = frozenset({b"host", b"origin"})
-
-
 class McpHostPolicy:
-    """The lists of one door."""
+    """Which requests are served."""
 
-    __slots__ = ("_hosts", "_origins", "hosts", "origins")
+    __slots__ = ("_hosts", "_origins")
 
     def __init__(
         self,
@@ -28,17 +26,15 @@ class McpHostPolicy:
         everywhere: Sequence[str] = (),
         pages: Sequence[str] = (),
     ) -> None:
-        """Served is also where callers reach this gateway (`public_url`), names that it has `everywhere`, and web
-        `pages` whose scripts may ask it at every door."""
+        """Besides those of `settings`, the host of `public_url` and the hosts in `everywhere` are accepted, and the
+        origins in `pages`, whose scripts may call every endpoint."""
         public = () if public_url is None else (urlsplit(public_url).netloc,)
         named = [name for host in everywhere for name in _with_ports(host)]
-        self.hosts = tuple(name.lower() for name in (*settings.allowed_hosts, *public, *named))
-        self.origins = tuple(name.lower() for name in (*settings.allowed_origins, *pages))
-        self._hosts = _HostNames(self.hosts)
-        self._origins = _HostNames(self.origins)
+        self._hosts = _HostNames([name.lower() for name in (*settings.allowed_hosts, *public, *named)])
+        self._origins = _HostNames([name.lower() for name in (*settings.allowed_origins, *pages)])
 
     def refusal(self, headers: Headers) -> tuple[int, InvalidRequest] | None:
-        """(HTTP status, why) for a request that is not served here; None if it is."""
+        """(HTTP status, error) for a request that is not served; None if it is."""
         host = origin = ""
         for name, value in headers:
             if name == b"host":
@@ -51,19 +47,12 @@ class McpHostPolicy:
             return 403, _fault("Origin", origin, "mcp.allowed_origins")
         return None
 
-    @staticmethod
-    def lowered(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
-        """The same headers with both names in lower case, as they are compared; the SDK compares letter by letter."""
-        if all(value.islower() for name, value in headers if name in _NAMED):
-            return headers
-        return [(name, value.lower() if name in _NAMED else value) for name, value in headers]
-
     def __repr__(self) -> str:
         return f"<Hosts {self._hosts!r}, origins {self._origins!r}>"
 
 
 class _HostNames:
-    """Names as they are written, and beginnings of names with any port."""
+    """Names with their ports, and names for which any port is accepted."""
 
     __slots__ = ("_beginnings", "_whole")
 
@@ -83,12 +72,12 @@ class _HostNames:
 
 
 def _with_ports(host: str) -> Sequence[str]:
-    """A name of `server.allowed_hosts`, where one without a port means any, as the lists here say it."""
+    """A name of `server.allowed_hosts` as the lists here write it. There, a name without a port means any port."""
     if host.count(":") > 1 and not host.startswith("["):
         host = f"[{host}]"
     return (host,) if host.rpartition(":")[2].isdigit() else (host, host + ANY_PORT)
 
 
 def _fault(header: str, value: str, setting: str) -> InvalidRequest:
-    said = f"{header} {value[:100]!r} is not served here" if value else f"a {header} header is needed"
-    return InvalidRequest(f"{said}: the gateway's setting {setting} lists those that are", field=header)
+    problem = f"{header} {value[:100]!r} is not served here" if value else f"a {header} header is needed"
+    return InvalidRequest(f"{problem}: the gateway's setting {setting} lists those that are", field=header)

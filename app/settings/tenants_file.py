@@ -17,6 +17,7 @@ from app.settings.auth import Role
 from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
 from app.settings.fields import MisplacedKey, Section
 from app.settings.file_syntax import locate, read_text, read_yaml
+from app.settings.mcp import McpEntry
 
 ANONYMOUS = "anonymous"
 """Id of the tenant for callers without credentials, if it is declared."""
@@ -124,6 +125,7 @@ class TenantEntry(Section):
     weights: dict[Pattern, Weight] = Field(default_factory=dict)
     """Weights of engines for this tenant, by engine id."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)
+    mcp: McpEntry = Field(default_factory=McpEntry)
     limits: LimitsEntry = Field(default_factory=LimitsEntry)
 
     @model_validator(mode="after")
