@@ -40,7 +40,7 @@ from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, tell_of_twins
 from app.api.responses import not_found
 from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
-from app.api.stdio import StdioEndpoint
+from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
 from app.federation.idempotency import Idempotency
@@ -51,6 +51,7 @@ from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
 from app.fusion import rrf
 from app.mcp.http import McpEndpoint, mcp_routes
+from app.mcp.stdio import McpLines
 from app.protocol import envelope
 from app.protocol.errors import RCP_CODES
 from app.resilience.byte_budget import ByteBudget
@@ -370,8 +371,10 @@ async def _serve(
     await GatewayServer(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
 
-def serve_stdio(registry: Path, config: Path | None) -> int:
+def serve_stdio(registry: Path, config: Path | None, *, mcp: bool = False) -> int:
     """Serve one caller over stdin and stdout until it leaves or SIGTERM or SIGINT comes, and return the exit code.
+
+    `mcp`: it speaks MCP instead of RCP.
 
     File descriptor 1 is redirected to stderr, so that nothing but messages can reach the caller. Raises SettingsError
     for a bad file.
@@ -385,11 +388,11 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     start_log(settings.log)
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
     log_config_warnings(read)
-    _run(_serve_pipe(files, 0, responses))
+    _run(_serve_pipe(files, 0, responses, mcp=mcp))
     return 0
 
 
-async def _serve_pipe(files: Files, requests: int, responses: int) -> None:
+async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool) -> None:
     """Serve the caller at the other end of two file descriptors."""
     watch = files.watch()
     loaded, settings, _ = files.load()
@@ -400,7 +403,9 @@ async def _serve_pipe(files: Files, requests: int, responses: int) -> None:
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
-    endpoint = StdioEndpoint(state, Pipe(requests).read, Pipe(responses).write, settled)
+    protocol_of = partial(McpLines if mcp else RcpLines, state)
+    read, write = Pipe(requests).read, Pipe(responses).write
+    endpoint = StdioEndpoint(protocol_of, settings.server.max_line_bytes, read, write, settled)
     for number, act in ((signal.SIGINT, endpoint.stop), (signal.SIGTERM, endpoint.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.backend.start()

@@ -214,7 +214,7 @@ def test_functions_are_short() -> None:
     assert median(lines_of(node) for _, node in functions()) < 10
 
 
-SHARED_NAMES = {"stdio", "http", "server", "metrics", "conformance", "schema", "engines"}
+SHARED_NAMES = {"stdio", "mcp", "http", "server", "metrics", "conformance", "schema", "engines"}
 """File names that the layout gives to several packages: a transport or a command is named after what it speaks."""
 
 

@@ -14,6 +14,7 @@ ANY_PORT = ":*"
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+
 class McpHostPolicy:
     """Which requests are served."""
 

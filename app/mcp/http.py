@@ -260,8 +260,7 @@ class McpEndpoint:
         self, request: McpRequest, message: Any, principal: Principal | None
     ) -> tuple[int, bytes | None, list[Any]]:
         """(HTTP status, body, log lines). Raises McpError for what is no message, AuthError."""
-        raw_id = message.get("id") if type(message) is dict else None
-        request.message_id = raw_id if type(raw_id) is str or envelope.is_integer_id(raw_id) else None
+        request.message_id = server.id_of(message)
         version = _version_of(request, message)
         read = read_message(message, version)
         if read.modern:
@@ -307,13 +306,12 @@ class McpEndpoint:
         """The members run at the same time."""
 
         async def answered(member: Any) -> McpAnswer:
-            raw_id = member.get("id") if type(member) is dict else None
             try:
                 read = read_message(member, server.BATCHES)
                 if read.method == "initialize":
                     raise McpError(server.INVALID_REQUEST, "'initialize' cannot be part of a batch")
             except McpError as fault:
-                return McpAnswer(fault.body(raw_id if type(raw_id) is str or envelope.is_integer_id(raw_id) else None))
+                return McpAnswer(fault.body(server.id_of(member)))
             return await self._server.answer(read, request.caller)
 
         request.session = None
@@ -333,22 +331,17 @@ class McpEndpoint:
             return
         if request.session is not None and status == 200:
             headers = (*headers, (SESSION, request.session.encode("latin-1")))
-        try:
-            async with asyncio.timeout(self._settings.server.send_timeout_seconds):
-                if body is None:
-                    head = [(b"x-request-id", request.request_id.encode()), (b"content-length", b"0")]
-                    await request.send({"type": "http.response.start", "status": status, "headers": head})
-                    await request.send({"type": "http.response.body", "body": b""})
-                elif request.events_only and status == 200:
-                    head = [(b"x-request-id", request.request_id.encode()), (b"content-type", sse.MEDIA_TYPE.encode())]
-                    start = {"type": "http.response.start", "status": 200, "headers": [*head, *headers]}
-                    await request.send(start)
-                    await request.send({"type": "http.response.body", "body": sse.frame(body)})
-                elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
-                    await send_answer(request.send, status, body, request.request_id, *headers)
-        except TimeoutError:
-            logger().warning("slow_caller", request_id=request.request_id)
-            raise ClientDisconnected from None
+        name = (b"x-request-id", request.request_id.encode())
+        if body is None:
+            head = [name, (b"content-length", b"0")]
+            await request.send({"type": "http.response.start", "status": status, "headers": head})
+            await request.send({"type": "http.response.body", "body": b""})
+        elif request.events_only and status == 200:
+            head = [name, (b"content-type", sse.MEDIA_TYPE.encode()), *headers]
+            await request.send({"type": "http.response.start", "status": 200, "headers": head})
+            await request.send({"type": "http.response.body", "body": sse.frame(body)})
+        elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
+            await send_answer(request.send, status, body, request.request_id, *headers)
 
     async def _turn_away(self, away: AuthError, request: McpRequest) -> None:
         """Answer a request that is refused; if its stream has begun, with the last event."""

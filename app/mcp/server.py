@@ -108,6 +108,12 @@ def is_modern(message: Any) -> bool:
     return type(meta) is dict and VERSION_KEY in meta
 
 
+def id_of(message: Any) -> envelope.RequestId:
+    """The id that an error about a parsed message echoes; None if it has none, or one that MCP does not allow."""
+    sent = message.get("id") if type(message) is dict else None
+    return sent if type(sent) is str or envelope.is_integer_id(sent) else None
+
+
 def read_message(message: Any, version: str) -> McpMessage:
     """A parsed message. Raises McpError."""
     if type(message) is not dict or message.get("jsonrpc") != "2.0":
@@ -115,11 +121,9 @@ def read_message(message: Any, version: str) -> McpMessage:
     method, params = message.get("method"), message.get("params")
     if type(method) is not str or not method:
         raise McpError(INVALID_REQUEST, "'method' must be a string")
-    message_id = None
-    if "id" in message:
-        message_id = message["id"]
-        if not envelope.is_integer_id(message_id) and type(message_id) is not str:
-            raise McpError(INVALID_REQUEST, "'id' must be a string or an integer")
+    message_id = id_of(message)
+    if "id" in message and message_id is None:
+        raise McpError(INVALID_REQUEST, "'id' must be a string or an integer")
     try:
         envelope.check_params(params)
     except InvalidParams as fault:

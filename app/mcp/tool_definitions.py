@@ -54,11 +54,12 @@ def tool_list(
     listed = []
     lead = f"{about} " if about else ""
     behind = summary_of(offers)
-    for tool in _tools(prefix):
-        name = tool["name"]
+    for template in _TOOLS:
+        name = template["name"]
         if name == "feedback" and not feedback:
             continue
-        tool = {**tool, "name": prefix + name}
+        described = template["description"].replace("{p}", prefix)
+        tool = {**template, "name": prefix + name, "description": described}
         if name in ("retrieve", "search"):
             tool["description"] = lead + tool["description"]
         if name == "retrieve" and behind:
@@ -228,72 +229,72 @@ _RESULT = _object(
 )
 
 
-def _tools(prefix: str) -> Sequence[Json]:
-    return (
-        {
-            "name": "retrieve",
-            "title": "Retrieve passages",
-            "description": "Search all engines and get the best passages, fused into one ranking, and the status of "
-            f"each engine. Texts are cut to a budget; `{prefix}fetch` returns more of one.",
-            "annotations": _READING,
-            "inputSchema": _RETRIEVE_INPUT,
-            "outputSchema": _PASSAGES,
-        },
-        {
-            "name": "list_engines",
-            "title": "List engines",
-            "description": "The engines you may use, what each can do, and the fields you can filter on.",
-            "annotations": {**_READING, "openWorldHint": False},
-            "inputSchema": _object({}, closed=True),
-            "outputSchema": _object({"notice": _NOTICE, "engines": _list(_ENGINE)}, "notice", "engines"),
-        },
-        {
-            "name": "search",
-            "title": "Search",
-            "description": f"Find documents: ids, titles and URLs without text. Read one with `{prefix}fetch`.",
-            "annotations": _READING,
-            "inputSchema": _object({"query": _QUERY}, "query", closed=True),
-            "outputSchema": _object({"notice": _NOTICE, "results": _list(_RESULT)}, "notice", "results"),
-        },
-        {
-            "name": "fetch",
-            "title": "Fetch a document",
-            "description": f"The text of one hit of `{prefix}search` or `{prefix}retrieve`, by its id.",
-            "annotations": _READING,
-            "inputSchema": _object(
-                {"id": {**_TEXT, "minLength": 1, "description": "Id of a result, or the URI of its resource link"}},
-                "id",
-                closed=True,
-            ),
-            "outputSchema": _object(
-                {
-                    "notice": _NOTICE,
-                    "id": _TEXT,
-                    "title": _TEXT,
-                    "text": _TEXT,
-                    "url": _TEXT,
-                    "source": _TEXT,
-                    "metadata": _METADATA,
-                },
-                "notice",
-                "id",
-                "title",
-                "text",
-                "url",
-                "metadata",
-            ),
-        },
-        {
-            "name": "feedback",
-            "title": "Give feedback",
-            "description": "Report which hits of an answer you used, cited, or suspect. The ranking learns from it.",
-            "annotations": {
-                "readOnlyHint": False,
-                "destructiveHint": False,
-                "idempotentHint": False,
-                "openWorldHint": True,
+# `{p}` stands for the prefix of the names.
+_TOOLS: Final[Sequence[Json]] = (
+    {
+        "name": "retrieve",
+        "title": "Retrieve passages",
+        "description": "Search all engines and get the best passages, fused into one ranking, and the status of "
+        "each engine. Texts are cut to a budget; `{p}fetch` returns more of one.",
+        "annotations": _READING,
+        "inputSchema": _RETRIEVE_INPUT,
+        "outputSchema": _PASSAGES,
+    },
+    {
+        "name": "list_engines",
+        "title": "List engines",
+        "description": "The engines you may use, what each can do, and the fields you can filter on.",
+        "annotations": {**_READING, "openWorldHint": False},
+        "inputSchema": _object({}, closed=True),
+        "outputSchema": _object({"notice": _NOTICE, "engines": _list(_ENGINE)}, "notice", "engines"),
+    },
+    {
+        "name": "search",
+        "title": "Search",
+        "description": "Find documents: ids, titles and URLs without text. Read one with `{p}fetch`.",
+        "annotations": _READING,
+        "inputSchema": _object({"query": _QUERY}, "query", closed=True),
+        "outputSchema": _object({"notice": _NOTICE, "results": _list(_RESULT)}, "notice", "results"),
+    },
+    {
+        "name": "fetch",
+        "title": "Fetch a document",
+        "description": "The text of one hit of `{p}search` or `{p}retrieve`, by its id.",
+        "annotations": _READING,
+        "inputSchema": _object(
+            {"id": {**_TEXT, "minLength": 1, "description": "Id of a result, or the URI of its resource link"}},
+            "id",
+            closed=True,
+        ),
+        "outputSchema": _object(
+            {
+                "notice": _NOTICE,
+                "id": _TEXT,
+                "title": _TEXT,
+                "text": _TEXT,
+                "url": _TEXT,
+                "source": _TEXT,
+                "metadata": _METADATA,
             },
-            "inputSchema": _FEEDBACK_INPUT,
-            "outputSchema": _object({"accepted": _INTEGER, "notes": _list(_TEXT)}, "accepted"),
+            "notice",
+            "id",
+            "title",
+            "text",
+            "url",
+            "metadata",
+        ),
+    },
+    {
+        "name": "feedback",
+        "title": "Give feedback",
+        "description": "Report which hits of an answer you used, cited, or suspect. The ranking learns from it.",
+        "annotations": {
+            "readOnlyHint": False,
+            "destructiveHint": False,
+            "idempotentHint": False,
+            "openWorldHint": True,
         },
-    )
+        "inputSchema": _FEEDBACK_INPUT,
+        "outputSchema": _object({"accepted": _INTEGER, "notes": _list(_TEXT)}, "accepted"),
+    },
+)

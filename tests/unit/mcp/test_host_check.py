@@ -38,13 +38,6 @@ def test_origins_are_checked_where_there_are_any() -> None:
     assert refusal[0] == 403
 
 
-def test_names_are_lowered_only_if_need_be() -> None:
-    """The headers are the very same list unless a name has capitals."""
-    headers = [(b"host", b"localhost"), (b"x-other", b"Abc")]
-    assert McpHostPolicy.lowered(headers) is headers
-    assert McpHostPolicy.lowered([(b"host", b"LocalHost"), (b"x-other", b"Abc")]) == headers
-
-
 def test_the_lists_can_be_looked_at() -> None:
     """In an incident the lists say whom they serve."""
     assert (
