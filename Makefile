@@ -17,7 +17,7 @@ help: ## list what make can do
 
 install: $(STAMP) ## create .venv and install the gateway with everything its demo, tests and checks need
 
-$(STAMP): EXTRAS := demo,dev,eval,compile,browser,deploy
+$(STAMP): EXTRAS := demo,dev,eval,compile,browser,deploy,mcp-clients
 $(STAMP): WHAT := the gateway, its demo engines and all its tools (a minute or two the first time; 1.1 GB)
 $(DEMO): EXTRAS := demo,dev,eval
 $(DEMO): WHAT := the gateway and its demo engines (a minute or two the first time; 0.5 GB)
@@ -77,8 +77,9 @@ format: $(STAMP) ## let ruff put the code in order
 docs: $(STAMP) ## write anew what is made from something else: tables of keys and settings, copies of alerts
 	@$(BIN)/python -m docs._generate
 
-inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
-	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0
+inspector: ## put other MCP clients, the conformance suite and mcpb (and the Node they need) into .venv, for tests; needs npm
+	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0 \
+	@modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2 @anthropic-ai/mcpb@2.1.2
 
 bench: .venv-wheel/.installed ## measure CPU per retrieve of the wheel and of the sources against a bare floor
 	@$(BIN)/python -m bench.compare --python .venv-wheel/bin/python $(ARGS)

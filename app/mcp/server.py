@@ -184,7 +184,7 @@ class McpServer:
             code = RESOURCE_NOT_FOUND if isinstance(error, NotFound) else INTERNAL
             # 2026-07-28 has no code of its own for a resource that does not exist.
             code = INVALID_PARAMS if message.modern and code == RESOURCE_NOT_FOUND else code
-            fault = McpError(code, error.message)
+            fault = McpError(code, error.message, error.data or None)
         except asyncio.CancelledError:
             outcome = "cancelled"
             if running is None or not running.is_the_cause():

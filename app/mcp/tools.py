@@ -142,7 +142,9 @@ class Tools:
         """The contents of a resource link: the text of a hit. Raises RcpError."""
         hit = await self._found(uri, caller) if uri.startswith(hit_ids.URI) else None
         if hit is None:
-            raise NotFound("there is no such resource, or its engine does not return it any more")
+            raise NotFound(
+                "there is no such resource, or its engine does not return it any more", uri=clean(uri[:2048])
+            )
         document = document_of(hit, uri, self._state.settings.mcp.max_fetch_bytes)
         # Quoted, since a host may paste the contents into a conversation.
         text = f"{NOTICE}\n\n" + quoted(f"**{document['title']}**\n\n{document['text']}")
