@@ -43,6 +43,7 @@ from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
 from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
+from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.learning import Learning
@@ -118,6 +119,7 @@ def build_state(
     authenticator = None
     if tenants is not None:
         authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
+    admission = Admission(settings.server, metrics.door)
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -127,7 +129,7 @@ def build_state(
         instrumentation=RetrieveInstrumentation(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
         readiness=Readiness(engines, backend),
-        admission=Admission(settings.server, metrics.door),
+        admission=admission,
         answer_bytes=ByteBudget(
             settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
         ),
@@ -139,6 +141,7 @@ def build_state(
             backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
             None if workers is None else str(workers.folder),
         ),
+        selector=EngineSelector(metrics.selection, lambda: admission.waiting > 0),
         backend=backend,
     )
 

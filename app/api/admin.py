@@ -78,6 +78,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/session": lambda who: _session(state, who),
         "/admin/engines": lambda who: engines_view(state, actions.drills),
         "/admin/calibration": lambda who: calibration_view(state),
+        "/admin/selection": lambda who: state.selector.state(state.settings.select),
         "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.agreement()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }

@@ -11,6 +11,7 @@ from app.api.auth.authentication import Authenticator
 from app.api.caller import Caller
 from app.engines.registry import EngineSet
 from app.federation.capabilities import EngineOffer
+from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
@@ -77,6 +78,8 @@ class GatewayState:
     recent: RecentHits = field(default_factory=lambda: RecentHits.from_settings(McpSettings()))
     secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
     """Key of the names that tenants are given."""
+    selector: EngineSelector = field(default_factory=EngineSelector)
+    """Chooses the engines of a request, if engine selection is in use."""
     backend: StateBackend = IN_MEMORY
     """With whom it shares what outlives a request."""
 

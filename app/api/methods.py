@@ -168,7 +168,7 @@ class RpcMethods:
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
-            context = BroadcastContext(call, members, state.settings, state.instrumentation, stream)
+            context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
             return await self._holding(call.deadline, answer(context, pages))
 
         return gathered
@@ -260,7 +260,7 @@ class RpcMethods:
             _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
-        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages)
+        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages, state.selector)
         return await self._holding(call.deadline, answer)
 
     async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:

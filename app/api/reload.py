@@ -115,6 +115,7 @@ class Reload:
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
         state.metrics.forget_engines(change.left)
+        state.selector.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
         for engine in state.engines.engines:
             if engine.id in change.joined or engine.id in change.changed:

@@ -22,7 +22,7 @@ from app.cli.score_tables import Row, differences_table, systems_table
 from app.cli.terminal import answers, asides, harmless_json, one_line
 from app.evaluation import measures
 from app.evaluation.judged_queries import JudgedQueries, read_judged
-from app.evaluation.runs import Run
+from app.evaluation.runs import ALL_ENGINES, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,10 @@ def evaluate(
     ca_file: CaFileOption = None,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Number of hits requested.")] = 50,
     engines: EnginesOption = None,
+    select: Annotated[
+        bool,
+        typer.Option("--select", help="Compare engine selection with asking all engines, instead of single engines."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     concurrency: ConcurrencyOption = 4,
     timeout: TimeoutOption = 30.0,
@@ -62,8 +66,10 @@ def evaluate(
     """Measure a running gateway, and each of its engines alone, on judged queries."""
     measures.require_libraries()
     judged = read_judged(queries, qrels)
-    asking = RunQuery(url, k, concurrency, timeout, ca_file)
-    alone, left_out = engines_of(asking, engines)
+    asking = RunQuery(url, k, concurrency, timeout, ca_file, select)
+    if select and engines is not None:
+        raise typer.BadParameter("cannot be combined with --select", param_hint="--engines")
+    alone, left_out = ([ALL_ENGINES], []) if select else engines_of(asking, engines)
     runs = fetch_runs(judged.queries, [None, *alone], asking)
     yardstick = measures.Evaluator(judged.judgements)
     gateway, *others = [SystemScore(run, yardstick.measure(run.rankings())) for run in runs]
@@ -122,7 +128,7 @@ def _report(
 def _system(standing: SystemScore) -> dict[str, Any]:
     run = standing.run
     return {
-        "kind": "gateway" if run.engine is None else "engine",
+        "kind": "gateway" if run.engine in (None, ALL_ENGINES) else "engine",
         "id": run.engine,
         "answered": len(run.answers),
         "refused": len(run.refusals),

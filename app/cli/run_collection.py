@@ -13,7 +13,7 @@ from app.cli.failures import Failure
 from app.cli.score_tables import progress_bar
 from app.cli.terminal import one_line
 from app.evaluation.judged_queries import Query
-from app.evaluation.runs import Run, degraded_of, read_hits
+from app.evaluation.runs import ALL_ENGINES, Run, degraded_of, read_hits
 from app.protocol.errors import BackendUnavailable, CapabilityMissing, InvalidParams, OptionUnsupported
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class RunQuery:
     concurrency: int
     timeout: float
     ca_file: Path | None = None
+    select: bool = False
+    """Whether the gateway is asked to select engines."""
 
 
 def engines_of(asking: RunQuery, named: str | None) -> tuple[list[str], list[str]]:
@@ -168,7 +170,10 @@ def params_for(query: Query, engine: str | None, asking: RunQuery) -> dict[str, 
     """
     params = {**query.params, "query": query.text, "k": asking.k}
     params["_meta"] = {**(query.params.get("_meta") or {}), "deadlineMs": max(1, int(asking.timeout * 1000))}
-    if engine is None:
+    if asking.select:
+        own = query.params.get("x-gateway") or {}
+        params["x-gateway"] = {**own, "select": engine != ALL_ENGINES}
+    if engine is None or engine == ALL_ENGINES:
         return params
     for name in ("minScore", "tokenBudget"):
         params.pop(name, None)

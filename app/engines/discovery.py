@@ -140,6 +140,11 @@ class ResidualEngine:
         """The whole gateway's."""
         return self._gateway.down_reason
 
+    @property
+    def breaker_open(self) -> bool:
+        """The whole gateway's."""
+        return self._gateway.breaker_open
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """As RemoteEngine.call, restricted to the remaining engines."""
         return self._gateway.call(method, self._narrowed(params), deadline, idempotent=idempotent)

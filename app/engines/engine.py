@@ -109,6 +109,11 @@ class RemoteEngine:
         return self._availability.fault is None
 
     @property
+    def breaker_open(self) -> bool:
+        """Whether its circuit breaker holds calls back."""
+        return not self._breaker.closed
+
+    @property
     def replicas(self) -> Sequence[Replica]:
         """All replicas, in the order of the registry entry."""
         return self._tracker.replicas.all

@@ -9,6 +9,9 @@ from typing import Any
 
 Hit = dict[str, Any]
 
+ALL_ENGINES = "all engines"
+"""In place of an engine's id: the gateway without engine selection. No id contains a space."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -51,7 +54,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 def read_hits(result: Mapping[str, Any], engine: str | None) -> list[Hit]:
     """The hits of a result; with an engine, as that engine ranked and scored them (`meta.engines`)."""
     sound = [hit for hit in result["hits"] if isinstance(hit, dict) and _is_id(hit.get("id"))]
-    if engine is None:
+    if engine is None or engine == ALL_ENGINES:
         return [{"id": str(hit["id"]), "score": hit.get("score")} for hit in sound]
     marked = [(hit, _mark(hit, engine)) for hit in sound]
     if all(type(mark.get("rank")) is int for _, mark in marked):

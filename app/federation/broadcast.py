@@ -11,6 +11,7 @@ from app.federation.call_tracing import spans_for
 from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
+from app.federation.engine_selection import EngineSelector
 from app.federation.fanout import FanOut, OutcomeListener, ReadResult
 from app.federation.forward import TRY_NEXT, share_of
 from app.federation.hit_validation import sanitized
@@ -51,6 +52,8 @@ class BroadcastContext(NamedTuple):
     settings: GatewaySettings
     instrumentation: RetrieveInstrumentation
     listener: ProgressListener | None = None
+    selector: EngineSelector | None = None
+    """Learns from praise how good engine selection is."""
 
 
 class BroadcastRequest(NamedTuple):
@@ -112,7 +115,8 @@ async def gather(
     `single_engine`: only one engine can answer this, so its refusal is the response. The result is empty if a cycle
     or the depth forbids asking any engine (decision 3), or if `make_request` returns no request.
     """
-    call, members, _, instrumentation, listener = context
+    call, members, instrumentation = context.call, context.members, context.instrumentation
+    listener = context.listener
     # As for `retrieve`: an empty success rather than an error, so that a cycle of gateways ends quietly.
     stop = loop_reason(call, members)
     if stop is not None:

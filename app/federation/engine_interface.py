@@ -28,6 +28,11 @@ class Engine(Protocol):
         """Why the first handshake has not succeeded yet, for the report; None once it has."""
         ...
 
+    @property
+    def breaker_open(self) -> bool:
+        """Whether its circuit breaker holds calls back."""
+        ...
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """Start a call that ends before `deadline` (event-loop seconds). Raises LegError if it cannot be started."""
         ...

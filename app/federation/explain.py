@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.federation.outcome import Hit, Outcome
-from app.federation.planner import EngineCall, Plan
+from app.federation.planner import EngineCall, Plan, Selection
 from app.federation.result_set import Page, ResultSet
 from app.fusion.calibration import dump_calibration
 from app.fusion.confidence import valid_confidence
@@ -36,9 +36,29 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "left": [_left(outcome) for outcome in (*plan.skipped, *plan.lost)],
         "notes": list(plan.notes),
     }
+    if plan.selection is not None:
+        described["select"] = _describe_selection(plan.selection)
     if plan.union is not None:
         described["union"] = {"rerankers": [engine.id for engine in plan.union.rerankers], "topN": plan.union.top_n}
     return described
+
+
+def _describe_selection(selection: Selection) -> dict[str, Any]:
+    """The candidates in their order, with what each term of the query adds to their scores."""
+    return {
+        "n": selection.n,
+        "audit": selection.audit,
+        "explored": list(selection.explored),
+        "order": [
+            {
+                "id": engine,
+                "asked": engine in selection.asked,
+                "score": round(selection.scores[engine], 4),
+                "terms": {term: round(parts[engine], 4) for term, parts in selection.parts.items() if engine in parts},
+            }
+            for engine in selection.order
+        ],
+    }
 
 
 def describe_response(

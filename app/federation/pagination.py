@@ -75,6 +75,8 @@ class CursorRecord(NamedTuple):
     """Keys of all hits returned so far."""
     reach: int = 0
     """The number of hits that each engine was asked for."""
+    selected: tuple[str, ...] = ()
+    """The engines asked for the first page, if engine selection left some out: later pages ask no other."""
 
 
 _BEGINNING = CursorRecord("", "", "")
@@ -253,7 +255,7 @@ class Pages:
             return ours if then is None or then == now else None
 
         # Decides the race: exactly one of several concurrent requests replaces the record.
-        won = await self._cursors.change(name, unless_changed, self._seconds, _load_record, list, size=_size)
+        won = await self._cursors.change(name, unless_changed, self._seconds, _load_record, _dump_record, size=_size)
         if won is not None and won != ours:
             theirs = await self._result_sets.get(self._scope + RESULT_SET + won.result_set, load_result_set)
             if theirs is not None:
@@ -261,9 +263,16 @@ class Pages:
         return cursor_state._replace(record=ours, result_set=result_set)
 
     async def save(
-        self, params: RetrieveParams, cursor_state: CursorState, result_set: ResultSet, page: Page, reach: int
+        self,
+        params: RetrieveParams,
+        cursor_state: CursorState,
+        result_set: ResultSet,
+        page: Page,
+        reach: int,
+        selected: tuple[str, ...] = (),
     ) -> str:
-        """Save what the page after `page` needs; returns its cursor."""
+        """Save what the page after `page` needs; returns its cursor. `selected`: the engines that later pages may ask;
+        empty for all."""
         record = cursor_state.record
         question = record.fingerprint or fingerprint(params)
         cursor = _token(params, f"{question} {cursor_state.cursor} {page.end}", result_set)
@@ -277,8 +286,10 @@ class Pages:
         root = record.root or (cursor if cursor_state.trajectory is None else cursor_state.trajectory.root)
         # Kept apart from the result set, which may be evicted first: then these keys are what must be left out.
         returned = (*record.returned, *page.keys)
-        following = CursorRecord(question, root, key, page.end, returned, reach)
-        await self._cursors.put(self._scope + CURSOR + cursor, following, self._seconds, list, size=_size(following))
+        following = CursorRecord(question, root, key, page.end, returned, reach, selected)
+        await self._cursors.put(
+            self._scope + CURSOR + cursor, following, self._seconds, _dump_record, size=_size(following)
+        )
         return cursor
 
     async def remember(
@@ -325,14 +336,14 @@ class Pages:
 
 def fingerprint(params: RetrieveParams) -> str:
     """A digest of everything that the pages of one answer have in common: all params but `k`, `cursor`, `_meta`,
-    `explain` and `report`."""
+    `explain`, `report` and `select`."""
     fields = params.raw.copy()
     for key in _PER_PAGE:
         fields.pop(key, None)
     extension = None
     if params.gateway.model_fields_set:
-        # `explain` and `report` change what is reported, not what is found.
-        extension = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report"}) or None
+        # `explain` and `report` change what is reported, not what is found; `select` is decided by the first page.
+        extension = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report", "select"}) or None
     # Different spellings of the same content blocks are the same question.
     query = fields["query"]
     if type(query) is list:
@@ -359,9 +370,16 @@ def _token(params: RetrieveParams, subject: str, result_set: ResultSet) -> str:
 
 
 def _size(record: CursorRecord) -> int:
-    return 1 + len(record.returned)
+    return 1 + len(record.returned) + len(record.selected)
+
+
+def _dump_record(record: CursorRecord) -> list[Any]:
+    # Without selection the form is that of earlier versions, which read it during a rolling update.
+    return list(record) if record.selected else list(record[:-1])
 
 
 def _load_record(plain: list[Any]) -> CursorRecord:
-    fingerprint, root, result_set, start, returned, reach = plain
-    return CursorRecord(fingerprint, root, result_set, start, tuple(returned), reach)
+    fingerprint, root, result_set, start, returned, reach, *selected = plain
+    return CursorRecord(
+        fingerprint, root, result_set, start, tuple(returned), reach, tuple(selected[0]) if selected else ()
+    )

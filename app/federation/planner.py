@@ -66,6 +66,26 @@ class EngineCall(NamedTuple):
     """Options of the request that are not sent to this engine."""
 
 
+class Selection(NamedTuple):
+    """Which of many engines a request asks (`federation.engine_selection`)."""
+
+    order: tuple[str, ...]
+    """The candidates, the most promising first."""
+    asked: frozenset[str]
+    """Those that are asked."""
+    explored: tuple[str, ...]
+    """Those asked in order to learn about them."""
+    audit: bool
+    """Whether all candidates are asked in order to measure the selection."""
+    n: int
+    """How many places there are for promising engines."""
+    would_ask: frozenset[str]
+    """Those that are asked unless this is an audit."""
+    scores: Mapping[str, float]
+    parts: Mapping[str, Mapping[str, float]]
+    """Term of the query -> engine -> what the term adds to its score; empty unless the response explains itself."""
+
+
 class Plan(NamedTuple):
     """Everything decided before the first engine call."""
 
@@ -84,6 +104,8 @@ class Plan(NamedTuple):
     """Engines that the request names and that were never reached: they count as failed."""
     union: RerankPlan | None = None
     """How the fused top is reranked, if the retrieving engines cannot rerank and another engine can."""
+    selection: Selection | None = None
+    """Which of these engines were selected; None without engine selection."""
 
 
 def plan_retrieve(

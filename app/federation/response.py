@@ -9,7 +9,7 @@ from app.federation.explain import describe_response
 from app.federation.hit_validation import sanitized
 from app.federation.membership import Members
 from app.federation.outcome import MERGED_FROM, Note, Outcome, degraded, merged, notes, report
-from app.federation.planner import EngineCall, Plan
+from app.federation.planner import EngineCall, Plan, Selection
 from app.federation.result_set import Page, ResultSet
 from app.federation.snapshot_tokens import token_of, versions_in
 from app.protocol.retrieve_params import RetrieveParams
@@ -71,6 +71,8 @@ def build_result(
     gateway: dict[str, Any] = {"id": members.identity, "engines": _report(plan, outcomes)}
     if result_set is not None:
         gateway["fusion"] = _fusion_report(result_set)
+    if plan.selection is not None:
+        gateway["select"] = _selection_report(plan.selection)
     if params.gateway.explain:
         gateway["explain"] = describe_response(plan, result_set, page, spent)
     meta: dict[str, Any] = {"x-gateway": gateway}
@@ -175,6 +177,17 @@ def _report(plan: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             if engine_call.without:
                 entry["without"] = engine_call.without
     return entries
+
+
+def _selection_report(selection: Selection) -> dict[str, Any]:
+    """How many engines could have been asked, how many were, and why."""
+    return {
+        "candidates": len(selection.order),
+        "asked": len(selection.asked),
+        "explored": len(selection.explored),
+        "audit": selection.audit,
+        "n": selection.n,
+    }
 
 
 def _fusion_report(result_set: ResultSet) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from time import perf_counter
 
 from app.federation.call_tracing import spans_for
 from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left, time_waited
+from app.federation.engine_selection import EngineSelector, limited_to
 from app.federation.fanout import FanOut, OutcomeListener
 from app.federation.hit_validation import sanitized
 from app.federation.instrumentation import RetrieveInstrumentation
@@ -69,6 +70,8 @@ class _Retrieval:
         "pages",
         "rounds",
         "screen",
+        "selected",
+        "selector",
         "settings",
         "spent",
     )
@@ -81,6 +84,7 @@ class _Retrieval:
         instrumentation: RetrieveInstrumentation,
         listener: ProgressListener | None,
         pages: Pages,
+        selector: EngineSelector | None,
     ) -> None:
         self.call = call
         self.members = members
@@ -88,6 +92,9 @@ class _Retrieval:
         self.instrumentation = instrumentation
         self.listener = listener
         self.pages = pages
+        self.selector = selector
+        self.selected: tuple[str, ...] = ()
+        """The engines that may be asked, once selection has left some out."""
         self.cursor_state = FIRST
         self.rounds = 0
         self.screen: InjectionScreen | None = None
@@ -114,10 +121,12 @@ async def retrieve(
     instrumentation: RetrieveInstrumentation,
     listener: ProgressListener | None = None,
     pages: Pages | None = None,
+    selector: EngineSelector | None = None,
 ) -> Result:
     """Answer one `retrieve` for the whole federation (RCP §7.7, §16). Raises RcpError.
 
-    `listener` receives progress (§9). Without `pages` nothing is saved, and a `nextCursor` cannot be used.
+    `listener` receives progress (§9). Without `pages` nothing is saved, and a `nextCursor` cannot be used. `selector`
+    chooses the engines if engine selection is in use.
     """
     began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival of the request
     if time_left(call) < LEAST_SECONDS:
@@ -125,10 +134,11 @@ async def retrieve(
     pages = pages or Pages.from_settings(settings.state)
     if call.tenant is not None:
         pages = pages.for_tenant(call.tenant)
-    run = _Retrieval(call, members, settings, instrumentation, listener, pages)
+    run = _Retrieval(call, members, settings, instrumentation, listener, pages, selector)
     # Both are cheap for the usual request: neither awaits anything unless screening or continuation is in use.
     run.screen = await pages.screen(settings.screen)
     run.cursor_state = await pages.cursor_state(call.params)  # FIRST unless the request continues an earlier one
+    run.selected = run.cursor_state.record.selected
     response = _serve_saved(run)
     if response is None:
         response = await _ask_engines(run)
@@ -188,7 +198,21 @@ def _plan(run: _Retrieval) -> Plan:
     call, settings = run.call, run.settings
     now = asyncio.get_running_loop().time()
     with run.instrumentation.step("plan"):
-        return plan_retrieve(call, run.members, now, settings.retrieve, fusion_settings_of(call, settings), _depth(run))
+        fusion = fusion_settings_of(call, settings)
+        plan = plan_retrieve(call, run.members, now, settings.retrieve, fusion, _depth(run))
+        return plan if run.selector is None else _select(run, run.selector, plan)
+
+
+def _select(run: _Retrieval, selector: EngineSelector, plan: Plan) -> Plan:
+    """The plan with the most promising engines only. Later rounds and pages ask no engine that the first did not."""
+    if run.selected:
+        return limited_to(plan, run.selected)
+    if run.rounds > 1 or run.call.params.options.cursor is not None:
+        return plan
+    plan = selector.select(run.call, run.members, run.settings.select, plan)
+    if plan.selection is not None and len(plan.selection.asked) < len(plan.selection.order):
+        run.selected = tuple([engine_call.engine.id for engine_call in plan.engine_calls])
+    return plan
 
 
 def fusion_settings_of(call: RetrieveCall, settings: GatewaySettings) -> FusionSettings:
@@ -413,7 +437,8 @@ async def _save(run: _Retrieval, response: RetrieveResponse) -> str | None:
         )
     if not response.follows:
         return None
-    return await run.pages.save(params, state, result_set, page, state.record.reach or response.plan.window)
+    reach = state.record.reach or response.plan.window
+    return await run.pages.save(params, state, result_set, page, reach, run.selected)
 
 
 def _count_hits(run: _Retrieval, response: RetrieveResponse) -> None:
@@ -421,5 +446,8 @@ def _count_hits(run: _Retrieval, response: RetrieveResponse) -> None:
     if run.screen is not None:
         run.instrumentation.screened(run.screen)
     result_set = response.result_set
+    selection = response.plan.selection
+    if selection is not None and run.selector is not None:
+        run.selector.answered(run.call, selection, response.outcomes, response.page.hits)
     if result_set is not None and run.rounds and response.outcomes:
         run.instrumentation.served(response.plan, response.outcomes, result_set.fusion, response.page.hits)

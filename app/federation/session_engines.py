@@ -54,6 +54,11 @@ class SessionEngine:
         """Always None: the engine had been reached before the session began."""
         return None
 
+    @property
+    def breaker_open(self) -> bool:
+        """Whether the circuit breaker of the engine holds calls back."""
+        return self._live is not None and self._live.breaker_open
+
     def call(self, method: str, params: Mapping[str, Any], deadline: float, *, idempotent: bool = True) -> InFlightCall:
         """Call the engine. It ends with Departed if the engine does not offer any more what it did.
 

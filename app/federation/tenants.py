@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import Literal
 
 from app.federation.capabilities import EVERY_EXTENSION
 from app.protocol.errors import Unauthorized
@@ -40,6 +41,8 @@ class Tenant:
     """Engine id -> weight, where it differs from the registry's."""
     fusion: FusionSettings | None = None
     """Its default fusion settings; None: the gateway's."""
+    select_mode: Literal["off", "report", "on"] | None = None
+    """Its mode of engine selection; None: the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
     mcp: McpEntry = field(default_factory=McpEntry)
     """How the gateway presents itself to its MCP clients, where it differs from the settings."""
@@ -85,6 +88,7 @@ def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tena
         roles=frozenset(entry.roles),
         weights=dict(entry.weights),
         fusion=blend.model_copy(update=settings) if settings else None,
+        select_mode=entry.select.mode,
         limits=entry.limits,
         mcp=entry.mcp,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",

@@ -14,6 +14,9 @@ from app.protocol.method_names import PROTOCOL_VERSION
 from app.protocol.retrieve_params import FUSION_METHODS, MODALITIES, MODES, RERANK_METHODS, TRANSFORM_METHODS, UNITS
 from app.protocol.validators import Shape, either, flag, mapping, number, one_of, reshaped, several, text, whole
 
+MAX_DESCRIPTION: Final = 2000
+"""Characters of an engine's description of itself that are kept."""
+
 _COUNT: Final = whole(1)
 _MODALITIES: Final = several(one_of(*MODALITIES))
 
@@ -103,6 +106,8 @@ class Advertisement:
     """Filterable field -> its type, or None where the engine lists names only, or says what is no type of RCP."""
     filter_operators: frozenset[str] | None = None
     """None: the engine does not restrict them."""
+    description: str = ""
+    """What the engine says about itself in `server.description`, shortened."""
 
     def offers(self, capability: str) -> bool:
         """Whether `capability` is present: `{}` counts, null does not, and `false` is taken at its word."""
@@ -141,7 +146,13 @@ def read_advertisement(result: Mapping[str, Any]) -> Advertisement:
         retrieve=_read_retrieve(stated.get("retrieve")),
         filter_fields=_read_fields(filters.get("fields")),
         filter_operators=_strings(operators) if type(operators) is list else None,
+        description=_description(server),
     )
+
+
+def _description(server: Any) -> str:
+    text = server.get("description") if type(server) is dict else None
+    return text[:MAX_DESCRIPTION] if type(text) is str else ""
 
 
 def _read_retrieve(offer: Any) -> RetrieveOffer | None:

@@ -120,6 +120,25 @@ class RetrieveOptions(_Wire):
     cursor: str | None = None
 
 
+class SelectOptions(_Wire):
+    """`x-gateway.select`: whether only the most promising engines are asked, and how many."""
+
+    engines: _Count | None = None
+
+    @property
+    def off(self) -> bool:
+        """Whether the request wants every engine to be asked."""
+        return self is _SELECT_ALL
+
+
+_SELECT_ALL = SelectOptions()
+
+
+def _select(value: Any) -> Any:
+    """The object that `true` or `false` stands for."""
+    return {True: SelectOptions(), False: _SELECT_ALL}[value] if type(value) is bool else value
+
+
 class GatewayOptions(_Wire):
     """`x-gateway`: what a caller may ask of this gateway itself. Keys of other methods are kept in `model_extra`."""
 
@@ -135,6 +154,8 @@ class GatewayOptions(_Wire):
     """Whether the response includes its plan and an explanation of each rank."""
     report: Literal["full", "brief", "none"] | None = None
     """Which engines `_meta["x-gateway"].engines` lists; `retrieve.report` is the default."""
+    select: Annotated[SelectOptions | None, BeforeValidator(_select)] = None
+    """Whether only the most promising engines are asked, or how many of them; `select.mode` is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +193,7 @@ class CallMeta:
 _COUNT = "an integer of at least 1"
 _SHARE = "a number from 0 to 1"
 _FLAG = "true or false"
+_SELECTION = 'true, false, or {"engines": n} with n at least 1'
 _STRING = "a string"
 _NAME = f"a string of 1 to {MAX_NAME} characters"
 _OBJECT = "an object"
@@ -217,6 +239,8 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.explain": _FLAG,
         "x-gateway.report": "one of full, brief, none",
+        "x-gateway.select": _SELECTION,
+        "x-gateway.select.engines": _COUNT,
         "x-gateway.mmr": _OBJECT,
         "x-gateway.mmr.lambda": _SHARE,
     }

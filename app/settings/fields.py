@@ -61,6 +61,11 @@ def words(value: Any) -> Any:
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 
+def on_or_off(value: Any) -> Any:
+    """YAML reads a bare `on` or `off` as true or false."""
+    return {True: "on", False: "off"}[value] if type(value) is bool else value
+
+
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
     """`value` with alternative names of keys replaced (`names`: alternative name -> key).
 
@@ -158,6 +163,7 @@ def _network(text: str) -> str:
 
 
 Network = Annotated[str, AfterValidator(_network)]
+Topic = Annotated[str, Field(min_length=1, max_length=400)]
 EngineId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_engine_id)]
 Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_namespace)]
 Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]

@@ -4,7 +4,7 @@ The text below a field is its description in the JSON Schema and in the tables o
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -23,7 +23,9 @@ from app.settings.fields import (
     Network,
     RegistrySection,
     Section,
+    Topic,
     address_of,
+    on_or_off,
     words,
 )
 from app.settings.mcp import McpSettings
@@ -90,6 +92,10 @@ class EngineEntry(RegistrySection):
     silent: Literal["scores", "ranks"] | None = None
     """How lists of this engine are read if no engine gives confidences. Default: `fusion.silent`. Set `ranks` if its
     score is computed from the rank, such as `1/r`."""
+    select: Literal["auto", "always", "named"] = "auto"
+    """With engine selection on: ask this engine if it is promising (`auto`), always, or only if a request names it."""
+    topics: Annotated[list[Topic], Field(max_length=32)] = Field(default_factory=list)
+    """Texts that describe what the engine contains, for engine selection."""
     discover: bool = False
     """The engine is a gateway: call its engines directly if it lists them with an endpoint on an allowed host
     (docs/reference/http-and-stdio.md)."""
@@ -302,11 +308,6 @@ class RetrieveSettings(Section):
     `counts` of all (`brief`), or none (`none`). A request can choose with `x-gateway.report`."""
 
 
-def _switch(value: Any) -> Any:
-    """YAML reads a bare `on` or `off` as true or false."""
-    return {True: "on", False: "off"}[value] if type(value) is bool else value
-
-
 class FusionSettings(Section):
     """Default fusion. A request may choose other values."""
 
@@ -319,11 +320,27 @@ class FusionSettings(Section):
     silent: Literal["scores", "ranks"] = "scores"
     """How lists are read if no engine gives confidences. `scores`: estimate confidences from the scores of each list.
     `ranks`: plain RRF."""
-    learning: Annotated[Literal["off", "on", "frozen"], BeforeValidator(_switch)] = "off"
+    learning: Annotated[Literal["off", "on", "frozen"], BeforeValidator(on_or_off)] = "off"
     """Learned calibration of the engines' confidences (docs/explanation/fusion.md). `on`: learn from `feedback` and
     apply what was learned. `frozen`: apply it without further learning."""
     learning_scope: Literal["tenant", "gateway"] = "tenant"
     """One calibration per tenant, or one for the whole gateway."""
+
+
+class SelectSettings(Section):
+    """Engine selection: ask only the most promising engines of many (docs/explanation/engine-selection.md)."""
+
+    mode: Annotated[Literal["off", "report", "on"], BeforeValidator(on_or_off)] = "off"
+    """`off`: ask every engine. `report`: ask every engine and measure how many would have been enough. `on`: ask the
+    most promising ones."""
+    engines: int = Field(default=8, ge=1, le=10_000)
+    """Least number of engines that are asked."""
+    coverage: float = Field(default=0.8, ge=0, le=1)
+    """Share of good hits that the selected engines must have given in recent audits; 1 asks every engine."""
+    audit: float = Field(default=0.05, ge=0, le=1)
+    """Share of requests that ask every engine in order to measure coverage."""
+    explore: float = Field(default=0.1, ge=0, le=1)
+    """Share of the places that go to engines asked rarely, at least one; 0: none."""
 
 
 class IndexSettings(Section):
@@ -442,6 +459,7 @@ class GatewaySettings(Section):
     retrieve: RetrieveSettings = Field(default_factory=RetrieveSettings)
     state: StateSettings = Field(default_factory=StateSettings)
     fusion: FusionSettings = Field(default_factory=FusionSettings)
+    select: SelectSettings = Field(default_factory=SelectSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)

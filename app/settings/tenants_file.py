@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from app.settings.auth import Role
 from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
-from app.settings.fields import MisplacedKey, Section
+from app.settings.fields import MisplacedKey, Section, on_or_off
 from app.settings.file_syntax import locate, read_text, read_yaml
 from app.settings.mcp import McpEntry
 
@@ -113,6 +113,13 @@ class BlendEntry(Section):
     """Overrides `fusion.silent`."""
 
 
+class SelectEntry(Section):
+    """Engine selection of a tenant. Absent keys are taken from the section `select` of gateway.yaml."""
+
+    mode: Annotated[Literal["off", "report", "on"], BeforeValidator(on_or_off)] | None = None
+    """Overrides `select.mode`."""
+
+
 class TenantEntry(Section):
     """One tenant."""
 
@@ -125,6 +132,7 @@ class TenantEntry(Section):
     weights: dict[Pattern, Weight] = Field(default_factory=dict)
     """Weights of engines for this tenant, by engine id."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)
+    select: SelectEntry = Field(default_factory=SelectEntry)
     mcp: McpEntry = Field(default_factory=McpEntry)
     limits: LimitsEntry = Field(default_factory=LimitsEntry)
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.exposition import Exposition, publish
 from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
+from app.telemetry.selection_metrics import SelectionMetrics
 from app.telemetry.series import Labels, MetricRegistry, replace_all
 from app.telemetry.worker_snapshots import WorkerSnapshots
 
@@ -286,6 +287,7 @@ class Metrics(EngineCounters):
         self.mcp = McpMetrics(families)
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
+        self.selection = SelectionMetrics(families)
         families.gauge(
             "rcp_gateway_build_info",
             "Always 1; the labels are the version and whether performance-critical modules are compiled.",
@@ -341,6 +343,7 @@ class Metrics(EngineCounters):
             self.declare(engine, kinds)
             self.answers.declare(engine, kinds)
             self.calibration.declare(engine)
+            self.selection.declare(engine)
 
     def forget_engines(self, engines: Iterable[str]) -> None:
         """Remove the series of these engines; one that comes back starts with 0."""
@@ -349,6 +352,7 @@ class Metrics(EngineCounters):
             self.forget(gone)
             self.answers.forget(gone)
             self.calibration.forget(gone)
+            self.selection.forget(gone)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Ask `read` for the engines' state at each scrape."""

@@ -112,6 +112,9 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     candidates = candidates_for(call, members, "feedback", read_gateway(call.params.get("x-gateway")))
     # Before the engines are asked: the report counts even if none takes feedback.
     await pages.report(f"{signal['hitId']}" for signal in request.signals if signal.get("poisonSuspected"))
+    if context.selector is not None:
+        praised = [hit_id for hit_id, reward in rewards_of(request.signals).items() if reward > 0]
+        context.selector.praised("" if call.tenant is None else call.tenant.id, praised)
     learned = await _learned(context, pages, request)
     known = {} if request.session_id is None else await pages.origins.load(request.session_id)
     namespaces = {engine.id: engine.entry.id_namespace for engine in members.engines}

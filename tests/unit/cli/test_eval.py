@@ -45,6 +45,25 @@ def report(result: Result) -> dict[str, Any]:
     return found
 
 
+def test_selection_is_compared_with_asking_all_engines(gateway: JudgedGateway, run: Run, files: list[Any]) -> None:
+    """Every query is sent twice to the whole gateway: with selection and without."""
+    found = report(run("eval", "--url", gateway.url, "--json", "--select", *files))
+    assert [(system["kind"], system["id"]) for system in found["systems"]] == [
+        ("gateway", None),
+        ("gateway", "all engines"),
+    ]
+    sent = [params["x-gateway"] for params in gateway.asked]
+    assert sorted(one["select"] for one in sent) == [False] * 3 + [True] * 3
+    assert not any("engines" in one for one in sent)
+
+
+def test_selection_and_engines_exclude_each_other(gateway: JudgedGateway, run: Run, files: list[Any]) -> None:
+    """The command names the option that is one too many."""
+    result = run("eval", "--url", gateway.url, "--select", "--engines", "code", *files)
+    assert result.exit_code == 2
+    assert "--engines" in result.stderr
+
+
 def test_gateway_and_engines_are_measured(gateway: JudgedGateway, run: Run, files: list[Any]) -> None:
     """Each system over the judged queries, with the values that one works out by hand."""
     gateway.lists["docs"]["three"] = hits(7)
