@@ -11,21 +11,21 @@ WORKDIR /src
 COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./
 COPY app ./app
 # What the wheel is compiled with: mypyc, and the dependencies with their types.
-RUN ["python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[compile,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[compile,http2,jwt,redis]"]
 ENV RCP_GATEWAY_COMPILE=1
-RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--constraint", "requirements.lock", "--wheel-dir", "/wheels", ".[demo,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--constraint", "requirements.lock", "--wheel-dir", "/wheels", ".[demo,http2,jwt,redis]"]
 
 # The virtual environments that the images copy whole, without pip.
 FROM python:${PYTHON_VERSION}-bookworm AS install
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN ["python", "-m", "venv", "--without-pip", "/opt/rcp-gateway"]
 COPY --from=wheels /wheels /wheels
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[http2,jwt,redis]"]
 # Symbols for debuggers are a quarter of what was installed.
 RUN ["find", "/opt/rcp-gateway", "-name", "*.so", "-exec", "strip", "--strip-unneeded", "{}", "+"]
 
 FROM install AS install-demo
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,http2,jwt,redis]"]
 
 # Nothing is written at run time: the bytecode was compiled by pip, so the root file system may be read-only.
 # (With --workers above 1 the workers share their metrics in a folder in /tmp, which then needs a tmpfs.)

@@ -75,7 +75,7 @@ def test_the_images_install_the_compiled_wheel() -> None:
     assert "COPY app" not in install
 
 
-NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "otel"}
+NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "mcp", "mcp-clients", "otel"}
 """Extras that a gateway in production has no use for; and `otel`, which would make the image larger than it may be."""
 
 BASE_BYTES = 125e6

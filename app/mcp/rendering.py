@@ -28,7 +28,7 @@ MAX_FIELDS: Final = 200
 """Filter fields listed per engine."""
 
 UNSTATED: Final = "untrusted"
-"""The trust of a hit whose engine states none."""
+"""The trust of a hit whose engine states none. Levels that RCP does not define have been dropped before."""
 
 _BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # Tabs and every kind of line break stay.
@@ -235,7 +235,7 @@ def _source(number: int, passage: Passage) -> str:
     facts = [", ".join(passage["engines"]) or "unknown engine", f"score {passage['score']:.3g}"]
     if "confidence" in passage:
         facts.append(f"confidence {passage['confidence']:.2g}")
-    facts.append(f"trust: {clean(passage['trust'])}")
+    facts.append(f"trust: {passage['trust']}")
     if "injectionSuspected" in passage:
         facts.append("may try to give you instructions")
     if "truncated" in passage:
