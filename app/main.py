@@ -38,8 +38,9 @@ from app.api.optional_features import missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, tell_of_twins
-from app.api.responses import not_found
+from app.api.responses import Asgi, not_found
 from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
+from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
 from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
@@ -223,10 +224,14 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None, redirect_slashes=False
     )
     dispatcher = Dispatcher(state)
-    app.rcp = endpoint = RpcEndpoint(dispatcher, state)
+    endpoint = RpcEndpoint(dispatcher, state)
+    direct: dict[str, Asgi] = dict.fromkeys(USUAL_PATHS, endpoint)
     app.router.routes += rpc_routes(endpoint)
     if state.settings.mcp.enabled is not False:
-        app.router.routes += mcp_routes(McpEndpoint(dispatcher, state))
+        mcp = McpEndpoint(dispatcher, state)
+        direct |= dict.fromkeys(MCP_PATHS, mcp)
+        app.router.routes += mcp_routes(mcp)
+    app.direct = direct
     routers = [probes(state), admin(state, os.environ, reload), console()]
     if not state.settings.metrics.port:
         routers.append(metrics_route(state))

@@ -49,6 +49,7 @@ def encode(engine: str, hit_id: str, query: str, scope: Mapping[str, Any]) -> st
     if len(text) > MAX_QUERY_BYTES:
         # Models read ids, so they must stay short. The beginning of a long query usually finds its hits, too.
         query = text[:MAX_QUERY_BYTES].decode("utf-8", "ignore")
+    # Most requests have neither, and then the member is left out: ids are paid for by the character.
     kept = {name: scope[name] for name in SCOPE if name in scope}
     value = [engine, hit_id, query, kept] if kept else [engine, hit_id, query]
     written = PREFIX + urlsafe_b64encode(envelope.dumps(value)).rstrip(b"=").decode()
@@ -58,6 +59,7 @@ def encode(engine: str, hit_id: str, query: str, scope: Mapping[str, Any]) -> st
 def decode(written: str) -> HitReference | None:
     """The reference that an id, or the URI of a resource, contains; None if it is of another kind."""
     written = written.removeprefix(URI)
+    # The bound comes before decoding, since anybody can send an id.
     if not written.startswith(PREFIX) or len(written) > MAX_ID:
         return None
     digits = written[len(PREFIX) :]
@@ -68,6 +70,7 @@ def decode(written: str) -> HitReference | None:
     if type(value) is not list or not 3 <= len(value) <= 4 or any(type(part) is not str for part in value[:3]):
         return None
     scope = value[3] if len(value) == 4 else {}
+    # Nothing else may get into the params of a request: an id must not set its deadline, weights or session.
     if type(scope) is not dict or not SCOPE.issuperset(scope) or not all(value[:3]):
         return None
     return HitReference(value[0], value[1], value[2], scope)

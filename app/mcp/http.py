@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from starlette.routing import Route
 
+from app.api.allowed_hosts import McpHostPolicy
 from app.api.auth.authentication import Authenticator
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
@@ -35,7 +36,6 @@ from app.api.rpc import (
 from app.api.rpc_path import MCP_METADATA, MCP_PATH, MCP_PATHS
 from app.api.streaming import EventStream, Send
 from app.mcp import server
-from app.mcp.host_check import McpHostPolicy
 from app.mcp.server import McpAnswer, McpError, McpMessage, McpServer, read_message
 from app.mcp.tools import Tools
 from app.protocol import envelope, sse
@@ -70,6 +70,7 @@ class McpRequest:
 
     __slots__ = (
         "accept",
+        "begun",
         "caller",
         "content_type",
         "headers",
@@ -91,6 +92,7 @@ class McpRequest:
         self.receive = receive
         self.send = send
         self.accept = b""
+        self.begun = False  # whether a plain answer is being sent
         self.content_type = b""
         self.session: str | None = None
         self.version: str | None = None
@@ -134,6 +136,7 @@ class McpEndpoint:
         self._resource = ProtectedResource(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A reload replaces the settings as a whole, so identity tells.
         if self._state.settings is not self._settings:
             self._renew(self._state.settings)
         request = McpRequest(scope, receive, send, next(self._request_ids))
@@ -179,11 +182,13 @@ class McpEndpoint:
             raise AuthError(405, NO_STREAM, (b"allow", b"POST"), quiet=True)
         if refusal is not None:
             raise AuthError(*refusal)
+        # A compressed body could be small on the wire and huge in memory.
         for name, value in scope["headers"]:
             if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
                 raise AuthError(415, COMPRESSED)
             if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise AuthError(415, COMPRESSED)
+        # A web page can send other types without asking first (CORS), so they must not be read as JSON.
         if request.content_type.partition(b";")[0].strip().lower() != b"application/json":
             raise AuthError(415, NOT_JSON)
         if request.events_only and not sse.accepted(request.accept):
@@ -192,6 +197,7 @@ class McpEndpoint:
     async def _serve_known(self, guard: Authenticator, request: McpRequest) -> None:
         """Serve an authenticated caller, for as long as its credential is valid. Raises AuthError."""
         principal = await guard.identify(request.scope)
+        # For every method: without the role nothing here is of use, and a client finds out when it connects.
         guard.check_role(principal, READING)
         running = guard.enter(principal)
         request.caller = Caller(
@@ -214,6 +220,7 @@ class McpEndpoint:
             guard.leave(principal, running)
 
     async def _answer(self, request: McpRequest, principal: Principal | None) -> None:
+        # Before admission: a client that sends slowly must not hold a place meanwhile.
         body = await read_whole_body(request.receive, self._settings.server.max_body_bytes)
         if body is None:
             limit = self._settings.server.max_body_bytes
@@ -237,6 +244,8 @@ class McpEndpoint:
                 status, answer, lines = await self._answer_one(request, message, principal)
         except McpError as fault:
             status, answer, lines = 400, fault.body(request.message_id), []
+            line = {"request_id": request.request_id, "status": status, "code": fault.code}
+            logger().info("refused", **line, detail=fault.message)
         except RcpError as fault:
             status = 413 if isinstance(fault, PayloadTooLarge) else 400
             answer = self._dispatcher.refused(fault, request.request_id, status, request.message_id)
@@ -261,6 +270,7 @@ class McpEndpoint:
     ) -> tuple[int, bytes | None, list[Any]]:
         """(HTTP status, body, log lines). Raises McpError for what is no message, AuthError."""
         request.message_id = server.id_of(message)
+        # Noted before anything can fail, so that every error carries the id.
         version = _version_of(request, message)
         read = read_message(message, version)
         if read.modern:
@@ -279,6 +289,7 @@ class McpEndpoint:
 
     async def _work(self, request: McpRequest, message: McpMessage) -> McpAnswer:
         """The answer to one message; its progress is sent meanwhile, if the client wants that and accepts events."""
+        # The stream is opened by the first notification: a call that ends before stays a plain answer with a length.
         watch = DisconnectWatcher(request.receive)
         notify = None
         if message.meta.get("progressToken") is not None and sse.accepted(request.accept):
@@ -331,6 +342,7 @@ class McpEndpoint:
             return
         if request.session is not None and status == 200:
             headers = (*headers, (SESSION, request.session.encode("latin-1")))
+        request.begun = True
         name = (b"x-request-id", request.request_id.encode())
         if body is None:
             head = [name, (b"content-length", b"0")]
@@ -345,6 +357,8 @@ class McpEndpoint:
 
     async def _turn_away(self, away: AuthError, request: McpRequest) -> None:
         """Answer a request that is refused; if its stream has begun, with the last event."""
+        if request.begun:
+            return  # HTTP has no way to replace an answer that is being sent
         body = self._dispatcher.turned_away(away, request.request_id, request.message_id)
         headers = [*away.headers]
         if away.status == 403 and away.principal is not None and self._resource.advertised:

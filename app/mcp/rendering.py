@@ -33,6 +33,7 @@ UNSTATED: Final = "untrusted"
 _BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # Tabs and every kind of line break stay.
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]")
+# What a URL cannot contain unescaped is refused as well: it could end a link or a quotation where it is shown.
 _WEB = re.compile(r"https?://[^\s<>\"`\\]+", re.IGNORECASE)
 
 # --- Cleaning ---
@@ -76,6 +77,7 @@ def passages_of(hits: Sequence[Hit], budget: int) -> list[Passage]:
     """One passage for each hit, in order. Their texts take at most `budget` bytes (UTF-8) together."""
     written = [text_of(hit) for hit in hits]
     texts = [clean(text) for text in written]
+    # Most texts are ASCII, whose length in bytes is known without encoding them.
     lengths = [len(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts]
     allowed = shares(lengths, budget)
     return [
@@ -87,6 +89,7 @@ def passages_of(hits: Sequence[Hit], budget: int) -> list[Passage]:
 def shares(lengths: Sequence[int], budget: int) -> list[int]:
     """How much of each length fits `budget`. All that are cut get the same; what short ones leave goes to them."""
     allowed = list(lengths)
+    # From the shortest on: each may take an equal part of what is left, so what it leaves is shared by longer ones.
     left = budget
     shortest_first = sorted(range(len(lengths)), key=lengths.__getitem__)
     for place, index in enumerate(shortest_first):
@@ -138,6 +141,7 @@ def link_of(hit: Hit) -> Passage:
             continue
         address = clean(written).strip()
         key = "uri" if _WEB.fullmatch(address) else "source"
+        # `uri` comes first, so that it wins over `source` if both are of one kind.
         if address:
             found.setdefault(key, address)
     return found
@@ -215,6 +219,7 @@ def sources(
     passages: Sequence[Passage], report: Sequence[Mapping[str, Any]], notes: Sequence[str] = (), more: str = ""
 ) -> str:
     """All passages as Markdown, numbered, and how many engines answered. `more`: how to continue."""
+    # Skipped engines were left out on purpose, so the answer is not incomplete without them.
     asked = [engine for engine in report if engine["status"] != "skipped"]
     answered = sum(engine["status"] == "ok" for engine in asked)
     count = f"{len(passages)} passage{'' if len(passages) == 1 else 's'}"

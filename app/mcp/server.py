@@ -122,8 +122,10 @@ def read_message(message: Any, version: str) -> McpMessage:
     if type(method) is not str or not method:
         raise McpError(INVALID_REQUEST, "'method' must be a string")
     message_id = id_of(message)
+    # MCP is stricter than JSON-RPC: null and fractions cannot be matched to an answer by every client.
     if "id" in message and message_id is None:
         raise McpError(INVALID_REQUEST, "'id' must be a string or an integer")
+    # Params that are JSON but no text (half a surrogate pair) or nest too deep have been marked by the parser.
     try:
         envelope.check_params(params)
     except InvalidParams as fault:
@@ -168,6 +170,7 @@ class McpServer:
     async def answer(self, message: McpMessage, caller: Caller, notify: Notify | None = None) -> McpAnswer:
         """Answer one message. `notify` sends its progress, where the transport can. Cancellable by `cancelled`."""
         started = perf_counter()
+        # Notifications are never answered, not even unknown ones (JSON-RPC 2.0 §4.1).
         if message.id is None:
             if message.method == CANCELLED:
                 self.cancel(message.params.get("requestId"), caller)
@@ -193,6 +196,7 @@ class McpServer:
         finally:
             if running is not None:
                 self._in_flight.leave(running)
+            # Whoever sends the answer logs the line, since only there the bytes are known. Here nobody will.
             line = self._record(message, caller, outcome, fault, perf_counter() - started)
             if outcome == "cancelled" and fault is None:
                 logger().info("mcp", **line, bytes=0)
@@ -270,10 +274,12 @@ class McpServer:
         return {**await self._tools.read_resource(uri, caller), **_cacheable("private")}
 
     async def _call_tool(self, message: McpMessage, caller: Caller, notify: Notify | None) -> Json:
+        # Only listed tools can be called: a prefix or a missing role must not be a matter of guessing.
         known = self._tools.listed(caller)
         name = message.params.get("name")
         tool = known.names.get(name) if type(name) is str else None
         token = message.meta.get("progressToken")
+        # Clients correlate progress by their own token; without one they could not.
         progress = None if notify is None or token is None else EngineProgress(token, notify)
         call = ToolCall(caller, progress, extended=_declares_extension(message), links=message.version >= LINKS_SINCE)
         try:
@@ -298,6 +304,7 @@ class McpServer:
         """The result with what each result of its revision has."""
         if not message.modern:
             return result
+        # Clients of this revision have seen no `initialize`, so each result says who answers.
         meta = {**result.get("_meta", {}), SERVER_KEY: {"name": self._name, "version": self._version}}
         return {"resultType": "complete", **result, "_meta": meta}
 

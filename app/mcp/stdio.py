@@ -51,6 +51,7 @@ class McpLines:
             read = read_message(message, server.MODERN if modern else self._version)
         except McpError as fault:
             return fault.body(server.id_of(message))
+        # Nothing else is kept: a client of either kind may go on without, so the order of messages does not matter.
         if read.method == "initialize" and not modern:
             wanted = read.params.get("protocolVersion")
             self._version = wanted if wanted in server.HANDSHAKE else server.HANDSHAKE[-1]

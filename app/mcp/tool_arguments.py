@@ -32,6 +32,7 @@ def _from_json(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     value = _from_json(value)
+    # One name, or several with commas, as models write lists.
     if isinstance(value, str):
         return [name for part in value.split(",") if (name := part.strip())]
     return [value] if type(value) is int else value
@@ -41,6 +42,7 @@ Names = Annotated[list[str], BeforeValidator(_listed)]
 
 
 class _Arguments(BaseModel):
+    # An argument that is ignored would let a model believe that it had an effect.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -52,6 +52,7 @@ def tool_list(
 ) -> ToolList:
     """What a caller is offered. `offers`: its engines; `structured`: whether results have `structuredContent`."""
     listed = []
+    # Before our own words, because clients with many tools may cut descriptions.
     lead = f"{about} " if about else ""
     behind = summary_of(offers)
     for template in _TOOLS:
@@ -77,6 +78,7 @@ def summary_of(offers: Sequence[EngineOffer]) -> str:
     known = [offer for offer in offers if offer.advertisement is not None]
     parts: list[str] = []
     size = 0
+    # By priority: with many engines the most important ones are named.
     for offer in sorted(known, key=lambda each: (-each.priority, each.id)):
         fields = [] if offer.advertisement is None else fields_of(offer.advertisement.filter_fields)
         more = len(fields) - MAX_SUMMARY_FIELDS
@@ -159,6 +161,7 @@ _PASSAGES: Json = {
         "answer": {**_TEXT, "description": "Names this answer for `feedback`"},
     },
     "required": ["hits"],
+    # Two forms, told apart by `usage`, which only a raw result has.
     "anyOf": [
         {"properties": {"hits": _list(_HIT), "engines": _list(_REPORT)}, "required": ["notice", "engines"]},
         {"required": ["usage"]},  # a raw result: its hits have whatever fields their engines gave them

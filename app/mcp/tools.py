@@ -109,6 +109,7 @@ class Tools:
         settings = self._state.settings.mcp
         key = None if tenant is None else (tenant.id, tenant.roles)
         view = self._views.get(key)
+        # All three are replaced and never changed, so identity is enough and costs nothing per call.
         if view is not None and view[0] is members and view[1] is settings and view[2] is tenant:
             return view[3]
         title, about, prefix = settings.title, settings.about, settings.tool_prefix
@@ -167,6 +168,7 @@ class Tools:
         if args.raw:
             return success(result, f"The RCP result with {len(hits)} hits is in the structured content.")
         settings = self._state.settings.mcp
+        # Not RCP's `tokenBudget`, which leaves hits out: eight beginnings are worth more to a model than two texts.
         budget = settings.max_text_bytes
         if args.token_budget is not None:
             budget = min(budget, args.token_budget * BYTES_PER_TOKEN)
@@ -189,6 +191,7 @@ class Tools:
 
     def _answer_id(self, args: tool_arguments.RetrieveArguments, params: Json, caller: Caller) -> str | None:
         """Put the cursor and the session into `params`; the name of the answer for `feedback`, if the caller has it."""
+        # A cursor belongs to the session of its first page, so the session is part of the cursor that clients get.
         answer, cursor = None, args.cursor
         if cursor is not None and "." in cursor:
             answer, _, cursor = cursor.partition(".")
@@ -221,6 +224,7 @@ class Tools:
         reference = hit_ids.decode(written)
         if reference is None:
             return await self._state.recent.find(caller.tenant, written)
+        # Engines may use the same id for different documents.
         kept = await self._state.recent.find(caller.tenant, reference.hit_id)
         if kept is not None and reference.engine in engines_of(kept):
             return kept
@@ -244,6 +248,7 @@ class Tools:
             "helpful": args.helpful,
             "poisonSuspected": args.poison_suspected,
         }
+        # What is not said is not sent: `false` is a judgement, too.
         given = {name: flag for name, flag in flags.items() if flag is not None}
         if not given:
             raise tool_arguments.BadArguments("one of 'used', 'cited', 'helpful', 'poison_suspected' is needed")
@@ -327,6 +332,7 @@ def _params(args: tool_arguments.RetrieveArguments) -> Json:
 
 
 def _search_result(hit: Mapping[str, Any], query: str) -> Json:
+    # `url` is always there, because connectors require it.
     link = link_of(hit)
     text = text_of(hit)
     found: Json = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.mcp.host_check import McpHostPolicy
+from app.api.allowed_hosts import McpHostPolicy
 from app.settings.mcp import McpSettings
 
 DEFAULT = McpHostPolicy(McpSettings(), "https://Gateway.test:8443/base")
