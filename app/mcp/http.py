@@ -46,6 +46,9 @@ from app.telemetry.logs import logger
 READING: Final = {"id": 0, "method": "retrieve"}
 """What a tool call counts as to roles and limits."""
 
+COUNTED: Final = frozenset({"tools/call", "resources/read"})
+"""Methods that count against limits. A client sends several others before it calls a tool, and they do no work."""
+
 VERSION, METHOD, NAME, SESSION = b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id"
 
 STATUSES: Final = {
@@ -260,8 +263,8 @@ class McpEndpoint:
                 logger().info("mcp", **line, bytes=len(answer or b""))
 
     async def _spend(self, principal: Principal | None, messages: list[Any]) -> None:
-        """Count the tool calls among these messages against the caller's limits. Raises AuthError."""
-        calls = [READING for each in messages if type(each) is dict and each.get("method") == "tools/call"]
+        """Count those of these messages that ask engines against the caller's limits. Raises AuthError."""
+        calls = [READING for each in messages if type(each) is dict and each.get("method") in COUNTED]
         if principal is not None and self._guard is not None and calls:
             await self._guard.spend(principal, calls if len(calls) > 1 else READING)
 

@@ -202,7 +202,7 @@ class McpServer:
                 logger().info("mcp", **line, bytes=0)
         if fault is not None:
             return McpAnswer(fault.body(message.id), fault.code, line)
-        return McpAnswer(envelope.success(message.id, self._stamped(message, result)), None, line)
+        return McpAnswer(envelope.success(message.id, self._stamped(message, result, caller)), None, line)
 
     def cancel(self, message_id: Any, caller: Caller) -> None:
         """Cancel the request of this id, if it is the caller's; other ids are ignored."""
@@ -300,12 +300,12 @@ class McpServer:
     def _info(self, title: str) -> Json:
         return {"name": self._name, "title": title, "version": self._version}
 
-    def _stamped(self, message: McpMessage, result: Json) -> Json:
+    def _stamped(self, message: McpMessage, result: Json, caller: Caller) -> Json:
         """The result with what each result of its revision has."""
         if not message.modern:
             return result
         # Clients of this revision have seen no `initialize`, so each result says who answers.
-        meta = {**result.get("_meta", {}), SERVER_KEY: {"name": self._name, "version": self._version}}
+        meta = {**result.get("_meta", {}), SERVER_KEY: self._info(self._tools.listed(caller).title)}
         return {"resultType": "complete", **result, "_meta": meta}
 
     def _record(self, message: McpMessage, caller: Caller, outcome: str, fault: McpError | None, took: float) -> Json:

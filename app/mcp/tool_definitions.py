@@ -18,7 +18,7 @@ EXTENSION: Final = "io.github.rcp-gateway/retrieval"
 NAMES: Final = ("retrieve", "list_engines", "search", "fetch", "feedback")
 """The tools without prefix, in the order in which they are listed."""
 
-MAX_SUMMARY: Final = 1600
+MAX_SUMMARY: Final = 1200
 """Bytes of the summary of engines and fields. All descriptions with the longest `about` stay below 4 KiB."""
 
 MAX_SUMMARY_FIELDS: Final = 12

@@ -46,8 +46,9 @@ ERROR: Final = "io.github.rcp-gateway/error"
 SEARCH_K: Final = 10
 """How many results `search` returns; its one argument is the query."""
 
-AGAIN_K: Final = 50
-"""How many hits an engine is asked for when a hit is looked for again: it may have ranked lower there than here."""
+AGAIN_K: Final = (20, 100)
+"""How many hits an engine is asked for when a hit is looked for again. Most are among the first; hits of other engines
+may have stood between them, and every hit counts against the caller's day."""
 
 MAX_VIEWS: Final = 1000
 """Cached tool lists, one for each tenant and set of roles; beyond it the oldest are evicted."""
@@ -228,12 +229,16 @@ class Tools:
         kept = await self._state.recent.find(caller.tenant, reference.hit_id)
         if kept is not None and reference.engine in engines_of(kept):
             return kept
-        try:
-            # The caller's own request: engines that it does not see are unknown to it here, too.
-            result = await self._dispatcher.ask("retrieve", {**reference.params, "k": AGAIN_K}, caller)
-        except InvalidParams:
-            return None
-        return next((hit for hit in result["hits"] if id_of(hit) == reference.hit_id), None)
+        for k in AGAIN_K:
+            try:
+                # The caller's own request: engines that it does not see are unknown to it here, too.
+                hits = (await self._dispatcher.ask("retrieve", {**reference.params, "k": k}, caller))["hits"]
+            except InvalidParams:
+                return None
+            found = next((hit for hit in hits if id_of(hit) == reference.hit_id), None)
+            if found is not None or len(hits) < k:
+                return found
+        return None
 
     async def _list_engines(self, arguments: Any, call: ToolCall) -> Json:
         tool_arguments.read(tool_arguments.ListEnginesArguments, arguments)

@@ -36,8 +36,15 @@ def _prefix(text: str) -> str:
     return text
 
 
+def _about(text: str) -> str:
+    # It is in two descriptions, and models read all descriptions each time.
+    if len(text.encode("utf-8", "replace")) > 1000:
+        raise ValueError("must be at most 1000 bytes (UTF-8)")
+    return text
+
+
 Title = Annotated[str, Field(min_length=1, max_length=100)]
-About = Annotated[str, Field(max_length=1000)]
+About = Annotated[str, AfterValidator(_about)]
 Prefix = Annotated[str, AfterValidator(_prefix)]
 
 
@@ -62,7 +69,7 @@ class McpSettings(Section):
     """Name of the server that MCP clients show to their users."""
     about: About = ""
     """What the engines contain and when to search them, in one to three sentences. It is placed before the
-    descriptions of `retrieve` and `search` and before the instructions for the model."""
+    descriptions of `retrieve` and `search` and before the instructions for the model. At most 1000 bytes (UTF-8)."""
     tool_prefix: Prefix = ""
     """Placed before the name of every tool, such as `docs_`, so that several gateways can be used by one client."""
     result: Literal["both", "text", "structured"] = "both"

@@ -50,6 +50,14 @@ async def test_what_one_gateway_found_another_fetches(engines: Starter) -> None:
     assert all(len(found["id"]) < 100 for found in results)
 
 
+async def test_a_hit_far_down_is_found(engines: Starter) -> None:
+    """Its engine is asked for more if the hit is not among the first."""
+    docs = await engines(results=hits(*(f"h{number:02}" for number in range(60))))
+    async with running([entry("docs", docs)], SERVED) as gateway:
+        document = await structured(gateway, "fetch", {"id": hit_ids.encode("docs", "h55", "q", {})})
+    assert document["text"] == "text of h55"
+
+
 async def test_a_hit_that_its_engine_lost_is_explained(engines: Starter) -> None:
     """The engine is asked, and does not return the hit any more."""
     docs = await engines(results=hits("b"))
@@ -200,6 +208,7 @@ async def test_a_gateway_says_what_it_holds(engines: Starter) -> None:
     assert found["hits"]
     assert "red_retrieve" in unknown.json()["error"]["message"]
     assert [each["serverInfo"]["title"] for each in begun] == ["Red search", "All search"]
+    assert listed["_meta"]["io.modelcontextprotocol/serverInfo"]["title"] == "Red search"
     assert begun[0]["instructions"].startswith("Red manuals. ")
     assert listed["cacheScope"] == "private"
 
