@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from app.api.allowed_hosts import McpHostPolicy
 from app.api.auth.authentication import Authenticator
+from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
 from app.api.caller import Caller, arrival_of
@@ -110,6 +111,8 @@ class McpRequest:
                 self.version = value.decode("latin-1")
             elif name == SESSION and len(value) <= MAX_SESSION:
                 self.session = value.decode("latin-1")
+        if scope.get("http_version") == "1.0":
+            self.accept = b""  # it has no chunks, so a client could not tell the end of a stream from its breaking off
         self.sent_id = sane_request_id(scope["headers"])
         self.request_id = self.sent_id or new_id
 
@@ -126,6 +129,8 @@ class McpEndpoint:
         self._dispatcher = dispatcher
         self._guard = state.guard
         self._state = state
+        # What is learned from feedback of one caller is bounded, so callers without a credential are told apart, too.
+        self._client_address = ClientAddress(state.settings.server.trusted_proxies)
         tools = Tools(dispatcher, state)
         self._server = McpServer(tools, state.metrics.mcp, state.settings.server.name, state.version)
         self._request_ids = map(f"mcp-{token_hex(6)}-{{:x}}".format, count(1))
@@ -168,7 +173,11 @@ class McpEndpoint:
         self._check_head(request)
         if self._guard is None:
             request.caller = Caller(
-                request.request_id, request.session, since=arrival_of(request.scope), sent_id=request.sent_id
+                request.request_id,
+                request.session,
+                address=self._client_address.address(request.scope),
+                since=arrival_of(request.scope),
+                sent_id=request.sent_id,
             )
             await self._answer(request, None)
         else:

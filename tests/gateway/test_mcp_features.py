@@ -4,6 +4,7 @@ itself."""
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from app.mcp import hit_ids
@@ -11,7 +12,7 @@ from tests.gateway.conftest import Starter
 from tests.support.graphs import listening_to_feedback
 from tests.support.mcp_peer import SERVED, called, calling, legacy, modern, offered, posted, text_of
 from tests.support.running_gateway import Json, entry, running
-from tests.support.scripted_engine import ScriptedEngine, hit, hits
+from tests.support.scripted_engine import RpcFault, ScriptedEngine, hit, hits
 from tests.support.tenancy import bearer, tenant
 
 RED, BLUE = "red-key-0123456789", "blue-key-0123456789"
@@ -233,6 +234,49 @@ async def test_the_form_of_results(engine: ScriptedEngine, form: str) -> None:
         assert ("structuredContent" in result) == (form != "text")
         assert any(block["type"] == "text" for block in result["content"]) == (form != "structured")
     assert ("outputSchema" in tools["retrieve"]) == (form != "text")
+
+
+def closed(schema: Any) -> Any:
+    """A schema under which every field of an object must be declared."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    return made | {"additionalProperties": False} if "properties" in made else made
+
+
+async def test_output_schemas_declare_every_field(engines: Any) -> None:
+    """Results of all tools, with every optional field in them, have no field that their schema does not name."""
+    cited = {"citation": {"title": "T", "uri": "https://x.test", "source": "s"}}
+    suspect = {"trust": {"level": "community", "injectionSuspected": True}}
+    docs = await listening_to_feedback(
+        engines, results=[hit("a", confidence=0.5, text="x" * 999, **cited, **suspect), *hits("b", "c")]
+    )
+    dead = await engines()
+    dead.answers["retrieve"] = RpcFault(-32010, "down")
+    settings = served(max_text_bytes=256, max_fetch_bytes=256)
+    async with running([entry("docs", docs), entry("dead", dead)], settings) as gateway:
+        tools = await offered(gateway)
+        found = await structured(gateway, "retrieve", {"query": "q", "k": 1})
+        results: dict[str, Json] = {
+            "retrieve": found,
+            "search": await structured(gateway, "search", {"query": "q"}),
+            "fetch": await structured(gateway, "fetch", {"id": "a"}),
+            "list_engines": await structured(gateway, "list_engines", {}),
+            "feedback": await structured(
+                gateway, "feedback", {"answer": found["answer"], "ids": ["a", "zz"], "used": True}
+            ),
+        }
+    for name, result in results.items():
+        schema = tools[name]["outputSchema"]
+        jsonschema.validate(result, schema)
+        if name == "retrieve":
+            (passages, _) = schema["anyOf"]
+            schema = {**passages, "type": "object", "properties": {**passages["properties"], **schema["properties"]}}
+        jsonschema.validate(result, closed(schema))
+    assert {"notes", "nextCursor", "answer"} <= found.keys()
+    assert {"uri", "source", "confidence", "injectionSuspected", "truncated"} <= found["hits"][0].keys()
 
 
 async def test_structures_begin_with_a_notice_and_hide_nothing(engines: Starter) -> None:
