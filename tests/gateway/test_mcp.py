@@ -85,9 +85,9 @@ async def test_discovery_advertises_the_extension(engine: ScriptedEngine) -> Non
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 async def test_initialize_is_answered_in_every_version_of_its_era(engine: ScriptedEngine, version: str) -> None:
     """Each version of the era of `initialize` is negotiated, without a session to keep; calls need no handshake."""
-    wish = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     async with running([entry("docs", engine)], SERVED) as gateway:
-        result = (await legacy(gateway, "initialize", wish, None))["result"]
+        result = (await legacy(gateway, "initialize", hello, None))["result"]
         answer = (await legacy(gateway, "tools/call", {"name": "search", "arguments": {"query": "q"}}, version))[
             "result"
         ]
@@ -98,9 +98,9 @@ async def test_initialize_is_answered_in_every_version_of_its_era(engine: Script
 
 async def test_a_version_of_no_era_is_answered_with_the_newest_of_its_own(engine: ScriptedEngine) -> None:
     """`initialize` with an unknown version negotiates the newest of its era."""
-    wish = {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    hello = {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     async with running([entry("docs", engine)], SERVED) as gateway:
-        assert (await legacy(gateway, "initialize", wish, None))["result"]["protocolVersion"] == "2025-11-25"
+        assert (await legacy(gateway, "initialize", hello, None))["result"]["protocolVersion"] == "2025-11-25"
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
@@ -125,13 +125,13 @@ async def test_the_path_is_exact(engine: ScriptedEngine) -> None:
             assert (await gateway.post({}, path)).status_code == 404, path
 
 
-async def test_the_door_can_be_closed(engine: ScriptedEngine) -> None:
+async def test_the_endpoint_can_be_switched_off(engine: ScriptedEngine) -> None:
     """With `mcp.enabled: false` there is no `/mcp`."""
     async with running([entry("docs", engine)], {"mcp": {"enabled": False}}) as gateway:
         assert (await posted(gateway, modern("tools/list"))).status_code == 404
 
 
-async def test_another_host_is_told_the_setting(engine: ScriptedEngine) -> None:
+async def test_a_refused_host_names_the_setting(engine: ScriptedEngine) -> None:
     """A Host that is not listed is 421, an Origin 403; both name the setting. Probes do not care."""
     settings = {"mcp": {"allowed_hosts": ["gateway", "mcp.test:*"], "allowed_origins": ["https://app.test"]}}
     async with running([entry("docs", engine)], settings) as gateway:
@@ -166,7 +166,7 @@ async def test_headers_mirror_the_message(engine: ScriptedEngine) -> None:
         assert (twice.status_code, twice.json()["error"]["code"]) == (400, -32020)
 
 
-async def test_an_unknown_version_is_told_the_known(engine: ScriptedEngine) -> None:
+async def test_an_unknown_version_lists_the_known(engine: ScriptedEngine) -> None:
     """A version that is not spoken is -32022, with those that are."""
     message = modern("tools/list")
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2031-01-01"
@@ -252,8 +252,8 @@ async def test_raw_needs_the_extension(engine: ScriptedEngine) -> None:
     for each in (raw, plain):
         each["usage"].pop("latencyMs")
         each.pop("nextCursor", None)
-        for told in each["_meta"]["x-gateway"]["engines"]:
-            told.pop("tookMs")
+        for notified in each["_meta"]["x-gateway"]["engines"]:
+            notified.pop("tookMs")
     assert raw == plain
 
 
@@ -268,7 +268,7 @@ async def test_notifications_are_taken(engine: ScriptedEngine, version: str) -> 
             assert (response.status_code, response.content) == (202, b"")
 
 
-async def test_progress_is_told_of_each_engine_that_answers() -> None:
+async def test_progress_names_each_engine_that_answers() -> None:
     """With a progress token: one notification for each engine that answered, none for one that failed."""
     good, slow, bad = [await ScriptedEngine(results=hits(name)).start() for name in ("a", "b", "c")]
     bad.answers["retrieve"] = {"hits": "none"}
@@ -287,10 +287,10 @@ async def test_progress_is_told_of_each_engine_that_answers() -> None:
             await engine.stop()
     for answer, token in ((response, "t"), (before, 7)):
         assert answer.headers["content-type"].startswith("text/event-stream")
-        *told, last = events(answer.text)
-        assert [each["params"]["progress"] for each in told] == [1, 2]
-        assert {each["params"]["progressToken"] for each in told} == {token}
-        assert {each["params"]["message"].split(":")[0] for each in told} == {"good", "slow"}
+        *notified, last = events(answer.text)
+        assert [each["params"]["progress"] for each in notified] == [1, 2]
+        assert {each["params"]["progressToken"] for each in notified} == {token}
+        assert {each["params"]["message"].split(":")[0] for each in notified} == {"good", "slow"}
         assert len(last["result"]["structuredContent"]["hits"]) == 2
 
 
@@ -308,7 +308,7 @@ def mcp_mount(app: Any) -> Any:
     return next(route.endpoint for route in app.routes if route.path == "/mcp")
 
 
-async def test_the_door_can_be_looked_at(engine: ScriptedEngine) -> None:
+async def test_the_endpoint_has_a_description(engine: ScriptedEngine) -> None:
     """For incidents, the endpoint shows what it serves."""
     state = made_state([entry("docs", engine)], SERVED)
     app: Any = build_app(state)
@@ -345,7 +345,7 @@ async def test_a_full_gateway_takes_no_more_on(engine: ScriptedEngine) -> None:
 
 
 async def test_lists_and_budgets_hold_from_the_next_request_on(engines: Starter) -> None:
-    """After a reload other hosts are served, and texts are cut elsewhere."""
+    """After a reload other hosts are served, and texts are cut at another length."""
     docs = await engines(results=[hit("a", text="x" * 1000)])
     async with running([entry("docs", docs)], SERVED) as gateway:
         assert (await posted(gateway, modern("tools/list"), host="new.test")).status_code == 421

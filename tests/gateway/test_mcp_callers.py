@@ -1,4 +1,4 @@
-"""MCP with callers that are told apart: each tenant's engines, hits and limits, and how one gets a token."""
+"""MCP with tenants: each tenant's engines, hits and limits, and how one gets a token."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ async def ids(gateway: RunningGateway, key: str, tool: str = "list_engines") -> 
 
 
 async def test_two_tenants_see_different_engines(engines: Starter) -> None:
-    """Each tenant is listed, answered by, told of and advertised its own engines; another's does not exist."""
+    """Each tenant sees only its own engines: in lists, answers, errors and the advertisement."""
     docs, wiki = await engines(results=hits("d")), await engines(results=hits("w"))
     async with running([entry("docs", docs), entry("wiki", wiki)], SERVED, tenants=TENANTS) as gateway:
         assert (await ids(gateway, RED), await ids(gateway, BLUE)) == (["docs"], ["docs", "wiki"])
@@ -112,10 +112,10 @@ async def test_each_call_leaves_its_lines(engine: ScriptedEngine) -> None:
             assert await gateway.metric("rcp_gateway_mcp_calls_total", tool="search", outcome="ok") == 1
             assert await gateway.metric("rcp_gateway_requests_total", method="retrieve", outcome="ok") == 1
             assert await gateway.metric("rcp_gateway_tenant_requests_total", tenant="red", outcome="ok") == 1
-    asked, told = (line for line in log.lines if line.get("request_id") == "r-7")
+    asked, logged = (line for line in log.lines if line.get("request_id") == "r-7")
     assert (asked["event"], asked["method"], asked["tenant"], asked["key"]) == ("request", "retrieve", "red", "k0")
     expected = {"event": "mcp", "method": "tools/call", "tool": "search", "outcome": "ok", "tenant": "red", "key": "k0"}
-    assert {name: told[name] for name in expected} == expected
+    assert {name: logged[name] for name in expected} == expected
     assert "secret words" not in log.text
     assert not [line for line in log.lines if str(line.get("logger", "")).startswith("mcp")]
 
@@ -158,7 +158,7 @@ async def test_a_revoked_keys_stream_has_a_last_message(engines: Starter) -> Non
 
 @pytest.mark.parametrize("coding", ["gzip", "identity, gzip", "br"])
 async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngine, coding: str) -> None:
-    """As at the RPC door: 415, whatever the coding."""
+    """As at `/rcp`: 415, whatever the coding."""
     async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
         response = await posted(gateway, modern("tools/list"), content_encoding=coding, **bearer(RED))
         plain = await posted(gateway, modern("tools/list"), content_encoding="identity", **bearer(RED))
@@ -167,7 +167,7 @@ async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngin
     assert "compressed" in response.json()["error"]["message"]
 
 
-async def test_a_client_without_a_token_is_told_where_to_get_one(engine: ScriptedEngine) -> None:
+async def test_a_client_without_a_token_finds_out_where_to_get_one(engine: ScriptedEngine) -> None:
     """With tokens on, a 401 names the metadata of RFC 9728, which names issuer and scope; a token then lets in."""
     key = ec("k1")
     async with issuing(key) as issuer:
@@ -181,7 +181,7 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
             token_verifier: Any = gateway.state.guard.token_verifier
             await until(lambda: token_verifier.keys.version == 1)
             nobody = await posted(gateway, modern("tools/list"))
-            told = await gateway.client.get(METADATA)
+            document = await gateway.client.get(METADATA)
             head = await gateway.client.head(METADATA)
             posted_to = await gateway.client.post(METADATA)
             elsewhere = await gateway.client.get(METADATA, headers={"host": "other"})
@@ -191,7 +191,7 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
     where = f'resource_metadata="http://gateway{METADATA}", scope="rag.read"'
     assert nobody.status_code == 401
     assert nobody.headers["www-authenticate"] == f'Bearer realm="rcp", {where}'
-    assert told.json() == {
+    assert document.json() == {
         "resource": "http://gateway/mcp",
         "authorization_servers": [ISSUER],
         "bearer_methods_supported": ["header"],
@@ -217,7 +217,7 @@ async def test_the_resource_goes_under_its_public_name(engine: ScriptedEngine) -
         }
         async with running([entry("docs", engine)], settings, tenants=TENANTS) as gateway:
             nobody = await posted(gateway, modern("tools/list"))
-            told = (await gateway.client.get(METADATA)).json()
-    assert told["resource"] == "https://gateway/search/mcp"
-    assert "scopes_supported" not in told
+            document = (await gateway.client.get(METADATA)).json()
+    assert document["resource"] == "https://gateway/search/mcp"
+    assert "scopes_supported" not in document
     assert nobody.headers["www-authenticate"].endswith(f'resource_metadata="https://gateway/search{METADATA}"')

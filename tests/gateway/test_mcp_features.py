@@ -136,7 +136,7 @@ async def test_feedback_reaches_engines_and_the_ranking(engines: Any, learning: 
         result = await called(gateway, "retrieve", {"query": "q"})
         answer = result["structuredContent"]["answer"]
         assert answer in text_of(result)
-        told = await structured(gateway, "feedback", {"answer": answer, "ids": "a", "used": True, "cited": "true"})
+        accepted = await structured(gateway, "feedback", {"answer": answer, "ids": "a", "used": True, "cited": "true"})
         await structured(gateway, "feedback", {"answer": answer, "ids": '["b"]', "poison_suspected": True})
         empty = await called(gateway, "feedback", {"answer": answer, "ids": ["a"]})
         learned = await gateway.metric("rcp_gateway_calibration_events_total", outcome="learned")
@@ -144,7 +144,7 @@ async def test_feedback_reaches_engines_and_the_ranking(engines: Any, learning: 
     assert (learned > 0) == (learning == "on")
     assert unknown == 0
     assert tool["annotations"]["readOnlyHint"] is False
-    assert told["accepted"] == 1
+    assert accepted["accepted"] == 1
     signals = [asked.params["signals"] for asked in docs.requests("feedback")]
     assert signals == [[{"hitId": "a", "used": True, "cited": True}], [{"hitId": "b", "poisonSuspected": True}]]
     assert empty["isError"] is True

@@ -47,7 +47,7 @@ async def asked(port: int, version: str, token: str | None = None, limit: int = 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_engine_calls_end_when_the_client_is_gone(version: str) -> None:
-    """A client that disconnects, as it does to cancel: its legs are cut before their deadline, the log says so."""
+    """A client that disconnects, as it does to cancel: its engine calls end early, and the log says so."""
     slow = await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
     try:
@@ -68,7 +68,7 @@ async def test_engine_calls_end_when_the_client_is_gone(version: str) -> None:
 
 
 async def test_a_client_that_leaves_its_stream_ends_the_other_engine_calls() -> None:
-    """Also when progress has been told already: closing the stream is how a client of 2026-07-28 cancels."""
+    """Also when progress has been sent already: closing the stream is how a client of 2026-07-28 cancels."""
     quick, slow = await ScriptedEngine().start(), await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
     try:
@@ -105,13 +105,13 @@ async def test_a_request_is_cancelled_within_its_session(tenants: Json | None) -
     headers = HEADERS if tenants is None else {**HEADERS, **bearer(KEY)}
     slow = await ScriptedEngine().start()
     slow.answers["retrieve"] = hang
-    wish = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = {"name": "search", "arguments": {"query": "q"}}
     settings = {**SERVED, "retrieve": {"deadline_ms": 60_000}}
     try:
         async with running([entry("slow", slow, timeoutMs=60_000)], settings, tenants=tenants) as gateway:
             mine, other = [
-                (await gateway.post(_message("initialize", wish), "/mcp", headers)).headers["mcp-session-id"]
+                (await gateway.post(_message("initialize", hello), "/mcp", headers)).headers["mcp-session-id"]
                 for _ in "12"
             ]
             assert len(mine) == 32

@@ -89,9 +89,9 @@ async def test_progress_and_cancelling(engines: Starter, tmp_path: Path) -> None
     async with started(command(tmp_path, entries, settings, "mcp")) as caller:
         await answered(caller, legacy("initialize", HELLO))
         arguments = {"name": "retrieve", "arguments": {"query": "q"}, "_meta": {"progressToken": "t"}}
-        told = await answered(caller, legacy("tools/call", arguments, "call"))
-        assert told["method"] == "notifications/progress"
-        assert told["params"]["progressToken"] == "t"
+        notified = await answered(caller, legacy("tools/call", arguments, "call"))
+        assert notified["method"] == "notifications/progress"
+        assert notified["params"]["progressToken"] == "t"
         await until(lambda: len(slow.requests()) == 1)
         caller.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "call"}})
         assert (await answered(caller, legacy("ping", {}, "after")))["id"] == "after"
@@ -99,7 +99,7 @@ async def test_progress_and_cancelling(engines: Starter, tmp_path: Path) -> None
 
 
 async def test_rcp_on_stdio_names_this_command(engines: Starter, tmp_path: Path) -> None:
-    """A client of MCP that starts `rcp-gateway stdio` is told which command speaks MCP."""
+    """A client of MCP that starts `rcp-gateway stdio` gets an error that names the right command."""
     async with started(command(tmp_path, [entry("docs", await engines())])) as caller:
         for message in (legacy("initialize", HELLO), modern("server/discover")):
             answer = await answered(caller, message)

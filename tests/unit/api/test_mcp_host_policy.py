@@ -1,4 +1,4 @@
-"""Host and Origin headers: who is served, and what the others are told."""
+"""Host and Origin headers: which requests are served, and how others are refused."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_origins_are_checked_where_there_are_any() -> None:
 
 
 def test_the_lists_can_be_looked_at() -> None:
-    """In an incident the lists say whom they serve."""
+    """The description names what is served."""
     assert (
         repr(McpHostPolicy(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[])))
         == "<Hosts a, b:*, origins none>"

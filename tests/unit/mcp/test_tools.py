@@ -11,9 +11,9 @@ from tests.support.fake_gateway import FakeGateway
 CALLER = Caller("r-1")
 
 
-def toolbox(**wishes: Any) -> tuple[Tools, FakeGateway]:
+def toolbox(**settings: Any) -> tuple[Tools, FakeGateway]:
     """The tools of a gateway over one fake engine."""
-    gateway = FakeGateway(mcp=wishes)
+    gateway = FakeGateway(mcp=settings)
     return Tools(gateway.dispatcher, gateway.state), gateway
 
 
@@ -51,8 +51,8 @@ async def test_every_request_is_witnessed() -> None:
         "list_engines": {},
         "fetch": {"id": "x"},
     }
-    for tool, said in asked.items():
-        await tools.call(tool, said, ToolCall(CALLER))
+    for tool, arguments in asked.items():
+        await tools.call(tool, arguments, ToolCall(CALLER))
     assert (await tools.capabilities(CALLER))["catalog"] == {"engines": 1}
     for method, count in (("retrieve", 2), ("catalog/list", 1), ("info", 1)):
         assert gateway.metric("requests_total", method=method, outcome="ok") == count, method

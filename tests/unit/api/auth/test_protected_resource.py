@@ -11,9 +11,9 @@ SCOPE: dict[str, Any] = {"scheme": "http", "headers": [(b"host", b"localhost:808
 
 def resource(public_url: str | None = None, **jwt: Any) -> ProtectedResource:
     """Of a gateway that believes tokens."""
-    wishes = {"issuer": "https://login.test", "audience": "a", "jwks_url": "https://login.test/keys", **jwt}
+    tokens = {"issuer": "https://login.test", "audience": "a", "jwks_url": "https://login.test/keys", **jwt}
     auth = {"mode": ["jwt"], "tenants_file": "t"}
-    settings = {"auth": auth, "jwt": wishes, "server": {"public_url": public_url}}
+    settings = {"auth": auth, "jwt": tokens, "server": {"public_url": public_url}}
     return ProtectedResource(GatewaySettings.model_validate(settings))
 
 
