@@ -43,6 +43,7 @@ from app.protocol import envelope, sse
 from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
+from app.telemetry.tracing import read_trace
 
 READING: Final = {"id": 0, "method": "retrieve"}
 """What a tool call counts as to roles and limits."""
@@ -86,6 +87,7 @@ class McpRequest:
         "sent_id",
         "session",
         "stream",
+        "trace",
         "version",
     )
 
@@ -102,6 +104,7 @@ class McpRequest:
         self.version: str | None = None
         self.message_id: envelope.RequestId = None
         self.stream: EventStream | None = None
+        parent = state = b""
         for name, value in scope["headers"]:
             if name == b"accept":
                 self.accept = self.accept + b"," + value if self.accept else value
@@ -111,6 +114,11 @@ class McpRequest:
                 self.version = value.decode("latin-1")
             elif name == SESSION and len(value) <= MAX_SESSION:
                 self.session = value.decode("latin-1")
+            elif name == b"traceparent":
+                parent = value
+            elif name == b"tracestate":
+                state = state + b"," + value if state else value
+        self.trace = read_trace(parent, state) if parent else None
         if scope.get("http_version") == "1.0":
             self.accept = b""  # it has no chunks, so a client could not tell the end of a stream from its breaking off
         self.sent_id = sane_request_id(scope["headers"])
@@ -177,6 +185,7 @@ class McpEndpoint:
                 request.session,
                 address=self._client_address.address(request.scope),
                 since=arrival_of(request.scope),
+                trace=request.trace,
                 sent_id=request.sent_id,
             )
             await self._answer(request, None)
@@ -220,6 +229,7 @@ class McpEndpoint:
             principal.tenant,
             principal.key_id,
             arrival_of(request.scope),
+            request.trace,
             sent_id=request.sent_id,
         )
         try:

@@ -298,6 +298,6 @@ _TOOLS: Final[Sequence[Json]] = (
             "openWorldHint": True,
         },
         "inputSchema": _FEEDBACK_INPUT,
-        "outputSchema": _object({"accepted": _INTEGER, "notes": _list(_TEXT)}, "accepted"),
+        "outputSchema": _object({"notice": _NOTICE, "accepted": _INTEGER, "notes": _list(_TEXT)}, "notice", "accepted"),
     },
 )

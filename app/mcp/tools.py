@@ -260,7 +260,7 @@ class Tools:
         ids = [reference.hit_id if (reference := hit_ids.decode(each)) else each for each in args.ids]
         params = {"sessionId": args.answer, "signals": [{"hitId": hit_id, **given} for hit_id in ids]}
         result = await self._dispatcher.ask("feedback", params, call.caller)
-        structured: Json = {"accepted": result["accepted"]}
+        structured: Json = {"notice": NOTICE, "accepted": result["accepted"]}
         notes = cleaned(list((result.get("usage") or {}).get("notes", ())))
         if notes:
             structured["notes"] = notes

@@ -125,6 +125,16 @@ async def test_versions_that_are_not_spoken(engine: ScriptedEngine) -> None:
         assert version in error["message"]
 
 
+async def test_the_trace_of_a_caller_reaches_engines(engine: ScriptedEngine) -> None:
+    """As at `/rcp`: an engine call belongs to the trace of the client, and carries its request id."""
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    async with running([entry("docs", engine)], SERVED) as gateway:
+        await posted(gateway, calling("search", {"query": "q"}), traceparent=parent, x_request_id="r-1")
+    sent = engine.requests()[0].headers
+    assert sent["traceparent"].startswith(f"00-{'a' * 32}-")
+    assert sent["x-request-id"] == "r-1"
+
+
 async def test_links_are_for_clients_that_know_them(engine: ScriptedEngine) -> None:
     """Before 2025-06-18 there is no such content, and its clients would reject the whole result."""
     async with running([entry("docs", engine)], SERVED) as gateway:
