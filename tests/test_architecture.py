@@ -71,6 +71,7 @@ EDGES = {
     "engines/health",
     "api/dispatch",
     "cli/failures",
+    "mcp/server",
     "conformance/examination",
     "state/redis",
     "server/request_response",

@@ -48,7 +48,7 @@ from app.telemetry.tracing import read_trace
 READING: Final = {"id": 0, "method": "retrieve"}
 """What a tool call counts as to roles and limits."""
 
-COUNTED: Final = frozenset({"tools/call", "resources/read"})
+COUNTED: Final = ("tools/call", "resources/read")
 """Methods that count against limits. A client sends several others before it calls a tool, and they do no work."""
 
 VERSION, METHOD, NAME, SESSION = b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id"

@@ -193,6 +193,9 @@ class McpServer:
             if running is None or not running.is_the_cause():
                 raise
             fault = McpError(CANCELLED_CODE, "cancelled by the client")
+        except Exception:  # noqa: BLE001 - the edge of a request: a fault of ours is an answer, too
+            logger().exception("internal_error", request_id=caller.request_id, method=self._shown(message))
+            fault = McpError(INTERNAL, "internal error; search the log for this request id")
         finally:
             if running is not None:
                 self._in_flight.leave(running)
@@ -308,12 +311,16 @@ class McpServer:
         meta = {**result.get("_meta", {}), SERVER_KEY: self._info(self._tools.listed(caller).title)}
         return {"resultType": "complete", **result, "_meta": meta}
 
+    def _shown(self, message: McpMessage) -> str:
+        """The method as logs contain it."""
+        return message.method if message.method in self._known else "other"
+
     def _record(self, message: McpMessage, caller: Caller, outcome: str, fault: McpError | None, took: float) -> Json:
         """Count a tool call; the log line of the message. `took` in seconds."""
         line: Json = {"request_id": caller.request_id}
         if caller.tenant is not None:
             line |= {"tenant": caller.tenant.id, "key": caller.key_id}
-        line |= {"method": message.method if message.method in self._known else "other", "outcome": outcome}
+        line |= {"method": self._shown(message), "outcome": outcome}
         if message.method == "tools/call":
             name = message.params.get("name")
             tool = self._tools.listed(caller).names.get(name, "other") if type(name) is str else "other"

@@ -18,7 +18,7 @@ from app.protocol import envelope
 from app.protocol.errors import RcpError
 from app.telemetry.logs import logger
 
-WITHOUT_ENGINES = frozenset({"initialize", "ping", "resources/list", "resources/templates/list"})
+WITHOUT_ENGINES = ("initialize", "ping", "resources/list", "resources/templates/list")
 """Methods whose answers do not depend on engines: a client that connects must not wait for them."""
 
 
