@@ -1,7 +1,7 @@
 """JSON-RPC over a pipe (RCP §5.1): one message per line in both directions, answered in the order in which they finish.
 
 `StdioEndpoint` reads and writes lines for any protocol; `RcpLines` is RCP. Each request is answered exactly once, also
-when the caller leaves or the gateway is told to stop.
+when the caller leaves or the gateway stops.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_UNDER_WAY = 128
 """Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
 
 LAST_WORDS = 1.0
-"""Seconds that a caller has to read the last answers once the gateway was told to stop."""
+"""Seconds that a caller has to read the last answers when the gateway stops."""
 
 SESSION = "stdio"
 

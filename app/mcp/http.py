@@ -291,8 +291,8 @@ class McpEndpoint:
         self, request: McpRequest, message: Any, principal: Principal | None
     ) -> tuple[int, bytes | None, list[Any]]:
         """(HTTP status, body, log lines). Raises McpError for what is no message, AuthError."""
+        # Before anything can fail, so that every error carries the id.
         request.message_id = server.id_of(message)
-        # Noted before anything can fail, so that every error carries the id.
         version = _version_of(request, message)
         read = read_message(message, version)
         if read.modern:
@@ -311,7 +311,6 @@ class McpEndpoint:
 
     async def _work(self, request: McpRequest, message: McpMessage) -> McpAnswer:
         """The answer to one message; its progress is sent meanwhile, if the client wants that and accepts events."""
-        # The stream is opened by the first notification: a call that ends before stays a plain answer with a length.
         watch = DisconnectWatcher(request.receive)
         notify = None
         if message.meta.get("progressToken") is not None and sse.accepted(request.accept):
@@ -320,6 +319,7 @@ class McpEndpoint:
             )
 
             def notify(notification: bytes) -> None:
+                # Only now: a call that ends before its first notification stays a plain answer with a length.
                 stream.open()
                 stream.notify(notification)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from app.api.caller import Caller
 from app.api.running_requests import RunningRequests
+from app.mcp.rendering import clean, cleaned
 from app.mcp.tool_definitions import EXTENSION, NAMES
 from app.mcp.tools import ExtensionNeeded, ToolCall, Tools, UnknownTool
 from app.protocol import envelope
@@ -168,7 +169,7 @@ class McpServer:
         metrics.declare(NAMES)
 
     async def answer(self, message: McpMessage, caller: Caller, notify: Notify | None = None) -> McpAnswer:
-        """Answer one message. `notify` sends its progress, where the transport can. Cancellable by `cancelled`."""
+        """Answer one message. `notify` sends its progress, where the transport can. Raises CancelledError only."""
         started = perf_counter()
         # Notifications are never answered, not even unknown ones (JSON-RPC 2.0 §4.1).
         if message.id is None:
@@ -187,7 +188,8 @@ class McpServer:
             code = RESOURCE_NOT_FOUND if isinstance(error, NotFound) else INTERNAL
             # 2026-07-28 has no code of its own for a resource that does not exist.
             code = INVALID_PARAMS if message.modern and code == RESOURCE_NOT_FOUND else code
-            fault = McpError(code, error.message, error.data or None)
+            # Notes of engines may be in it, and a host may show it.
+            fault = McpError(code, clean(error.message), cleaned(error.data) or None)
         except asyncio.CancelledError:
             outcome = "cancelled"
             if running is None or not running.is_the_cause():
@@ -199,8 +201,8 @@ class McpServer:
         finally:
             if running is not None:
                 self._in_flight.leave(running)
-            # Whoever sends the answer logs the line, since only there the bytes are known. Here nobody will.
             line = self._record(message, caller, outcome, fault, perf_counter() - started)
+            # Otherwise the transport logs the line, because it knows the bytes. A client that is gone gets none.
             if outcome == "cancelled" and fault is None:
                 logger().info("mcp", **line, bytes=0)
         if fault is not None:

@@ -110,7 +110,7 @@ class Tools:
         settings = self._state.settings.mcp
         key = None if tenant is None else (tenant.id, tenant.roles)
         view = self._views.get(key)
-        # All three are replaced and never changed, so identity is enough and costs nothing per call.
+        # Engines, settings and tenants are replaced and never changed, so identity is enough.
         if view is not None and view[0] is members and view[1] is settings and view[2] is tenant:
             return view[3]
         title, about, prefix = settings.title, settings.about, settings.tool_prefix
