@@ -25,12 +25,12 @@ RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--whe
 # The virtual environments that the images copy whole, without pip.
 FROM wheels AS install
 RUN ["python", "-m", "venv", "--without-pip", "/opt/rcp-gateway"]
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[example,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[example,http2,jwt,redis]"]
 # Symbols for debuggers are a quarter of what was installed.
 RUN ["find", "/opt/rcp-gateway", "-name", "*.so", "-exec", "strip", "--strip-unneeded", "{}", "+"]
 
 FROM install AS install-demo
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,example,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,example,http2,jwt,redis]"]
 
 # Nothing is written at run time: the bytecode was compiled by pip, so the root file system may be read-only.
 # (With --workers above 1 the workers share their metrics in a folder in /tmp, which then needs a tmpfs.)

@@ -10,7 +10,7 @@ unexport ARGS
 export QUESTION
 
 .DEFAULT_GOAL := help
-.PHONY: audit lock lowest newest sbom help install wheel testwheel demo test check format docs inspector bench chaos fuzz pictures clean
+.PHONY: audit lock lowest newest sbom help install wheel testwheel demo test check format docs inspector bench chaos fuzz mcpb pictures clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,9 @@ PART := $(COMPILE) --constraint requirements.lock
 
 lock: $(STAMP) ## renew requirements*.lock after a change of pyproject.toml
 	@$(COMPILE) --all-extras --output-file requirements.lock $(ARGS)
-	@$(PART) --extra demo --extra mcp --output-file requirements-demo.lock
-	@$(PART) --extra http2 --extra jwt --extra mcp --extra otel --extra redis --output-file requirements-serve.lock
-	@$(PART) --extra compile --extra demo --extra example --extra http2 --extra jwt --extra mcp --extra redis --output-file requirements-image.lock
+	@$(PART) --extra demo --output-file requirements-demo.lock
+	@$(PART) --extra http2 --extra jwt --extra otel --extra redis --output-file requirements-serve.lock
+	@$(PART) --extra compile --extra demo --extra example --extra http2 --extra jwt --extra redis --output-file requirements-image.lock
 
 # Of what a service installs, in an environment of its own.
 .venv-serve/.installed: requirements-serve.lock $(STAMP)
@@ -118,8 +118,12 @@ format: $(STAMP) ## let ruff put the code in order
 docs: $(STAMP) ## write anew what is made from something else: tables of keys and settings, copies of alerts
 	@$(BIN)/python -m docs._generate
 
-inspector: ## put the MCP Inspector (and the Node it needs) into .venv, for the one test that drives it; needs npm
-	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0
+mcpb: $(STAMP) ## build an MCP bundle for desktop assistants and its registry entry in dist-mcpb; ARGS="--url …" says where it is published
+	@$(BIN)/python deploy/mcpb/build.py $(ARGS)
+
+inspector: ## put other MCP clients, the conformance suite and mcpb (and the Node they need) into .venv, for tests; needs npm
+	@npm install --prefix $(VENV)/inspector --no-audit --no-fund --loglevel error node@22 @modelcontextprotocol/inspector@0.15.0 \
+	@modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2 @anthropic-ai/mcpb@2.1.2
 
 bench: .venv-wheel/.installed ## measure CPU per retrieve of the wheel and of the sources against a bare floor
 	@$(BIN)/python -m bench.compare --python .venv-wheel/bin/python $(ARGS)
@@ -131,4 +135,4 @@ fuzz: $(STAMP) ## 10,000 cases each of odd bytes from callers, engines and files
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 clean: ## remove what install and the tools created
-	rm -rf $(VENV) .venv-lowest .venv-newest .venv-serve .venv-wheel .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-lowest .venv-newest .venv-serve .venv-wheel .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist dist-mcpb *.egg-info

@@ -74,7 +74,7 @@ def test_the_images_install_the_compiled_wheel() -> None:
     assert "COPY app" not in install
 
 
-NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "otel"}
+NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "mcp", "mcp-clients", "otel"}
 """Extras that a gateway in production has no use for; and `otel`, which would make the image larger than it may be."""
 
 BASE_BYTES = 125e6
@@ -205,9 +205,9 @@ def test_every_dependency_is_locked() -> None:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements-demo.lock", {"demo", "mcp"}),
-        ("requirements-serve.lock", {"http2", "jwt", "mcp", "otel", "redis"}),
-        ("requirements-image.lock", {"compile", "demo", "example", "http2", "jwt", "mcp", "redis"}),
+        ("requirements-demo.lock", {"demo"}),
+        ("requirements-serve.lock", {"http2", "jwt", "otel", "redis"}),
+        ("requirements-image.lock", {"compile", "demo", "example", "http2", "jwt", "redis"}),
     ],
 )
 def test_the_parts_of_the_lock_are_parts_of_it(lock: str, extras: set[str]) -> None:
