@@ -160,7 +160,8 @@ def gateway(
     `python`: the interpreter that runs it. Where that has the gateway installed, give a `checkout` without sources.
     `settings`: a file in the format of gateway.yaml, with sections other than `log` and `server`.
     """
-    registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
+    # A file of its own: a running gateway would follow the next one's settings.
+    registry, config = workspace / "rcp.json", workspace / f"{name}.yaml"
     entries = [{"id": f"stub-{n}", "url": url, "timeoutMs": timeout_ms} for n, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
     more = "" if settings is None else settings.read_text()
