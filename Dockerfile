@@ -1,35 +1,40 @@
 # Two images from one file: `gateway` (the default) and `demo`, which also holds the demo engines.
 #   docker build -t rcp-gateway .
 #   docker build -t rcp-gateway:demo --target demo .
-ARG PYTHON_VERSION=3.13.9
+# The base of every stage, pinned by the digest of its multi-platform index: a tag can be moved, a digest cannot. To renew
+# it: docker buildx imagetools inspect python:3.13-slim-bookworm
+ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm@sha256:b685a4fa58bb19d1814d78a1ec0f0208f351452724f78b20212c984d6e124a34
 
 # Wheels of the gateway and of everything that it needs, in the versions of the lock file. All extras that serving can use
 # are among them: what is not configured is not imported. Compilers stay in this stage.
-FROM python:${PYTHON_VERSION}-bookworm AS wheels
+FROM ${PYTHON_IMAGE} AS wheels
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN ["apt-get", "update"]
+RUN ["apt-get", "install", "--yes", "--no-install-recommends", "gcc", "libc6-dev", "binutils"]
 WORKDIR /src
-COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./
+COPY requirements-image.lock ./
+# pip compares every file with the hashes in the lock. What the wheel is compiled with (mypyc, and the dependencies with
+# their types) is among them.
+RUN ["python", "-m", "pip", "wheel", "--require-hashes", "--requirement", "requirements-image.lock", "--wheel-dir", "/wheels"]
+RUN ["python", "-m", "pip", "install", "--no-index", "--find-links", "/wheels", "--requirement", "requirements-image.lock"]
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY app ./app
-# What the wheel is compiled with: mypyc, and the dependencies with their types.
-RUN ["python", "-m", "pip", "install", "--constraint", "requirements.lock", ".[compile,http2,jwt,mcp,redis]"]
 ENV RCP_GATEWAY_COMPILE=1
-RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--constraint", "requirements.lock", "--wheel-dir", "/wheels", ".[demo,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", "/wheels", "."]
 
 # The virtual environments that the images copy whole, without pip.
-FROM python:${PYTHON_VERSION}-bookworm AS install
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+FROM wheels AS install
 RUN ["python", "-m", "venv", "--without-pip", "/opt/rcp-gateway"]
-COPY --from=wheels /wheels /wheels
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[example,http2,jwt,redis]"]
 # Symbols for debuggers are a quarter of what was installed.
 RUN ["find", "/opt/rcp-gateway", "-name", "*.so", "-exec", "strip", "--strip-unneeded", "{}", "+"]
 
 FROM install AS install-demo
-RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,http2,jwt,mcp,redis]"]
+RUN ["python", "-m", "pip", "--python", "/opt/rcp-gateway/bin/python", "install", "--no-index", "--find-links", "/wheels", "rcp-gateway[demo,example,http2,jwt,redis]"]
 
 # Nothing is written at run time: the bytecode was compiled by pip, so the root file system may be read-only.
 # (With --workers above 1 the workers share their metrics in a folder in /tmp, which then needs a tmpfs.)
-FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
+FROM ${PYTHON_IMAGE} AS runtime
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="rcp-gateway" \

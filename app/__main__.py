@@ -15,12 +15,12 @@ from app.cli.failures import Commands
 from app.server.early_signals import end_on_signals
 
 COMMANDS = (
-    *("serve", "stdio", "demo", "query", "engines", "check", "schema", "conformance"),
+    *("serve", "stdio", "mcp", "demo", "query", "engines", "check", "schema", "conformance"),
     *("fuse", "calibrate", "eval", "tune", "compile", "key"),
 )
 """Modules of `app/cli/`, in the order of the help; each has a function `register(app)`."""
 
-SERVING = frozenset({"serve", "stdio"})
+SERVING = frozenset({"serve", "stdio", "mcp"})
 """Commands that a supervisor may stop before they have finished starting."""
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version as installed_version
 from multiprocessing.connection import Connection
@@ -21,7 +21,6 @@ from typing import Any
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from starlette.routing import Route
 
 from app.api.admin import admin
 from app.api.admission import Admission
@@ -35,13 +34,14 @@ from app.api.gateway_state import GatewayState, Readiness, identity_of
 from app.api.methods import ANSWERED
 from app.api.metrics import MetricsPort, metrics_route
 from app.api.openapi import docs_routes, openapi_document
-from app.api.optional_features import installed, missing_extras, token_verifier, tracing
+from app.api.optional_features import missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, tell_of_twins
-from app.api.responses import not_found
+from app.api.responses import Asgi, not_found
 from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
-from app.api.stdio import StdioEndpoint
+from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
+from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
 from app.federation.engine_selection import EngineSelector
@@ -52,8 +52,8 @@ from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
 from app.fusion import rrf
-from app.mcp.lazy_mount import PATHS as MCP_PATHS
-from app.mcp.lazy_mount import LazyMount
+from app.mcp.http import McpEndpoint, mcp_routes
+from app.mcp.stdio import McpLines
 from app.protocol import envelope
 from app.protocol.errors import RCP_CODES
 from app.resilience.byte_budget import ByteBudget
@@ -63,7 +63,7 @@ from app.server.lifecycle import GatewayServer
 from app.server.listeners import listen, listen_for_metrics
 from app.server.preflight import start_faults
 from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
-from app.server.tls import door_context
+from app.server.tls import ServerCertificate
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
@@ -210,8 +210,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await _until_ready(state.readiness, patience)
         _log_started(state)
         try:
-            async with nullcontext() if mcp is None else mcp.running():
-                yield
+            yield
         finally:
             state.readiness.draining = True
             if reload is not None:
@@ -225,11 +224,14 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         title="rcp-gateway", version=state.version, lifespan=lifespan, openapi_url=None, redirect_slashes=False
     )
     dispatcher = Dispatcher(state)
-    app.rcp = endpoint = RpcEndpoint(dispatcher, state)
+    endpoint = RpcEndpoint(dispatcher, state)
+    direct: dict[str, Asgi] = dict.fromkeys(USUAL_PATHS, endpoint)
     app.router.routes += rpc_routes(endpoint)
-    mcp = _mcp_mount(dispatcher, state)
-    if mcp is not None:
-        app.router.routes += [Route(path, mcp, name=f"mcp {path}", include_in_schema=False) for path in MCP_PATHS]
+    if state.settings.mcp.enabled is not False:
+        mcp = McpEndpoint(dispatcher, state)
+        direct |= dict.fromkeys(MCP_PATHS, mcp)
+        app.router.routes += mcp_routes(mcp)
+    app.direct = direct
     routers = [probes(state), admin(state, os.environ, reload), console()]
     if not state.settings.metrics.port:
         routers.append(metrics_route(state))
@@ -242,18 +244,11 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     return app
 
 
-def _mcp_mount(dispatcher: Dispatcher, state: GatewayState) -> LazyMount | None:
-    """The endpoint of MCP, unless it is switched off or its library is missing."""
-    if state.settings.mcp.enabled is False or not installed("mcp"):
-        return None
-    return LazyMount(not_found, dispatcher, state)
-
-
 def _add_middleware(app: FastAPI, state: GatewayState) -> None:
     """Add the middleware that the settings ask for. Each is called before those added earlier."""
     server, port = state.settings.server, state.settings.metrics.port
     if server.cors_origins:
-        app.add_middleware(CorsPolicy, origins=server.cors_origins, mcp_paths=MCP_PATHS)
+        app.add_middleware(CorsPolicy, origins=server.cors_origins)
     if server.allowed_hosts:
         app.add_middleware(AllowedHosts, allowed=server.allowed_hosts)
     if port:
@@ -368,7 +363,10 @@ async def _serve(
     watch = files.watch()
     loaded, settings, tenants = files.load()
     state = build_state(loaded, settings, tenants, workers)
-    reload = Reload(state, files.load, watch)
+    certificate = None if settings.server.tls is None else ServerCertificate(settings.server.tls)
+    if certificate is not None:
+        state.metrics.door.watch_certificate(lambda: certificate.expires)
+    reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew)
     config = uvicorn.Config(
         build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),
         http=HttpProtocol,
@@ -379,13 +377,15 @@ async def _serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=settings.server.keep_alive_seconds,
-        ssl_context_factory=None if settings.server.tls is None else partial(door_context, settings.server.tls),
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     await GatewayServer(config, state, signals=signals, reload=reload.ask, alive=alive).serve(listeners)
 
 
-def serve_stdio(registry: Path, config: Path | None) -> int:
+def serve_stdio(registry: Path, config: Path | None, *, mcp: bool = False) -> int:
     """Serve one caller over stdin and stdout until it leaves or SIGTERM or SIGINT comes, and return the exit code.
+
+    `mcp`: it speaks MCP instead of RCP.
 
     File descriptor 1 is redirected to stderr, so that nothing but messages can reach the caller. Raises SettingsError
     for a bad file.
@@ -399,11 +399,11 @@ def serve_stdio(registry: Path, config: Path | None) -> int:
     start_log(settings.log)
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
     log_config_warnings(read)
-    _run(_serve_pipe(files, 0, responses))
+    _run(_serve_pipe(files, 0, responses, mcp=mcp))
     return 0
 
 
-async def _serve_pipe(files: Files, requests: int, responses: int) -> None:
+async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool) -> None:
     """Serve the caller at the other end of two file descriptors."""
     watch = files.watch()
     loaded, settings, _ = files.load()
@@ -414,7 +414,9 @@ async def _serve_pipe(files: Files, requests: int, responses: int) -> None:
     async def settled() -> None:
         await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
 
-    endpoint = StdioEndpoint(state, Pipe(requests).read, Pipe(responses).write, settled)
+    protocol_of = partial(McpLines if mcp else RcpLines, state)
+    read, write = Pipe(requests).read, Pipe(responses).write
+    endpoint = StdioEndpoint(protocol_of, settings.server.max_line_bytes, read, write, settled)
     for number, act in ((signal.SIGINT, endpoint.stop), (signal.SIGTERM, endpoint.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.backend.start()

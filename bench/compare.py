@@ -26,6 +26,8 @@ from bench.stub_engine import MAX_K
 
 TURNS = 10
 """Turns that a target has in one round."""
+RESERVED = ("gateway", "interpreted", "with-settings")
+"""Names of targets that no checkout may have."""
 SHAPES = "8x10,32x10,100x10,8x100"
 """Engines x k."""
 
@@ -204,7 +206,13 @@ def gateways(
     """The gateways to measure. The workspace has no sources, so `--python` runs what it has installed."""
     if args.python is not None:
         yield rig.gateway(engines, workspace, "gateway", workspace, python=args.python)
+        if args.settings is not None:
+            yield rig.gateway(
+                engines, workspace, "with-settings", workspace, python=args.python, settings=args.settings
+            )
     yield rig.gateway(engines, workspace, "gateway" if args.python is None else "interpreted")
+    if args.settings is not None and args.python is None:
+        yield rig.gateway(engines, workspace, "with-settings", settings=args.settings)
     for checkout in args.against:
         yield rig.gateway(engines, workspace, checkout.name, checkout)
 
@@ -226,6 +234,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--python", metavar="PATH", default=argparse.SUPPRESS, help=python)
     against = "the sources of another checkout too; may be given more than once"
     parser.add_argument("--against", type=Path, metavar="DIR", action="append", default=argparse.SUPPRESS, help=against)
+    settings = "YAML for a second gateway, measured as `with-settings`: what does a setting cost?"
+    parser.add_argument("--settings", type=Path, metavar="FILE", help=settings)
     parser.add_argument("--json", action="store_true", help="everything as JSON")
     bound = "fail if the gateway's median ratio is larger: one bound, or one for each shape with commas between them"
     parser.add_argument("--max-ratio", metavar="X", default=argparse.SUPPRESS, help=bound)
@@ -249,8 +259,8 @@ def arguments() -> argparse.Namespace:
     for checkout in args.against:
         if not (checkout / "app" / "main.py").is_file():
             parser.error(f"--against {checkout}: there is no gateway (app/main.py)")
-    if len({"gateway", "interpreted", *(checkout.name for checkout in args.against)}) <= len(args.against) + 1:
-        parser.error("--against: the names of the folders must differ, and none may be 'gateway' or 'interpreted'")
+    if len({*RESERVED, *(checkout.name for checkout in args.against)}) < len(args.against) + len(RESERVED):
+        parser.error(f"--against: the names of the folders must differ, and none may be {', '.join(RESERVED)}")
     return args
 
 

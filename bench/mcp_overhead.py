@@ -1,7 +1,6 @@
-"""What MCP costs over RCP: the same retrieve at /rcp and as a tool call at /mcp, in turns, in CPU of the gateway.
+"""What MCP costs over RCP: the same retrieve at /rcp and as a tool call at /mcp, alternately, in CPU of the gateway.
 
-Decides which three forms are compared: RCP, MCP's 2026-07-28 revision, and MCP before it. It refuses to know what the
-gateway does with either.
+Three forms are compared: RCP, MCP's revision 2026-07-28, and MCP before it.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import orjson
 import uvloop
 
 from bench import rig
-from bench.load import VARIANTS, Caller, Crew, StreamCaller
+from bench.load import VARIANTS, Crew
 
 MODERN, BEFORE = "2026-07-28", "2025-11-25"
 
@@ -31,7 +30,6 @@ class McpCrew(Crew):
 
     def __init__(self, url: str, version: str, callers: int, k: int) -> None:
         self.version = version
-        self.kind = Caller if version == MODERN else StreamCaller
         super().__init__(url, callers, k)
 
     def requests(self, authority: str, path: str, params: dict[str, Any]) -> list[bytes]:

@@ -41,6 +41,8 @@ class Visitors(Crew):
         super().__init__(url, callers)
         self.path = urlsplit(url).path
         self.cursors: list[tuple[int, str]] = []
+        self.following: set[int] = set()
+        """Questions whose second page has been asked for. Third pages are not: at some depth a page is not full."""
         self.asked = 0
 
     def next_question(self) -> tuple[int, bytes] | None:
@@ -55,11 +57,15 @@ class Visitors(Crew):
             params |= {"sessionId": f"session-{number}"}
         elif self.asked % 3 == 2 and self.cursors:
             number, cursor = self.cursors.pop()
+            self.following.add(number)
             params |= {"cursor": cursor}
         return number, prebuilt_question(f"{self.host}:{self.port}", self.path, number, params)
 
     def fault_of(self, status: bytes, body: bytes, asked_id: int) -> str | None:
         fault = super().fault_of(status, body, asked_id)
+        if asked_id in self.following:
+            self.following.discard(asked_id)
+            return fault
         if fault is None and asked_id % 3 != 1 and len(self.cursors) < self.size:  # no session's
             cursor = orjson.loads(body)["result"].get("nextCursor")
             if cursor is not None:

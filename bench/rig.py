@@ -153,15 +153,19 @@ def gateway(
     checkout: Path = PROJECT,
     python: str = sys.executable,
     timeout_ms: int = 2000,
+    settings: Path | None = None,
 ) -> Iterator[Child]:
     """The real gateway of `checkout` in front of `engines`, with every engine joined. Raises RigError.
 
     `python`: the interpreter that runs it. Where that has the gateway installed, give a `checkout` without sources.
+    `settings`: a file in the format of gateway.yaml, with sections other than `log` and `server`.
     """
-    registry, config = workspace / "rcp.json", workspace / "gateway.yaml"
+    # A file of its own: a running gateway would follow the next one's settings.
+    registry, config = workspace / "rcp.json", workspace / f"{name}.yaml"
     entries = [{"id": f"stub-{n}", "url": url, "timeoutMs": timeout_ms} for n, url in enumerate(engines)]
     registry.write_text(json.dumps({"engines": entries}))
-    config.write_text("log:\n  level: info\nserver:\n  drain_seconds: 0\n")  # else at its defaults, the log on
+    more = "" if settings is None else settings.read_text()
+    config.write_text(f"log:\n  level: info\nserver:\n  drain_seconds: 0\n{more}")  # else at its defaults, the log on
     arguments = ["app", "serve", "--registry", str(registry), "--config", str(config)]
     arguments += ["--host", "127.0.0.1", "--port", "0"]
     with running(name, arguments, workspace, checkout, python) as child:

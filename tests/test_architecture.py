@@ -33,7 +33,7 @@ LAUNCHERS = {"__main__", "cli"}
 
 LIBRARIES = {
     "fastapi": {"main", "api"},
-    "starlette": {"main", "api"},
+    "starlette": {"main", "api", "mcp/http"},
     "uvicorn": {"main", "server"},
     "uvloop": {"main"},
     "httptools": {"engines", "server"},
@@ -42,9 +42,7 @@ LIBRARIES = {
     "joserfc": {"api/auth/jwks", "api/auth/jwt"},
     "redis": {"state/redis"},
     "tenacity": {"resilience"},
-    "mcp": {"mcp/http", "mcp/server"},
-    "mcp_types": {"mcp/server"},
-    "sse_starlette": {"mcp/http"},
+    "mcp": set(),
     "orjson": {"protocol"},
     "pydantic": {"settings", "protocol/retrieve_params", "protocol/fuse_params", "mcp/tool_arguments"},
     "pydantic_core": {"settings"},
@@ -73,6 +71,7 @@ EDGES = {
     "engines/health",
     "api/dispatch",
     "cli/failures",
+    "mcp/server",
     "conformance/examination",
     "state/redis",
     "server/request_response",
@@ -216,7 +215,7 @@ def test_functions_are_short() -> None:
     assert median(lines_of(node) for _, node in functions()) < 10
 
 
-SHARED_NAMES = {"stdio", "http", "server", "metrics", "conformance", "schema", "engines"}
+SHARED_NAMES = {"stdio", "mcp", "http", "server", "metrics", "conformance", "schema", "engines"}
 """File names that the layout gives to several packages: a transport or a command is named after what it speaks."""
 
 

@@ -22,7 +22,6 @@ PROJECT = Path(__file__).parents[1]
 DOCKERFILE = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
 PYPROJECT: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 FOUNDATIONS = "fastapi, httpx2, orjson, prometheus_client, pydantic, structlog, typer, uvicorn, uvloop, yaml"
-LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8").splitlines()
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -44,14 +43,11 @@ def normalised(requirement: str) -> str:
 
 
 def test_the_base_image_is_pinned_and_slim() -> None:
-    """One Python, down to its patch release: the full image for building, the slim one for running."""
-    assert re.fullmatch(r"PYTHON_VERSION=3\.\d+\.\d+", all_of("ARG")[0])
-    outside = [stage.split() for stage in all_of("FROM") if stage.split()[0] not in {"install", "runtime"}]
-    assert outside == [
-        ["python:${PYTHON_VERSION}-bookworm", "AS", "wheels"],
-        ["python:${PYTHON_VERSION}-bookworm", "AS", "install"],
-        ["python:${PYTHON_VERSION}-slim-bookworm", "AS", "runtime"],
-    ]
+    """One Python for building and running, down to its patch release and the digest of its image."""
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", all_of("ARG")[0])
+    outside = [stage.split() for stage in all_of("FROM") if stage.startswith("$")]
+    assert outside == [["${PYTHON_IMAGE}", "AS", "wheels"], ["${PYTHON_IMAGE}", "AS", "runtime"]]
+    assert {stage.split()[0] for stage in all_of("FROM")} == {"${PYTHON_IMAGE}", "wheels", "install", "runtime"}
 
 
 def test_the_default_image_holds_no_demo() -> None:
@@ -59,7 +55,7 @@ def test_the_default_image_holds_no_demo() -> None:
     stages = [stage.split()[-1] for stage in all_of("FROM")]
     assert stages == ["wheels", "install", "install-demo", "runtime", "demo", "gateway"]
     assert DOCKERFILE.rstrip().endswith("COPY --from=install /opt/rcp-gateway /opt/rcp-gateway")
-    installs = [json.loads(rest) for rest in all_of("RUN") if "--find-links" in rest]
+    installs = [json.loads(rest) for rest in all_of("RUN") if "rcp-gateway[" in rest]
     serving = set(PYPROJECT["project"]["optional-dependencies"]) - NOT_SERVING
     extras = [set(words[-1].removeprefix("rcp-gateway[").strip("]").split(",")) for words in installs]
     assert extras == [serving, serving | {"demo"}]
@@ -69,13 +65,16 @@ def test_the_images_install_the_compiled_wheel() -> None:
     """One stage has the compilers and makes wheels in locked versions; the images install nothing else."""
     wheels, _, install = DOCKERFILE.partition(" AS install\n")
     assert "RCP_GATEWAY_COMPILE=1" in wheels
-    assert wheels.count('"--constraint", "requirements.lock"') == 2
+    (locked,) = [rest for rest in all_of("RUN") if "--require-hashes" in rest]
+    assert json.loads(locked)[-4:] == ["--requirement", "requirements-image.lock", "--wheel-dir", "/wheels"]
+    others = [rest for rest in all_of("RUN") if '"pip"' in rest and rest != locked]
+    assert all("--no-index" in rest or "--no-deps" in rest for rest in others)
     assert "--no-index" in install
     assert "[compile" not in install
     assert "COPY app" not in install
 
 
-NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "otel"}
+NOT_SERVING = {"browser", "compile", "demo", "deploy", "dev", "eval", "mcp", "mcp-clients", "otel"}
 """Extras that a gateway in production has no use for; and `otel`, which would make the image larger than it may be."""
 
 BASE_BYTES = 125e6
@@ -193,14 +192,42 @@ def test_what_the_build_copies_is_there_and_not_ignored() -> None:
 
 
 def test_every_dependency_is_locked() -> None:
-    """The lock pins each direct dependency to one version, and holds no address."""
-    pins = dict(line.split("==") for line in LOCK if line and not line.startswith("#"))
-    locked = {normalised(name) for name in pins}
+    """The lock pins each direct dependency to one version with the hashes of its files, and holds no address."""
+    locked = {normalised(name) for name in pins("requirements.lock")}
     extras = PYPROJECT["project"]["optional-dependencies"]
     optional = [entry for extra in extras.values() for entry in extra]
     wanted = {normalised(entry) for entry in (*PYPROJECT["project"]["dependencies"], *optional)}
     assert wanted - locked == set()
-    assert not any("://" in line or "@" in line for line in LOCK)
+    for lock in PROJECT.glob("requirements*.lock"):
+        assert not re.search(r"://|@|--index|--find", lock.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    [
+        ("requirements-demo.lock", {"demo"}),
+        ("requirements-serve.lock", {"http2", "jwt", "otel", "redis"}),
+        ("requirements-image.lock", {"compile", "demo", "example", "http2", "jwt", "redis"}),
+    ],
+)
+def test_the_parts_of_the_lock_are_parts_of_it(lock: str, extras: set[str]) -> None:
+    """Each holds what its extras bring, in the versions and with the hashes of requirements.lock: `make lock`."""
+    whole, part = pins("requirements.lock"), pins(lock)
+    assert part.items() <= whole.items()
+    optional = PYPROJECT["project"]["optional-dependencies"]
+    direct = [*PYPROJECT["project"]["dependencies"], *(entry for extra in extras for entry in optional[extra])]
+    brought = {normalised(entry) for entry in direct}
+    assert brought <= {normalised(name) for name in part}
+    assert not any("pytest" in name for name in part)
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Name -> version, marker and hashes of every package of a lock file; each has at least one hash."""
+    entries = re.split(r"\n(?=\S)", (PROJECT / lock).read_text(encoding="utf-8").strip())
+    found = dict(entry.split("==", 1) for entry in entries)
+    assert len(found) == len(entries) > 30
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", pinned) for pinned in found.values())
+    return found
 
 
 def test_the_demo_extra_is_all_that_the_demo_needs() -> None:
@@ -217,7 +244,13 @@ def test_the_script_for_a_clean_machine_does_what_the_readme_says() -> None:
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", script], timeout=60).returncode == 0
     assert "set -euo pipefail" in text
-    assert re.findall(r"^make (\w+)", text, re.MULTILINE) == ["install", "check", "lowest", "testwheel", "test"]
+    assert re.findall(r"^\(?(?:trap '' INT; )?make (\w+)", text, re.MULTILINE) == [
+        "install",
+        "check",
+        "lowest",
+        "testwheel",
+        "test",
+    ]
     assert text.rstrip().endswith("make test")
 
 
@@ -272,3 +305,11 @@ def seconds_of_children() -> float:
     """Processor time of all processes of ours that have ended."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
+
+
+def test_no_licence_is_of_the_gpl_family() -> None:
+    """docs/reference/dependencies.md lists what a service installs; none of it restricts the licence of the whole."""
+    page = (PROJECT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w.-]+) \| (.+) \|$", page.split("## Licences", 1)[1], re.MULTILINE)[1:]
+    assert len(rows) > 50
+    assert [row for row in rows if re.search(r"\bA?GPL|not declared|UNKNOWN", row[1])] == []

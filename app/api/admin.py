@@ -36,7 +36,7 @@ LISTS_BYTES = 8_388_608
 """Lists to be fused once more may be so long, where callers may send less: of fifty engines and 200 hits they are."""
 
 Json = dict[str, Any]
-Look = Callable[[Operator], Json]
+Look = Callable[[Operator], Json | Awaitable[Json]]
 Deed = Callable[[Json, Operator], Awaitable[Json]]
 
 SCOPE = "process"
@@ -119,7 +119,8 @@ def _looking(state: GatewayState, look: Look) -> Callable[[Request], Awaitable[R
 
     async def looking(request: Request) -> Response:
         try:
-            return _json(look(await let_in(request, state)))
+            view = look(await let_in(request, state))
+            return _json(await view if isinstance(view, Awaitable) else view)
         except OperatorRefused as kept:
             return _kept(kept)
 

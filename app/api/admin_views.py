@@ -14,6 +14,7 @@ from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import FaultInjection
 from app.federation.tenants import tenant_of
+from app.resilience.yield_limiter import heavy_work
 from app.settings.effective_settings import effective
 from app.telemetry.overlap import Agreement
 from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, RollingSummary
@@ -24,7 +25,7 @@ MOST_CALIBRATIONS = 20
 """Learned maps of one engine that the console lists; `/admin/calibration` has all."""
 
 
-def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
+async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
     """Every engine, the merged advertisement, and how long a window is."""
     engines = state.engines
     windows = state.instrumentation.windows
@@ -34,14 +35,16 @@ def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> J
         for one in scope["engines"]:
             maps = [{"scope": scope["scope"], "kind": kind, **one[kind]} for kind in ("confident", "silent")]
             learned.setdefault(one["id"], []).extend([told for told in maps if told["n"] > 0])
+    views: list[Json] = []
+    limiter = heavy_work()
+    for engine in engines.engines:
+        # Hundreds of engines take tens of milliseconds, so other requests run in between.
+        if not limiter.has_time():
+            await limiter.wait()
+        view = engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
+        views.append({**view, "calibration": learned.get(engine.id, [])[:MOST_CALIBRATIONS]})
     return {
-        "engines": [
-            {
-                **engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id)),
-                "calibration": learned.get(engine.id, [])[:MOST_CALIBRATIONS],
-            }
-            for engine in engines.engines
-        ],
+        "engines": views,
         "disabled": [name for name in engines.disabled if name not in engines.switched_off],
         "merged": state.membership.current().capabilities,
         "windowSeconds": SLOT_SECONDS * SLOTS,

@@ -3,13 +3,13 @@
 They protect users of browsers only; other clients ignore them. Starlette's middleware implements CORS.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api.caller import ANSWER_AT_ONCE
 from app.api.responses import Asgi, Receive, Scope
-from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATH
+from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATHS
 from app.api.streaming import Send
 
 ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
@@ -40,11 +40,10 @@ PAGE_HEADERS = {
 class CorsPolicy:
     """Middleware that opens the RCP and MCP endpoints, and nothing else, to scripts of web pages of these `origins`."""
 
-    __slots__ = ("_app", "_mcp", "_mcp_paths", "_origins", "_rcp")
+    __slots__ = ("_app", "_mcp", "_origins", "_rcp")
 
-    def __init__(self, app: Asgi, origins: Sequence[str], mcp_paths: Collection[str] = ()) -> None:
+    def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
         self._app = app
-        self._mcp_paths = frozenset(mcp_paths)
         self._origins = tuple(origins)
         self._rcp = self._opened(("POST",), ASKING, TOLD)
         self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
@@ -58,7 +57,7 @@ class CorsPolicy:
         app = self._app
         if scope["type"] == "http":
             path = scope["path"]
-            app = self._mcp if path in (MCP_PATH, MCP_METADATA) else self._rcp if _speaks_rcp(path) else app
+            app = self._mcp if path in MCP_PATHS or path == MCP_METADATA else self._rcp if _speaks_rcp(path) else app
         if app is not self._app:  # its headers are added as the response is sent
             scope.get("extensions", {}).pop(ANSWER_AT_ONCE, None)
         await app(scope, receive, send)

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -24,7 +25,7 @@ async def part(scope: Scope, receive: Receive) -> None:
             pass
 
 
-async def unless_hung_up(work: Awaitable[bytes | None], watch: "DisconnectWatcher") -> bytes | None:
+async def unless_hung_up(work: Awaitable[Result], watch: "DisconnectWatcher") -> Result:
     """Do `work`, but cancel it when the caller hangs up. Raises ClientDisconnected."""
     try:
         return await work

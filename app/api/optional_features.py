@@ -22,11 +22,10 @@ def installed(library: str) -> bool:
 
 
 def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tuple[FieldError, ...]:
-    """A fault for each setting whose library is not installed. Over stdio there are neither tokens nor MCP clients."""
+    """A fault for each setting whose library is not installed. Over stdio there are no tokens."""
     needs = (
         ("state.url", settings.state.shared, "redis", "redis"),
         ("auth.mode", over_http and "jwt" in settings.auth.mode, "joserfc", "jwt"),
-        ("mcp.enabled", over_http and settings.mcp.enabled is True, "mcp", "mcp"),
         ("traces.endpoint", settings.traces.endpoint is not None, "opentelemetry.exporter.otlp.proto.http", "otel"),
     )
     return tuple(

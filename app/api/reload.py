@@ -6,7 +6,7 @@ finish as they began. It refuses to know how files are read and what an engine i
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
@@ -43,10 +43,16 @@ Load = Callable[[], LoadedSettings]
 class Reload:
     """Keeps one gateway to what its files say."""
 
-    __slots__ = ("_asked", "_began_with", "_load", "_state", "_task", "_watch", "failure")
+    __slots__ = ("_also", "_asked", "_began_with", "_load", "_state", "_task", "_watch", "failure")
 
-    def __init__(self, state: GatewayState, load: Load, watch: Watch) -> None:
-        """`watch` must have looked at the files before they were read for `state`."""
+    def __init__(
+        self, state: GatewayState, load: Load, watch: Watch, also: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`watch` must have looked at the files before they were read for `state`.
+
+        `also` is called at each look, for files with a content of their own, such as a certificate.
+        """
+        self._also = also
         self.failure: str | None = None
         """Why the files are not what is in force; None while they are."""
         self._state = state
@@ -76,6 +82,8 @@ class Reload:
             await self._next_look()
             asked = self._asked.is_set()
             self._asked.clear()
+            if self._also is not None:
+                await self._also()
             if await asyncio.to_thread(self._watch.changed):
                 await self._settled()
                 asked = True
@@ -130,6 +138,7 @@ class Reload:
         tell_of_twins(loaded.registry.engines)
         log_config_warnings(wishes)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
+        state.metrics.door.restart_needed.set(len(waiting))
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
 

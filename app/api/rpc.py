@@ -6,10 +6,11 @@ RCP §5.2. A caller that disconnects cancels its request.
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
@@ -23,8 +24,8 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
 from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
-from app.api.rpc_path import BASE, ENGINES, USUAL_PATHS, RpcPath, place_of
+from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, not_found, send_answer, send_at_once
+from app.api.rpc_path import BASE, ENGINES, RpcPath, place_of
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
@@ -212,7 +213,7 @@ class RpcEndpoint:
 
     async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
-        body = await self._read_body(request.receive)
+        body = await read_whole_body(request.receive, self._max_body)
         if body is None:
             await self._refuse_body(send, head.request_id)
             return
@@ -285,7 +286,7 @@ class RpcEndpoint:
 
     async def _peek(self, receive: Receive) -> Any:
         """The message of somebody who is turned away, so that its id can be echoed; None if it is too long to look."""
-        body = await self._read_body(receive)
+        body = await read_whole_body(receive, self._max_body)
         if body is None or len(body) > MAX_PEEK:
             return None
         try:
@@ -299,27 +300,6 @@ class RpcEndpoint:
         body = self._dispatcher.turned_away(away, request_id, request.id)
         headers = (*away.headers, CLOSE) if away.quiet else away.headers
         await send_answer(request.send, away.status, body, request_id, *headers)
-
-    async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None as soon as it is longer than allowed. Raises ClientDisconnected."""
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientDisconnected
-        body: bytes = event.get("body", b"")
-        if not event.get("more_body", False):
-            return body if len(body) <= self._max_body else None
-        most = self._max_body
-        parts = [body]
-        size = len(body)
-        while event.get("more_body", False):
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise ClientDisconnected
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
-            if size > most:
-                return None
-        return b"".join(parts)
 
     async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
@@ -373,17 +353,19 @@ class RpcEndpoint:
 
 
 class GatewayApplication(FastAPI):
-    """FastAPI, with a shorter way to the route of RCP methods.
+    """FastAPI, with a shorter way to the routes of RCP and MCP.
 
-    FastAPI's five layers of middleware and its router cost 7 % of the CPU of a retrieve, and do nothing for the RCP
-    endpoint. Middleware that the settings add is never skipped.
+    FastAPI's five layers of middleware and its router cost 7 % of the CPU of a retrieve, and do nothing for these
+    endpoints. Middleware that the settings add is never skipped.
     """
 
-    rcp: RpcEndpoint
+    direct: Mapping[str, Asgi] = MappingProxyType({})
+    """Path -> the endpoint of its route."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in USUAL_PATHS and not self.user_middleware:
-            await self.rcp(scope, receive, send)
+        endpoint = self.direct.get(scope["path"]) if scope["type"] == "http" else None
+        if endpoint is not None and not self.user_middleware:
+            await endpoint(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -429,6 +411,27 @@ class OverloadRefusal:
 
     def __repr__(self) -> str:
         return f"<OverloadRefusal of {self._state.admission!r}>"
+
+
+async def read_whole_body(receive: Receive, most: int) -> bytes | None:
+    """The whole body, or None as soon as it is longer than `most`. Raises ClientDisconnected."""
+    event = await receive()
+    if event["type"] == "http.disconnect":
+        raise ClientDisconnected
+    body: bytes = event.get("body", b"")
+    if not event.get("more_body", False):
+        return body if len(body) <= most else None
+    parts = [body]
+    size = len(body)
+    while event.get("more_body", False):
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise ClientDisconnected
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return None
+    return b"".join(parts)
 
 
 def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -12,6 +12,8 @@ from app.protocol.method_names import GATES, UNGATED
 BASE = "/rcp"
 ENGINES = "/engines/"
 MCP_PATH = "/mcp"
+MCP_PATHS = (MCP_PATH, MCP_PATH + "/")
+"""Some clients append a slash to the address that they are given."""
 MCP_METADATA = "/.well-known/oauth-protected-resource" + MCP_PATH
 """The OAuth metadata of the MCP endpoint (RFC 9728)."""
 

@@ -1,6 +1,7 @@
-"""RCP over a pipe (RCP §5.1): one JSON-RPC message per line in both directions, answered as answers come.
+"""JSON-RPC over a pipe (RCP §5.1): one message per line in both directions, answered in the order in which they finish.
 
-Each request is answered exactly once, also when the caller leaves or the gateway is told to stop.
+`StdioEndpoint` reads and writes lines for any protocol; `RcpLines` is RCP. Each request is answered exactly once, also
+when the caller leaves or the gateway stops.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol
 
 from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
@@ -17,34 +18,65 @@ from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
 from app.api.send_queue import LineReader, SendQueue, Write
 from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
-from app.protocol.errors import BackendUnavailable, PayloadTooLarge, RcpError
+from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RcpError
 
 MAX_UNDER_WAY = 128
 """Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
 
 LAST_WORDS = 1.0
-"""Seconds that a caller has to read the last answers once the gateway was told to stop."""
+"""Seconds that a caller has to read the last answers when the gateway stops."""
 
 SESSION = "stdio"
+
+SPEAKS_MCP = InvalidRequest(
+    "this is a message of MCP, and `rcp-gateway stdio` speaks RCP: start `rcp-gateway mcp` instead"
+)
 
 Read = Callable[[], Awaitable[bytes]]
 """The next bytes, none at the end. Raises OSError."""
 
 
-class StdioEndpoint:
-    """One caller at the other end of a pipe. `settled` ends when the engines have had their chance to be reached."""
+class LineProtocol(Protocol):
+    """What the messages of a pipe mean."""
 
-    def __init__(self, state: GatewayState, read: Read, write: Write, settled: Callable[[], Awaitable[None]]) -> None:
-        sets = session_sets(state.settings)
-        handshake = HandshakePolicy(SingleSession(sets, self.leave), sets, state.offers)
-        self._dispatcher = Dispatcher(state, handshake)
-        self._limit = state.settings.server.max_line_bytes
+    async def answer(self, message: Any, request_id: str, arrived: float) -> bytes | None:
+        """The response to a parsed line that was read at `arrived` (event-loop seconds); None if there is none."""
+        ...
+
+    def refused(self, fault: RcpError, request_id: str, message_id: envelope.RequestId) -> bytes:
+        """The response to a line that is no message."""
+        ...
+
+    def needs_engines(self, message: Any) -> bool:
+        """Whether the answer depends on which engines have been reached."""
+        ...
+
+    def last_words(self, message: Any) -> bytes | None:
+        """The response to a request that is cut off because the gateway stops."""
+        ...
+
+
+ProtocolOf = Callable[["StdioEndpoint", SendQueue], LineProtocol]
+
+
+class StdioEndpoint:
+    """One caller at the other end of a pipe. `settled` ends when the engines have had time to be reached."""
+
+    def __init__(
+        self,
+        protocol_of: ProtocolOf,
+        max_line_bytes: int,
+        read: Read,
+        write: Write,
+        settled: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._limit = max_line_bytes
         self._splitter = LineSplitter(self._limit)
         self._read = read
         self._settle = settled
         self._room = asyncio.Event()
         self._send_queue = SendQueue(write, self._room.set)
-        self._ear = LineReader(self._send_queue)
+        self._protocol = protocol_of(self, self._send_queue)
         self._under_way: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
         self._settled: asyncio.Task[None] | None = None
@@ -107,29 +139,25 @@ class StdioEndpoint:
         request_id = next(self._request_ids)
         if isinstance(line, OversizedLine):
             fault = PayloadTooLarge(f"a line may be at most {self._limit} bytes long", field="body")
-            self._send_queue.put(self._dispatcher.refused(fault, request_id, None, line.id))
+            self._send_queue.put(self._protocol.refused(fault, request_id, line.id))
         elif line.strip():
             try:
                 message = envelope.read_body(bytes(line))
             except RcpError as fault:
-                self._send_queue.put(self._dispatcher.refused(fault, request_id, None))
+                self._send_queue.put(self._protocol.refused(fault, request_id, None))
             else:
-                caller = Caller(request_id, SESSION, since=arrived)
-                task = asyncio.get_running_loop().create_task(self._answer(message, caller))
+                task = asyncio.get_running_loop().create_task(self._answer(message, request_id, arrived))
                 self._under_way.add(task)
                 task.add_done_callback(self._answered)
 
-    async def _answer(self, message: Any, caller: Caller) -> None:
+    async def _answer(self, message: Any, request_id: str, arrived: float) -> None:
         """One message, or a batch, from beginning to end."""
         try:
-            if self._settled is not None and not self._settled.done() and _needs_engines(message):
+            if self._settled is not None and not self._settled.done() and self._protocol.needs_engines(message):
                 await asyncio.shield(self._settled)
-            if type(message) is list:
-                answer = await self._dispatcher.batch(message, caller, None)
-            else:
-                answer = await self._dispatcher.message(message, caller, None, self._ear)
+            answer = await self._protocol.answer(message, request_id, arrived)
         except asyncio.CancelledError:
-            answer = _last_words(message)
+            answer = self._protocol.last_words(message)
         if answer is not None:
             self._send_queue.put(answer)
 
@@ -144,20 +172,50 @@ class StdioEndpoint:
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping else "reading" if self._reading else "not begun"
-        return f"<StdioDoor {state}, {len(self._under_way)} under way, {self._send_queue!r}, {self._splitter!r}>"
+        return f"<StdioEndpoint {state}, {len(self._under_way)} under way, {self._send_queue!r}, {self._splitter!r}>"
 
 
-def _needs_engines(message: Any) -> bool:
-    """Whether the answer depends on which engines there are; a ping must not wait for any."""
-    return type(message) is not dict or message.get("method") not in ("ping", "shutdown")
+class RcpLines:
+    """RCP over a pipe, as one session."""
+
+    def __init__(self, state: GatewayState, endpoint: StdioEndpoint, send_queue: SendQueue) -> None:
+        sets = session_sets(state.settings)
+        handshake = HandshakePolicy(SingleSession(sets, endpoint.leave), sets, state.offers)
+        self._dispatcher = Dispatcher(state, handshake)
+        self._progress = LineReader(send_queue)
+
+    async def answer(self, message: Any, request_id: str, arrived: float) -> bytes | None:
+        """See LineProtocol."""
+        caller = Caller(request_id, SESSION, since=arrived)
+        if type(message) is list:
+            return await self._dispatcher.batch(message, caller, None)
+        if _is_mcp(message):
+            return self.refused(SPEAKS_MCP, request_id, envelope.recover_id(message))
+        return await self._dispatcher.message(message, caller, None, self._progress)
+
+    def refused(self, fault: RcpError, request_id: str, message_id: envelope.RequestId) -> bytes:
+        """See LineProtocol."""
+        return self._dispatcher.refused(fault, request_id, None, message_id)
+
+    def needs_engines(self, message: Any) -> bool:
+        """See LineProtocol; a ping must not wait for engines."""
+        return type(message) is not dict or message.get("method") not in ("ping", "shutdown")
+
+    def last_words(self, message: Any) -> bytes | None:
+        """See LineProtocol."""
+        fault = BackendUnavailable("the gateway is shutting down", retryable=True)
+        if type(message) is list:
+            answers = [answer for member in message if (answer := self.last_words(member)) is not None]
+            return b"[" + b",".join(answers) + b"]" if answers else None
+        if type(message) is dict and "id" not in message and "jsonrpc" in message:
+            return None
+        return envelope.failure(envelope.recover_id(message), fault)
 
 
-def _last_words(message: Any) -> bytes | None:
-    """What is answered to requests that the gateway no longer can answer."""
-    fault = BackendUnavailable("the gateway is shutting down", retryable=True)
-    if type(message) is list:
-        answers = [answer for member in message if (answer := _last_words(member)) is not None]
-        return b"[" + b",".join(answers) + b"]" if answers else None
-    if type(message) is dict and "id" not in message and "jsonrpc" in message:
-        return None
-    return envelope.failure(envelope.recover_id(message), fault)
+def _is_mcp(message: Any) -> bool:
+    """Whether it is a client of MCP that begins: the version is a date in MCP, and an integer in RCP."""
+    if type(message) is not dict or message.get("method") not in ("initialize", "server/discover"):
+        return False
+    params = message.get("params")
+    version = params.get("protocolVersion") if type(params) is dict else None
+    return message["method"] == "server/discover" or type(version) is str

@@ -86,8 +86,12 @@ class EventStream:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Send a line for the caller's log (RCP §17.1); each is of a kind of its own, so that none replaces another."""
+        self.notify(envelope.encode_notification(LOG, line))
+
+    def notify(self, notification: bytes) -> None:
+        """Send a notification that no later one replaces."""
         self._lines += 1
-        self._add(f"{LOG} {self._lines}", sse.frame(envelope.encode_notification(LOG, line)))
+        self._add(f"{LOG} {self._lines}", sse.frame(notification))
 
     async def finish(self, response: bytes) -> None:
         """Send the response as the last frame and end the stream, unless the caller does not take it."""

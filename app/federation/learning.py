@@ -78,14 +78,15 @@ class Learning:
                 continue
             if state.renewed(advertisements.get(source.engine)):
                 self._begin_anew(scope, source.engine, [state.silent], "version")
-            hits = source.hits
+            hits, maps = source.hits, self._maps[scope]
             if hits and ("confidence" not in hits[0] or source.confidence == "ignore"):
                 scores = finite_scores(hits if type(hits) is list else list(hits))
                 if scores is not None and state.observe(scores):
                     self._begin_anew(scope, source.engine, [state.silent], "scores")
                 # Only the scale of its scores has changed, and what that makes of the map is cheap.
-                known = self._maps[scope].get(source.engine) or state.calibration()
-                self._maps[scope][source.engine] = known._replace(silent=state.silent.learned())
+                known = maps.get(source.engine)
+                confident = state.confident.learned() if known is None else known.confident
+                maps[source.engine] = EngineCalibration(confident, state.silent.learned())
         self._wake.set()
 
     def learn(self, event: Event, judged: Iterable[Judged]) -> None:
@@ -166,8 +167,12 @@ class Learning:
         """Add what was learned here to what all processes know, and go on from that. Without them, learn on alone."""
         if self._sums is None:
             return
-        async with self._exchanging:  # of two at once, the later could go on from sums without what the other added
+        # Of two at once, the later could go on from sums without what the other added. Compiled, no `async with`.
+        await self._exchanging.acquire()
+        try:
             await self._exchange(self._sums)
+        finally:
+            self._exchanging.release()
 
     async def _exchange(self, sums: Sums) -> None:
         entries = [

@@ -4,7 +4,7 @@ poisoned, and recent hits by id (RCP §7.7, §7.14, §7.16).
 Entries expire, and beyond the configured limits the oldest are evicted. Each tenant sees only its own."""
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from hashlib import blake2b
 from itertools import islice
 from time import monotonic
@@ -196,13 +196,20 @@ class RecentHits:
         most = settings.max_kept_hits
         return cls(backend.store("recent", MemoryStore(max(1, most), most, clock)), settings.fetch_ttl_seconds)
 
-    async def keep(self, tenant: Tenant | None, hits: Sequence[Mapping[str, Any]]) -> None:
-        """Record that these hits were returned to this tenant."""
-        # All at once: with a shared store every write is a round trip.
+    async def keep(self, tenant: Tenant | None, hits: Mapping[str, Mapping[str, Any]]) -> None:
+        """Record that these hits, by id, were returned to this tenant."""
         scope = _scope(tenant) + HIT
-        await asyncio.gather(
-            *(self._store.put(f"{scope}{hit['id']}", hit, self._seconds, dict, size=_hit_size(hit)) for hit in hits)
-        )
+        writes = [
+            self._store.put(scope + hit_id, hit, self._seconds, dict, size=_hit_size(hit))
+            for hit_id, hit in hits.items()
+        ]
+        if isinstance(self._store, MemoryStore):
+            # It never suspends, and a task for each hit would cost more than storing it.
+            for write in writes:
+                await write
+        else:
+            # All at once: with a shared store every write is a round trip.
+            await asyncio.gather(*writes)
 
     async def find(self, tenant: Tenant | None, hit_id: str) -> Mapping[str, Any] | None:
         """The hit as it was last returned to this tenant; None if it was not, or not recently."""

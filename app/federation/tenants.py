@@ -13,6 +13,7 @@ from typing import Literal
 from app.federation.capabilities import EVERY_EXTENSION
 from app.protocol.errors import Unauthorized
 from app.protocol.method_names import UNGATED, gate_of
+from app.settings.mcp import McpEntry
 from app.settings.schema import FusionSettings
 from app.settings.tenants_file import LimitsEntry, TenantEntry
 
@@ -43,6 +44,8 @@ class Tenant:
     select_mode: Literal["off", "report", "on"] | None = None
     """Its mode of engine selection; None: the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
+    mcp: McpEntry = field(default_factory=McpEntry)
+    """How the gateway presents itself to its MCP clients, where it differs from the settings."""
     scope: str = ""
     """Key prefix of what is stored for it: the tenant, and a digest of its engines at that time."""
 
@@ -87,5 +90,6 @@ def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tena
         fusion=blend.model_copy(update=settings) if settings else None,
         select_mode=entry.select.mode,
         limits=entry.limits,
+        mcp=entry.mcp,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",
     )

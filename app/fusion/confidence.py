@@ -30,6 +30,9 @@ ConfidenceCurve = tuple[list[float], float, float, int]
 """What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
 The curve is empty for an engine that gave no confidence."""
 
+ScoreShape = tuple[list[float], list[float], float, float]
+"""Finite scores of one list; the same relative to the first one, or to it after scaling; the mean of these; 1/sd."""
+
 SILENCE: Final[ConfidenceCurve] = ([], 1.0, 0.0, 0)
 
 
@@ -61,21 +64,29 @@ def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Confidenc
     return _curve(values, total, falling or independent, asked, faults)
 
 
-def estimate(hits: list[dict[str, Any]], asked: int) -> ConfidenceCurve:
+def estimate(shape: ScoreShape | None, asked: int) -> ConfidenceCurve:
     """The confidence curve of a list without confidences, estimated from the shape of its scores.
 
     x(r) = 1/(1 + exp(3 − z(r))): a score that stands out from its list is trusted, others are not. SILENCE for lists
     of fewer than four hits, and for scores that are not finite or all equal.
     """
-    scores = finite_scores(hits)
-    shape = None if scores is None else _shape_of(scores)
     if shape is None:
         return SILENCE
-    steps, mean, scale = shape
+    _, steps, mean, scale = shape
     # z written out: a list less, for one is made of every list of every request.
     middle = 3.0 + mean * scale
     values = [1 / (1 + odds) for odds in map(exp, [middle - step * scale for step in steps])]
     return _curve(values, sum(values), values == sorted(values, reverse=True), asked, 0)
+
+
+def shape_of(hits: list[dict[str, Any]]) -> ScoreShape | None:
+    """The scores of a list and their shape; None for scores that are not finite, and where there is no shape."""
+    scores = finite_scores(hits)
+    shape = None if scores is None else _shape_of(scores)
+    if scores is None or shape is None:
+        return None
+    steps, mean, scale = shape
+    return scores, steps, mean, scale
 
 
 def finite_scores(hits: list[dict[str, Any]]) -> list[float] | None:
@@ -88,12 +99,9 @@ def finite_scores(hits: list[dict[str, Any]]) -> list[float] | None:
     return scores if isfinite(sum(scores)) or all(map(isfinite, scores)) else None
 
 
-def standardized(scores: list[float]) -> list[float] | None:
-    """z(r) = (s_r − mean)/sd of a list's finite scores (population sd); None where a list has no shape to speak of."""
-    shape = _shape_of(scores)
-    if shape is None:
-        return None
-    steps, mean, scale = shape
+def standardized(shape: ScoreShape) -> list[float]:
+    """z(r) = (s_r − mean)/sd of a list's finite scores (population sd)."""
+    _, steps, mean, scale = shape
     return [(step - mean) * scale for step in steps]
 
 

@@ -17,7 +17,7 @@ from app.fusion.calibration import (
     confident_features,
     silent_features,
 )
-from app.fusion.confidence import filled_confidences, finite_scores, standardized
+from app.fusion.confidence import ScoreShape, filled_confidences, shape_of, standardized
 from app.fusion.ranked_lists import RankedList
 
 
@@ -27,13 +27,12 @@ def features_of(source: RankedList, hits: list[dict[str, Any]]) -> tuple[Kind, l
         confidences = filled_confidences(hits)
         if confidences:
             return "confident", confident_features(confidences)
-    scores = finite_scores(hits)
-    standard = None if scores is None else standardized(scores)
-    if standard is None or scores is None:
+    shape = shape_of(hits)
+    if shape is None:
         return None
     learned = None if source.calibration is None else source.calibration.silent
     mean, sd = (0.0, 0.0) if learned is None else (learned.mean, learned.sd)
-    return "silent", silent_features(standard, scores, mean, sd)
+    return "silent", silent_features(standardized(shape), shape[0], mean, sd)
 
 
 MOST_LEVEL: Final = 36.0
@@ -41,26 +40,31 @@ MOST_LEVEL: Final = 36.0
 
 
 def chances_of(
-    source: RankedList, hits: list[dict[str, Any]], maps: EngineCalibration, claimed: list[float]
+    source: RankedList,
+    hits: list[dict[str, Any]],
+    maps: EngineCalibration,
+    claimed: list[float],
+    shape: ScoreShape | None,
 ) -> tuple[LearnedMap, list[float]] | None:
     """The map that has evidence about this list, and its chances by rank; None if there is none, or no features.
 
     The same as `LearnedMap.chances` of `features_of`, a few times as fast: it is done for every list of every request.
-    `claimed` is the curve of the engine, which usually is its confidences as they are.
+    `claimed` is the curve of the engine, which usually is its confidences as they are. `shape` is that of its scores if
+    it is known already.
     """
     if source.confidence != "ignore":
         values = [hit.get("confidence") for hit in hits]
-        silent = values.count(None) == len(values)
-        confidences: list[float] = claimed if values == claimed else [] if silent else filled_confidences(hits)
+        confidences: list[float] = claimed
+        if values != claimed:
+            confidences = [] if values.count(None) == len(values) else filled_confidences(hits)
         if confidences:
             learned = maps.confident
             return None if learned is None or learned.n <= 0 else (learned, _of_confidences(confidences, learned.theta))
     learned = maps.silent
-    scores = None if learned is None or learned.n <= 0 else finite_scores(hits)
-    standard = None if scores is None else standardized(scores)
-    if learned is None or scores is None or standard is None:
+    if learned is None or learned.n <= 0:
         return None
-    return learned, _of_scores(standard, scores, learned)
+    shape = shape_of(hits) if shape is None else shape
+    return None if shape is None else (learned, _of_scores(standardized(shape), shape[0], learned))
 
 
 def _of_confidences(confidences: list[float], theta: tuple[float, ...]) -> list[float]:

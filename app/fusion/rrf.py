@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 from app.fusion.confidence import (
     SILENCE,
     ConfidenceCurve,
+    ScoreShape,
     calibrated,
     consensus,
     estimate,
     hear,
+    shape_of,
 )
 from app.fusion.document_index import DocumentIndex, DocumentRanks
 from app.fusion.features import chances_of
@@ -63,13 +65,16 @@ def blend(lists: Sequence[RankedList], options: FusionConfig) -> FusedOrder:
     method, fallback = _allowed(options.method, ballots)
     claimed = believed = [_confidence_curve(ranked_list) for ranked_list in ballots]
     estimated = False
+    shapes: list[ScoreShape | None] = [None] * len(ballots)
     if method == "rrf" and options.confidence_weight > 0:
         if not any(said[0] and weight > 0 for weight, said in zip(weights, claimed)):
-            claimed = [_estimated(ranked_list, said, options) for ranked_list, said in zip(ballots, claimed)]
+            # What is learned of a silent engine is applied to the same shape, so it is made once.
+            shapes = [_shape(ranked_list, said, options) for ranked_list, said in zip(ballots, claimed)]
+            claimed = [_estimated(ranked[0], said, shape) for ranked, said, shape in zip(ballots, claimed, shapes)]
             estimated = True
         believed = [
-            said if ranked_list[0].calibration is None else _calibrated(ranked_list, said)
-            for ranked_list, said in zip(ballots, claimed)
+            said if ranked_list[0].calibration is None else _calibrated(ranked_list, said, shape)
+            for ranked_list, said, shape in zip(ballots, claimed, shapes)
         ]
     best = 1 / (options.rrf_k + 1) if method == "rrf" else 1.0
     grid = grid_for(fsum(weights) * best)
@@ -108,21 +113,26 @@ def _confidence_curve(ranked_list: DocumentRanks) -> ConfidenceCurve:
     return hear(hits, source.fetch_k, reading == "independent")
 
 
-def _estimated(ranked_list: DocumentRanks, said: ConfidenceCurve, options: FusionConfig) -> ConfidenceCurve:
+def _shape(ranked_list: DocumentRanks, said: ConfidenceCurve, options: FusionConfig) -> ScoreShape | None:
+    """The shape of the scores of a list that is read by them; None for any other."""
     source, hits, _ = ranked_list
-    if (source.silent or options.silent) == "ranks" or said[0]:
+    return None if said[0] or (source.silent or options.silent) == "ranks" else shape_of(hits)
+
+
+def _estimated(source: RankedList, said: ConfidenceCurve, shape: ScoreShape | None) -> ConfidenceCurve:
+    if shape is None:
         return said
-    curve, coherence, say, _ = estimate(hits, source.fetch_k)
+    curve, coherence, say, _ = estimate(shape, source.fetch_k)
     return curve, coherence, say, said[3]
 
 
-def _calibrated(ranked_list: DocumentRanks, said: ConfidenceCurve) -> ConfidenceCurve:
+def _calibrated(ranked_list: DocumentRanks, said: ConfidenceCurve, shape: ScoreShape | None) -> ConfidenceCurve:
     """The testimony after what was learned of the engine; unchanged without evidence."""
     source, hits, _ = ranked_list
     maps = source.calibration
     if maps is None or not ((maps.confident and maps.confident.n > 0) or (maps.silent and maps.silent.n > 0)):
         return said
-    found = chances_of(source, hits, maps, said[0])
+    found = chances_of(source, hits, maps, said[0], shape)
     if found is None:
         return said
     learned, chances = found

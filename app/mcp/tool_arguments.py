@@ -1,7 +1,7 @@
-"""What a model asks a tool for: read from its arguments, and what is wrong with them told so that it can ask again.
+"""The arguments of the tools, read leniently where a model's habits do no harm and strictly where silence would.
 
-Lenient where a model's habits do no harm ("8" is a number, null is nothing), strict where silence would: an argument
-that no tool knows is refused by name. It refuses to know what tools do.
+"8" is a number, null is nothing, and several hosts send objects and lists as JSON in a string. An argument that a tool
+does not have is refused by name, so that the model can correct its call.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,40 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from app.protocol import envelope
+from app.protocol.errors import ParseError
+
 MAX_QUERY = 100_000
 """Characters; the body of a request is bounded anyway."""
 
 
 class BadArguments(Exception):
-    """The arguments cannot be understood; its text says to the model why."""
+    """The arguments cannot be used; the text says why, for the model."""
+
+
+def _from_json(value: Any) -> Any:
+    """The object or list that a string contains as JSON; any other value unchanged."""
+    if type(value) is str and value.lstrip()[:1] in ("{", "["):
+        try:
+            return envelope.loads(value)
+        except ParseError as fault:
+            raise ValueError(f"begins like JSON but cannot be read: {fault.message}") from None
+    return value
 
 
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    value = _from_json(value)
+    # One name, or several with commas, as models write lists.
+    if isinstance(value, str):
+        return [name for part in value.split(",") if (name := part.strip())]
+    return [value] if type(value) is int else value
+
+
+Names = Annotated[list[str], BeforeValidator(_listed)]
 
 
 class _Arguments(BaseModel):
+    # An argument that is ignored would let a model believe that it had an effect.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -31,9 +52,10 @@ class RetrieveArguments(_Arguments):
     query: str = Field(min_length=1, max_length=MAX_QUERY)
     k: int = Field(default=8, ge=1)
     mode: str | None = None
-    filter: dict[str, Any] | None = None
-    engines: Annotated[list[str] | None, BeforeValidator(_listed)] = None
+    filter: Annotated[dict[str, Any] | None, BeforeValidator(_from_json)] = None
+    engines: Names | None = None
     token_budget: int | None = Field(default=None, ge=1)
+    cursor: str | None = Field(default=None, max_length=256)
     raw: bool = False
 
 
@@ -53,21 +75,38 @@ class FetchArguments(_Arguments):
     id: Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)] = Field(min_length=1)
 
 
+class FeedbackArguments(_Arguments):
+    """Of `feedback`."""
+
+    answer: str = Field(min_length=1, max_length=64)
+    ids: Annotated[Names, Field(min_length=1, max_length=100)]
+    used: bool | None = None
+    cited: bool | None = None
+    helpful: bool | None = None
+    poison_suspected: bool | None = None
+
+
 Read = TypeVar("Read", bound=_Arguments)
 
 
-def read(model: type[Read], arguments: Mapping[str, Any] | None) -> Read:
+def read(model: type[Read], arguments: Any) -> Read:
     """The arguments as `model`. Raises BadArguments."""
-    said = {name: value for name, value in (arguments or {}).items() if not _says_nothing(model, name, value)}
     try:
-        return model.model_validate(said)
+        arguments = _from_json(arguments)
+    except ValueError as fault:
+        raise BadArguments(f"the arguments: {fault}") from None
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise BadArguments("they must be an object")
+    given = {name: value for name, value in (arguments or {}).items() if not _is_empty(model, name, value)}
+    try:
+        return model.model_validate(given)
     except ValidationError as fault:
         lines = [_line(model, each["type"], each["loc"], each["msg"]) for each in fault.errors(include_url=False)[:5]]
         raise BadArguments("; ".join(lines)) from None
 
 
-def _says_nothing(model: type[BaseModel], name: str, value: Any) -> bool:
-    """Whether it is null, or an optional argument left empty, as models do with what they have no use for."""
+def _is_empty(model: type[BaseModel], name: str, value: Any) -> bool:
+    """Whether it is null, or an optional argument left empty, as models do with arguments they have no use for."""
     if value is None:
         return True
     field = model.model_fields.get(name)
@@ -76,9 +115,11 @@ def _says_nothing(model: type[BaseModel], name: str, value: Any) -> bool:
 
 def _line(model: type[BaseModel], kind: str, place: tuple[int | str, ...], message: str) -> str:
     name = ".".join(map(str, place))[:100]
-    known = ", ".join(f"'{field}'" for field in model.model_fields)
+    # `raw` is not listed to models, so it is not suggested to them either.
+    known = ", ".join(f"'{field}'" for field in model.model_fields if field != "raw")
     if kind == "missing":
         return f"'{name}' is missing"
     if kind == "extra_forbidden":
         return f"'{name}' is no argument of this tool; " + (f"it takes {known}" if known else "it takes none")
+    message = message.removeprefix("Value error, ")
     return f"'{name}': {message[:1].lower()}{message[1:]}"

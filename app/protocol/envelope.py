@@ -293,13 +293,19 @@ def recover_id(message: Any) -> RequestId:
         return None
 
 
+def is_integer_id(candidate: Any) -> bool:
+    """Whether an id is an integer, however long."""
+    return type(candidate) is int or (type(candidate) is NumberId and candidate.digits.lstrip("-").isdigit())
+
+
 def _checked_id(candidate: Any) -> str | int | float | NumberId:
     if type(candidate) in _ID_TYPES and (type(candidate) is not float or abs(candidate) < MAX_EXACT_ID):
         return candidate  # type: ignore[no-any-return]
     raise InvalidRequest("'id' must be a string or a number that survives a round trip", field="id")
 
 
-def _written_id(request_id: RequestId) -> Any:
+def written_id(request_id: RequestId) -> Any:
+    """The id as `dumps` writes it."""
     return orjson.Fragment(request_id.digits) if type(request_id) is NumberId else request_id
 
 
@@ -308,7 +314,7 @@ def success(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
 
     What an engine nested deeper than can be written again (it can be read) is cut off there, not the whole answer.
     """
-    response = {"jsonrpc": "2.0", "id": _written_id(request_id), "result": result}
+    response = {"jsonrpc": "2.0", "id": written_id(request_id), "result": result}
     try:
         return orjson.dumps(response)
     except TypeError:
@@ -335,7 +341,7 @@ def _nests(value: Any) -> bool:
 
 def failure(request_id: RequestId, error: RcpError) -> bytes:
     """The response bytes for an error (RCP §4.3)."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": _written_id(request_id), "error": error.body()})
+    return orjson.dumps({"jsonrpc": "2.0", "id": written_id(request_id), "error": error.body()})
 
 
 class SharedParams(dict[str, Any]):

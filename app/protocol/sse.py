@@ -5,6 +5,10 @@ from typing import Final
 
 MEDIA_TYPE: Final = "text/event-stream"
 
+EVENTS: Final = frozenset({MEDIA_TYPE})
+JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
+"""Media ranges that JSON satisfies."""
+
 COMMENT: Final = b": keep-alive\n\n"
 """Keeps proxies from closing a quiet stream."""
 
@@ -16,13 +20,16 @@ _WEIGHT: Final = re.compile(r"0?\.\d*[1-9]\d*|1(?:\.0*)?")
 """A weight above 0."""
 
 
-def accepted(header: bytes) -> bool:
-    """Whether an `Accept` header (RFC 9110 §12.5.1; several of them joined by commas) asks for events.
+def accepted(header: bytes, names: frozenset[str] = EVENTS) -> bool:
+    """Whether an `Accept` header (RFC 9110 §12.5.1; several of them joined by commas) names one of these media types.
 
-    The header must name the media type: `*/*` gets JSON. A range with `q=0` or an invalid weight does not count.
+    By default, whether it asks for events. The header must name that type: `*/*` gets JSON. A range with `q=0` or an
+    invalid weight does not count.
     """
     text = header.lower().decode("latin-1")
-    return MEDIA_TYPE in text and any(_accepts(media_range) for media_range in _RANGES.findall(text))
+    if not any(name in text for name in names):
+        return False
+    return any(_accepts(media_range, names) for media_range in _RANGES.findall(text))
 
 
 def frame(message: bytes) -> bytes:
@@ -30,9 +37,9 @@ def frame(message: bytes) -> bytes:
     return b"data: " + message + b"\n\n"
 
 
-def _accepts(media_range: str) -> bool:
+def _accepts(media_range: str, names: frozenset[str]) -> bool:
     name, *parameters = _PARTS.findall(media_range)
-    if name.strip() != MEDIA_TYPE:
+    if name.strip() not in names:
         return False
     for parameter in parameters:
         key, _, value = parameter.partition("=")

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.api.optional_features import missing_extras
 from app.engines.http.endpoint import tls_context
 from app.protocol.errors import LegError
-from app.server.tls import door_context
+from app.server.tls import server_context
 from app.settings.auth import exposure
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.schema import EngineEntry, GatewaySettings
@@ -50,7 +50,7 @@ def _listener_faults(settings: GatewaySettings, host: str | None, workers: int |
         faults.append(FieldError("server.handshake", "'required' needs one worker or a shared state", remedy))
     if server.tls is not None:
         try:
-            door_context(server.tls)
+            server_context(server.tls)
         except SettingsError as fault:
             faults += fault.faults
     return faults

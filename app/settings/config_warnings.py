@@ -10,12 +10,16 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from app.settings.certificate import certificate_expiry
 from app.settings.environment import PREFIX, unexpanded_variables
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.file_syntax import locate, read_text
 from app.settings.schema import EngineEntry, GatewaySettings
 from app.settings.sources import LoadedRegistry
 from app.settings.tenants_file import ANONYMOUS, TenantEntry, Tenants, moment_of
+
+EXPIRES_SOON_DAYS = 21
+"""The alert RcpGatewayCertificateExpires uses the same limit."""
 
 _RAISE = "give one a weight above 0"
 
@@ -29,6 +33,7 @@ def config_warnings(
 ) -> list[FieldError]:
     """Every warning about registry, settings and tenants; `now` in seconds since the epoch. Reads files for lines."""
     found = [*loaded.warnings, *_weight_warnings(loaded), *_literal_variables(settings, environ)]
+    found += _certificate_warnings(settings, now)
     if tenants is not None:
         of_tenants = list(_tenant_warnings(tenants, loaded.registry.engines, now, keys="keys" in settings.auth.mode))
         with suppress(SettingsError):  # the file is gone meanwhile: warn without lines
@@ -43,6 +48,18 @@ def _weight_warnings(loaded: LoadedRegistry) -> Iterator[FieldError]:
         yield FieldError(
             "engines", "every enabled engine has weight 0, so all hits score 0", "give one a weight above 0"
         )
+
+
+def _certificate_warnings(settings: GatewaySettings, now: float) -> Iterator[FieldError]:
+    if settings.server.tls is None:
+        return
+    try:
+        left = certificate_expiry(settings.server.tls.cert_file) - now
+    except (OSError, ValueError):  # the preflight check reports an unusable file
+        return
+    if left < EXPIRES_SOON_DAYS * 86_400:
+        when = "has expired" if left <= 0 else f"expires within {int(left // 86_400) + 1} days"
+        yield FieldError("server.tls.cert_file", f"the certificate {when}", "write a renewed one to the same files")
 
 
 def _literal_variables(settings: GatewaySettings, environ: Mapping[str, str]) -> Iterator[FieldError]:

@@ -33,7 +33,7 @@ AS_TO_ENGINES = {"certFile": "cert_file", "keyFile": "key_file", "clientCaFile":
 
 
 class ServerTls(Section):
-    """TLS of the server (1.2 or newer): paths of PEM files, read at the start."""
+    """TLS of the server (1.2 or newer): paths of PEM files. Renewed files are used by the next connection."""
 
     cert_file: str = Field(min_length=1)
     """Certificate of the server, followed by intermediate certificates."""

@@ -17,6 +17,7 @@ from app.settings.auth import Role
 from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
 from app.settings.fields import MisplacedKey, Section, on_or_off
 from app.settings.file_syntax import locate, read_text, read_yaml
+from app.settings.mcp import McpEntry
 
 ANONYMOUS = "anonymous"
 """Id of the tenant for callers without credentials, if it is declared."""
@@ -132,6 +133,7 @@ class TenantEntry(Section):
     """Weights of engines for this tenant, by engine id."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)
     select: SelectEntry = Field(default_factory=SelectEntry)
+    mcp: McpEntry = Field(default_factory=McpEntry)
     limits: LimitsEntry = Field(default_factory=LimitsEntry)
 
     @model_validator(mode="after")

@@ -4,7 +4,9 @@
 series.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import Final
 
 from app.telemetry.series import MetricRegistry
@@ -21,6 +23,8 @@ SCREENED: Final = ("marked", "dropped", "reported")
 WAIT_BUCKETS: Final[tuple[float, ...]] = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 ADMISSION_REFUSALS: Final = ("full", "waited", "memory")
 """Why a request is not admitted: the queue is full, it waited too long, or answers hold too many bytes."""
+
+DAY_SECONDS: Final = 86_400.0
 
 CUTS: Final = ("message_timeout", "unread", "too_many")
 """Why a connection of a caller is closed by force."""
@@ -113,6 +117,18 @@ class ServerMetrics:
             "Unix time at which the active configuration was loaded (oldest across workers).",
             workers="min",
         ).labels()
+        self.restart_needed = registry.gauge(
+            "rcp_gateway_restart_needed",
+            "Changed settings that take effect only after a restart (most of any worker).",
+            workers="max",
+        ).labels()
+        self._registry = registry
+        self._days_left = registry.gauge(
+            "rcp_gateway_certificate_days_left",
+            "Days until the server's certificate, or one of its chain, expires; +Inf without TLS.",
+            workers="min",
+        ).labels()
+        self._days_left.set(inf)
         for family, values in (
             (self._refused, ADMISSION_REFUSALS), (self._cut, CUTS), (self._reloads, ("ok", "failed"))
         ):  # fmt: skip
@@ -130,6 +146,10 @@ class ServerMetrics:
     def connection_cut(self, reason: str) -> None:
         """Count a connection closed by force; `reason` is one of CUTS."""
         self._cut.labels(reason).inc()
+
+    def watch_certificate(self, expires: Callable[[], float]) -> None:
+        """Show the days until `expires` (Unix time), computed at each scrape."""
+        self._registry.refreshers.append(lambda: self._days_left.set((expires() - time.time()) / DAY_SECONDS))
 
     def in_force_since(self, when: float) -> None:
         """The active configuration was loaded at `when` (Unix time)."""

@@ -34,11 +34,11 @@ def test_only_whole_answers_count() -> None:
     assert crew.fault_of(good, b'{"id": 3, "error": {}}', 3) == "no result"
 
 
-def test_overhead_is_told_round_by_round() -> None:
+def test_overhead_is_computed_round_by_round() -> None:
     """Medians of differences and of ratios within a round, not of sums over rounds."""
-    told = report({"rcp": [100.0, 200.0, 100.0], "mcp": [200.0, 400.0, 300.0]})
-    assert told["rcp"] == {"cpuUs": 100, "overRcpUs": 0, "ratio": 1.0}
-    assert told["mcp"] == {"cpuUs": 300, "overRcpUs": 200, "ratio": 2.0}
+    reported = report({"rcp": [100.0, 200.0, 100.0], "mcp": [200.0, 400.0, 300.0]})
+    assert reported["rcp"] == {"cpuUs": 100, "overRcpUs": 0, "ratio": 1.0}
+    assert reported["mcp"] == {"cpuUs": 300, "overRcpUs": 200, "ratio": 2.0}
 
 
 @pytest.mark.parametrize("version", [MODERN, BEFORE])
@@ -57,7 +57,7 @@ async def test_the_calls_are_understood(version: str) -> None:
 
 
 def test_the_bench_runs() -> None:
-    """A short run against a real gateway tells all three forms."""
+    """A short run against a real gateway reports all three forms."""
     command = [
         sys.executable,
         "-m",
@@ -79,6 +79,6 @@ def test_the_bench_runs() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(run.stdout)
-    assert list(told) == ["rcp", f"mcp {MODERN}", f"mcp {BEFORE}"]
-    assert all(row["cpuUs"] > 0 for row in told.values())
+    reported = json.loads(run.stdout)
+    assert list(reported) == ["rcp", f"mcp {MODERN}", f"mcp {BEFORE}"]
+    assert all(row["cpuUs"] > 0 for row in reported.values())

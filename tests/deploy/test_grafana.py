@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"][
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 
-def test_it_has_its_three_parts() -> None:
-    """Overview, engines, tenants, each with panels of its own, none on top of another."""
+def test_every_part_has_panels() -> None:
+    """Each row has panels of its own, none on top of another."""
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
-    assert rows == ["Overview", "Engines", "Tenants"]
+    assert rows[:3] == ["Overview", "Engines", "Tenants"]
+    kinds = [panel["type"] == "row" for panel in DASHBOARD["panels"]]
+    assert kinds[0]
+    assert not kinds[-1]
+    assert (True, True) not in pairwise(kinds), "a row is empty"
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -62,11 +68,31 @@ def test_panels_explain_themselves() -> None:
 
 def test_variables_are_filled_from_what_there_is() -> None:
     """Gateways, engines and tenants are offered for choice by the labels of metrics that there are."""
-    assert set(VARIABLES) == {"datasource", "job", "engine", "tenant"}
-    for name in ("job", "engine", "tenant"):
+    assert set(VARIABLES) == {"datasource", "job", "engine", "tenant", "outcome", "call_outcome"}
+    for name in VARIABLES.keys() - {"datasource"}:
         metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", VARIABLES[name]["definition"]).groups()  # type: ignore[union-attr]
         assert metric in metrics()
-        assert label == name
+        assert label == name.removeprefix("call_")
+
+
+def test_every_metric_is_on_a_panel() -> None:
+    """Each metric of docs/reference/signals.md is asked for by a panel, unless its row says `not for panels`."""
+    page = (DEPLOY.parent / "docs" / "reference" / "signals.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(rcp_gateway_\w+)` \|(.*)$", page, re.MULTILINE)
+    assert len(rows) > 40
+    asked = " ".join(query for _, query in QUERIES)
+    missing = [
+        name
+        for name, cells in rows
+        if "not for panels" not in cells and not re.search(rf"\b{name}(_bucket|_sum|_count)?\b", asked)
+    ]
+    assert missing == []
+
+
+def test_outcomes_can_be_filtered() -> None:
+    """Panels of requests and of engine calls follow the variables for outcomes."""
+    for variable in ("$outcome", "$call_outcome"):
+        assert any(f'outcome=~"{variable}"' in query for _, query in QUERIES)
 
 
 def test_it_is_provided() -> None:

@@ -15,12 +15,14 @@ from app.settings.tenants_file import tenants_in
 from tests.support.deployment import (
     DEPLOY,
     KUBERNETES,
+    REDIS,
     by_kind,
     documents,
     pod_of,
     program,
     said_by,
     settings_of,
+    unrestricted,
 )
 
 KINDS = {
@@ -28,7 +30,11 @@ KINDS = {
     *("Service", "ServiceAccount"),
 }
 OPERATOR = {"ServiceMonitor", "PrometheusRule"}
-FOLDERS = {"base": KINDS, "overlays/production": {*KINDS, *OPERATOR, "Namespace", "Secret"}}
+FOLDERS = {
+    "base": {*KINDS, "Secret"},
+    "overlays/production": {*KINDS, *OPERATOR, "Namespace", "Secret"}
+    | {f"{REDIS} {kind}" for kind in ("Deployment", "Service", "NetworkPolicy")},
+}
 
 Json = dict[str, Any]
 
@@ -47,7 +53,7 @@ def found(request: pytest.FixtureRequest) -> dict[str, Json]:
 
 @pytest.mark.parametrize(("folder", "kinds"), FOLDERS.items())
 def test_everything_is_rendered(folder: str, kinds: set[str]) -> None:
-    """The base is whole in itself; the overlay adds namespace, tenants and what the Prometheus operator reads."""
+    """The base is whole in itself; the overlay adds namespace, a Redis and what the Prometheus operator reads."""
     assert set(manifests(folder)) == kinds
 
 
@@ -56,6 +62,16 @@ def test_they_have_the_form_that_kubernetes_wants(found: dict[str, Json]) -> Non
     for kind, manifest in found.items():
         if kind not in OPERATOR:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_what_is_forbidden_is_seen() -> None:
+    """The check of pod security finds what the standard forbids."""
+    pod, container = pod_of(json.loads(json.dumps(manifests("base")["Deployment"])))
+    assert unrestricted(pod) == []
+    del pod["securityContext"]["runAsNonRoot"]
+    pod["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    container["securityContext"]["capabilities"]["add"] = ["SYS_ADMIN"]
+    assert unrestricted(pod) == ["volume host", "gateway: capabilities.add", "gateway: runAsNonRoot"]
 
 
 def test_a_slip_is_seen() -> None:
@@ -76,10 +92,11 @@ def test_the_files_stand_alone() -> None:
 
 def test_the_gateway_can_do_nothing_else(found: dict[str, Json]) -> None:
     """What the `restricted` pod security standard wants, a read-only root and no token of the cluster."""
+    deployments = [manifest for manifest in found.values() if manifest["kind"] == "Deployment"]
+    assert [unrestricted(pod_of(deployment)[0]) for deployment in deployments] == [[]] * len(deployments)
     pod, container = pod_of(found["Deployment"])
     assert pod["automountServiceAccountToken"] is False
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["enableServiceLinks"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -123,10 +140,10 @@ def test_its_files_can_be_served(found: dict[str, Json], tmp_path: Path) -> None
     assert settings.auth.tenants_file == f"{mounts['tenants']}/tenants.yaml"
     assert mounts["config"] == "/srv/config"
     assert {volume["name"] for volume in pod["volumes"]} == set(mounts)
-    if "Secret" in found:
-        text = base64.b64decode(found["Secret"]["data"]["tenants.yaml"]).decode()
-        tenants = tenants_in("tenants.yaml", yaml.safe_load(text))
-        assert tenants.unknown_engines(engine.id for engine in registry.engines) == []
+    assert settings.state.shared == (f"{REDIS} Service" in found)
+    text = base64.b64decode(found["Secret"]["data"]["tenants.yaml"]).decode()
+    tenants = tenants_in("tenants.yaml", yaml.safe_load(text))
+    assert tenants.unknown_engines(engine.id for engine in registry.engines) == []
 
 
 def test_everything_means_the_same_pods(found: dict[str, Json]) -> None:
@@ -172,6 +189,8 @@ def test_prometheus_may_read_its_metrics() -> None:
 def test_the_overlay_says_what_differs() -> None:
     """A namespace for all, an image of a version, and engines of its own."""
     found = manifests("overlays/production")
+    settings = yaml.safe_load(found["ConfigMap"]["data"]["gateway.yaml"])
+    assert settings["state"]["url"] == f"redis://{found[f'{REDIS} Service']['metadata']['name']}:6379/0"
     spaces = {manifest["metadata"].get("namespace") for kind, manifest in found.items() if kind != "Namespace"}
     assert spaces == {"rcp-gateway"}
     _, container = pod_of(found["Deployment"])

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import httpx2
 import pytest
 
 from app import main
-from app.server.tls import door_context
+from app.server.tls import server_context
+from app.settings.certificate import certificate_expiry
 from app.settings.field_errors import SettingsError
 from app.settings.server_security import ServerTls
 from tests.chaos.gateway_process import gateway_process
@@ -108,9 +111,92 @@ async def test_callers_show_a_certificate(authority: Authority, door: Json, tmp_
     assert not gateway.logged("Traceback", '"error"')
 
 
+def issue(authority: Authority, door: Json, days: float) -> None:
+    """Write a certificate that expires in so many days, and its key, to the files of the setting."""
+    issued = authority.ca.issue_cert("localhost", not_after=datetime.now(UTC) + timedelta(days=days))
+    issued.private_key_pem.write_to_path(door["key_file"])
+    issued.cert_chain_pems[0].write_to_path(door["cert_file"])
+
+
+async def days_left(port: int, authority: Authority) -> float:
+    """What the gateway reports at /metrics."""
+    async with httpx2.AsyncClient(verify=client_of(authority), trust_env=False, timeout=PATIENCE) as client:
+        text = (await client.get(f"https://localhost:{port}/metrics")).text
+    return float(re.search(r"^rcp_gateway_certificate_days_left (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+
+
+async def shown_to(port: int, authority: Authority, name: str | None) -> str:
+    """When the certificate shown to a new caller expires. `name` is sent as SNI, None for a caller that sends none."""
+    context = client_of(authority)
+    context.check_hostname = name is not None
+    options: Json = {"ssl": context, "family": socket.AF_INET, "server_hostname": name or ""}
+    _, writer = await asyncio.open_connection("localhost", port, **options)
+    expires: str = writer.get_extra_info("peercert")["notAfter"]
+    writer.close()
+    with suppress(ssl.SSLError, ConnectionError):
+        await writer.wait_closed()
+    return expires
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_renewed_certificate_needs_no_restart(
+    authority: Authority, door: Json, tmp_path: Path, workers: int
+) -> None:
+    """The files are replaced while it serves: new connections get the new certificate, with SNI and without."""
+    issue(authority, door, days=10)
+    settings = {"server": {"tls": door, "workers": workers, "reload_seconds": 0.1}}
+    async with gateway_process(tmp_path, [], settings) as gateway:
+        assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority))
+        assert 9 < await days_left(gateway.port, authority) < 10
+        old = await shown_to(gateway.port, authority, "localhost")
+        issue(authority, door, days=90)
+        async with asyncio.timeout(PATIENCE):
+            while len(gateway.logged('"certificate_renewed"')) < workers:
+                await asyncio.sleep(0.05)
+        for name in ("localhost", None):
+            assert await shown_to(gateway.port, authority, name) != old
+        async with asyncio.timeout(PATIENCE):  # a worker writes its numbers for the other one once a second
+            while not 89 < await days_left(gateway.port, authority) < 90:
+                await asyncio.sleep(0.05)
+        Path(door["key_file"]).write_text("no key")
+        async with asyncio.timeout(PATIENCE):
+            while len(gateway.logged('"certificate_not_renewed"')) < workers:
+                await asyncio.sleep(0.05)
+        assert b'"result":{}' in await shaken(gateway.port, client_of(authority))
+    assert not gateway.logged("Traceback")
+
+
+async def test_renewed_authorities_of_callers_need_no_restart(authority: Authority, door: Json, tmp_path: Path) -> None:
+    """`client_ca_file` follows its content as well: callers of the new authority come in, those of the old do not."""
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    trusted = tmp_path / "callers.pem"
+    trusted.write_bytes(authority.ca.cert_pem.bytes())
+    settings = {"server": {"tls": {**door, "client_ca_file": str(trusted)}, "reload_seconds": 0.1}}
+    newcomer = client_of(authority)
+    newcomer.load_cert_chain(other.cert_file, other.key_file)
+    async with gateway_process(tmp_path, [], settings) as gateway:
+        assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority, certified=True))
+        trusted.write_bytes(other.ca.cert_pem.bytes())
+        assert b'"result":{}' in await _until_answered(gateway.port, newcomer)
+        assert await shaken(gateway.port, client_of(authority, certified=True)) == b""
+
+
+@pytest.mark.parametrize("year", [2049, 2051])
+def test_the_end_of_validity_is_read(authority: Authority, tmp_path: Path, year: int) -> None:
+    """Both forms of time in a certificate: from 2050 on it has four digits of the year (RFC 5280 §4.1.2.5)."""
+    until = datetime(year, 6, 1, 12, tzinfo=UTC)
+    chain = authority.ca.issue_cert("localhost", not_after=until).cert_chain_pems[0].bytes()
+    (tmp_path / "one.pem").write_bytes(chain)
+    assert certificate_expiry(str(tmp_path / "one.pem")) == until.timestamp()
+    sooner = authority.ca.issue_cert("localhost", not_after=until - timedelta(days=1)).cert_chain_pems[0].bytes()
+    (tmp_path / "two.pem").write_bytes(chain + sooner)
+    assert certificate_expiry(str(tmp_path / "two.pem")) == (until - timedelta(days=1)).timestamp()
+
+
 def test_old_versions_are_not_spoken(door: Json) -> None:
     """TLS 1.2 is the least, without compression and renegotiation left to chance."""
-    context = door_context(ServerTls.model_validate(door))
+    context = server_context(ServerTls.model_validate(door))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.verify_mode == ssl.CERT_NONE
     assert context.options & ssl.OP_NO_COMPRESSION
@@ -118,7 +204,7 @@ def test_old_versions_are_not_spoken(door: Json) -> None:
 
 def test_one_file_may_hold_both(door: Json, tmp_path: Path) -> None:
     """Without `key_file` the key stands in `cert_file`."""
-    assert door_context(ServerTls(cert_file=str(tmp_path / "both.pem")))
+    assert server_context(ServerTls(cert_file=str(tmp_path / "both.pem")))
 
 
 @pytest.mark.parametrize(

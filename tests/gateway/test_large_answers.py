@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.api.admin_views import engines_view
 from app.engines import transport
 from app.main import COMPILED
 from app.resilience import yield_limiter
@@ -80,3 +81,33 @@ async def test_one_turn_of_the_loop_reads_one_large_answer(engines: Any, monkeyp
             ticking[0].cancel()
     assert len(reads) == 24
     assert len(set(reads)) == 24
+
+
+@pytest.mark.skipif(COMPILED, reason="calls between compiled modules cannot be replaced by a test")
+async def test_the_console_view_of_many_engines_is_made_in_slices(
+    engines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the view of one engine takes all the time that a turn has, the next is made in another turn."""
+    now, turns = 0.0, 0
+
+    def later() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    def tick() -> None:
+        nonlocal turns
+        turns += 1
+        ticking[0] = asyncio.get_running_loop().call_soon(tick)
+
+    url = await engines()
+    async with running([entry(f"e{number}", url) for number in range(30)]) as gateway:
+        monkeypatch.setattr(yield_limiter, "perf_counter", later)
+        ticking = [asyncio.get_running_loop().call_soon(tick)]
+        state = gateway.state
+        try:
+            view = await engines_view(state, {})
+        finally:
+            ticking[0].cancel()
+    assert [engine["id"] for engine in view["engines"]] == [engine.id for engine in state.engines.engines]
+    assert turns >= len(view["engines"]) - 1

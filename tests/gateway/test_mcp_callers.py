@@ -1,4 +1,4 @@
-"""MCP with callers that are told apart: each tenant's engines, hits and limits, and how one gets a token."""
+"""MCP with tenants: each tenant's engines, hits and limits, and how one gets a token."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ async def ids(gateway: RunningGateway, key: str, tool: str = "list_engines") -> 
 
 
 async def test_two_tenants_see_different_engines(engines: Starter) -> None:
-    """Each tenant is listed, answered by, told of and advertised its own engines; another's does not exist."""
+    """Each tenant sees only its own engines: in lists, answers, errors and the advertisement."""
     docs, wiki = await engines(results=hits("d")), await engines(results=hits("w"))
     async with running([entry("docs", docs), entry("wiki", wiki)], SERVED, tenants=TENANTS) as gateway:
         assert (await ids(gateway, RED), await ids(gateway, BLUE)) == (["docs"], ["docs", "wiki"])
@@ -86,10 +86,12 @@ async def test_limits_are_those_of_rcp(engine: ScriptedEngine) -> None:
     async with running([entry("docs", engine)], SERVED, tenants=tenants) as gateway:
         assert gateway.state.guard is not None
         gateway.state.guard._quotas._clock = lambda: 1_000_000.0
-        assert (await posted(gateway, modern("tools/list"), **bearer(RED))).status_code == 200
+        for _ in range(5):  # only tool calls count
+            assert (await posted(gateway, modern("tools/list"), **bearer(RED))).status_code == 200
+        assert (await posted(gateway, calling("list_engines"), **bearer(RED))).status_code == 200
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
         assert (await gateway.post(ping, headers=bearer(RED))).status_code == 200
-        response = await posted(gateway, modern("tools/list"), **bearer(RED))
+        response = await posted(gateway, calling("list_engines"), **bearer(RED))
     assert (response.status_code, response.json()["error"]["code"]) == (429, -32011)
     assert int(response.headers["retry-after"]) > 0
 
@@ -110,10 +112,10 @@ async def test_each_call_leaves_its_lines(engine: ScriptedEngine) -> None:
             assert await gateway.metric("rcp_gateway_mcp_calls_total", tool="search", outcome="ok") == 1
             assert await gateway.metric("rcp_gateway_requests_total", method="retrieve", outcome="ok") == 1
             assert await gateway.metric("rcp_gateway_tenant_requests_total", tenant="red", outcome="ok") == 1
-    asked, told = (line for line in log.lines if line.get("request_id") == "r-7")
+    asked, logged = (line for line in log.lines if line.get("request_id") == "r-7")
     assert (asked["event"], asked["method"], asked["tenant"], asked["key"]) == ("request", "retrieve", "red", "k0")
     expected = {"event": "mcp", "method": "tools/call", "tool": "search", "outcome": "ok", "tenant": "red", "key": "k0"}
-    assert {name: told[name] for name in expected} == expected
+    assert {name: logged[name] for name in expected} == expected
     assert "secret words" not in log.text
     assert not [line for line in log.lines if str(line.get("logger", "")).startswith("mcp")]
 
@@ -132,28 +134,31 @@ async def test_a_revoked_key_ends_what_it_began(engine: ScriptedEngine) -> None:
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 
 
-async def test_a_revoked_keys_stream_has_a_last_message(engine: ScriptedEngine) -> None:
+async def test_a_revoked_keys_stream_has_a_last_message(engines: Starter) -> None:
     """A client whose stream has begun reads in its last message why there is no result, and finds its end in order."""
-    engine.answers["retrieve"] = hang
-    message = {"jsonrpc": "2.0", "id": 9, "method": "tools/call"}
-    message |= {"params": {"name": "search", "arguments": {"query": "q"}}}
-    async with listening([entry("docs", engine, timeoutMs=60_000)], tenants=TENANTS) as (state, port):
+    slow = await engines()
+    slow.answers["retrieve"] = hang
+    message: Json = {"jsonrpc": "2.0", "id": 9, "method": "tools/call"}
+    message |= {"params": {"name": "search", "arguments": {"query": "q"}, "_meta": {"progressToken": 1}}}
+    entries = [entry("docs", await engines()), entry("wiki", slow, timeoutMs=60_000)]
+    tenants = {**TENANTS, "red": tenant("*", keys=(RED,))}
+    async with listening(entries, tenants=tenants) as (state, port):
         headers = {**bearer(RED), "accept": ACCEPT, "mcp-protocol-version": "2025-06-18"}
         async with (
             httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as client,
             client.stream("POST", f"http://127.0.0.1:{port}/mcp", json=message, headers=headers) as response,
         ):
             assert response.status_code == 200
-            await until(lambda: len(engine.requests()) == 1)
+            await until(lambda: len(slow.requests()) == 1)
             assert state.guard is not None
             assert state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
-            (last,) = events((await response.aread()).decode())
+            *_, last = events((await response.aread()).decode())
     assert (last["id"], last["error"]["code"]) == (9, -32012)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity, gzip", "br"])
 async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngine, coding: str) -> None:
-    """As at the RPC door: 415, whatever the coding."""
+    """As at `/rcp`: 415, whatever the coding."""
     async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
         response = await posted(gateway, modern("tools/list"), content_encoding=coding, **bearer(RED))
         plain = await posted(gateway, modern("tools/list"), content_encoding="identity", **bearer(RED))
@@ -162,7 +167,7 @@ async def test_compressed_messages_of_mcp_are_never_opened(engine: ScriptedEngin
     assert "compressed" in response.json()["error"]["message"]
 
 
-async def test_a_client_without_a_token_is_told_where_to_get_one(engine: ScriptedEngine) -> None:
+async def test_a_client_without_a_token_finds_out_where_to_get_one(engine: ScriptedEngine) -> None:
     """With tokens on, a 401 names the metadata of RFC 9728, which names issuer and scope; a token then lets in."""
     key = ec("k1")
     async with issuing(key) as issuer:
@@ -176,7 +181,7 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
             token_verifier: Any = gateway.state.guard.token_verifier
             await until(lambda: token_verifier.keys.version == 1)
             nobody = await posted(gateway, modern("tools/list"))
-            told = await gateway.client.get(METADATA)
+            document = await gateway.client.get(METADATA)
             head = await gateway.client.head(METADATA)
             posted_to = await gateway.client.post(METADATA)
             elsewhere = await gateway.client.get(METADATA, headers={"host": "other"})
@@ -186,7 +191,7 @@ async def test_a_client_without_a_token_is_told_where_to_get_one(engine: Scripte
     where = f'resource_metadata="http://gateway{METADATA}", scope="rag.read"'
     assert nobody.status_code == 401
     assert nobody.headers["www-authenticate"] == f'Bearer realm="rcp", {where}'
-    assert told.json() == {
+    assert document.json() == {
         "resource": "http://gateway/mcp",
         "authorization_servers": [ISSUER],
         "bearer_methods_supported": ["header"],
@@ -212,7 +217,7 @@ async def test_the_resource_goes_under_its_public_name(engine: ScriptedEngine) -
         }
         async with running([entry("docs", engine)], settings, tenants=TENANTS) as gateway:
             nobody = await posted(gateway, modern("tools/list"))
-            told = (await gateway.client.get(METADATA)).json()
-    assert told["resource"] == "https://gateway/search/mcp"
-    assert "scopes_supported" not in told
+            document = (await gateway.client.get(METADATA)).json()
+    assert document["resource"] == "https://gateway/search/mcp"
+    assert "scopes_supported" not in document
     assert nobody.headers["www-authenticate"].endswith(f'resource_metadata="https://gateway/search{METADATA}"')

@@ -77,7 +77,8 @@ async def test_every_example_is_true(engines: Starter) -> None:
             if text is not None:
                 assert text_of(result) == text
             played.append(asked["name"])
-    assert sorted(played) == sorted(tool_definitions.NAMES)
+    # The name of an answer is random, so an example of `feedback` cannot be replayed.
+    assert {*played, "feedback"} == set(tool_definitions.NAMES)
 
 
 @pytest.mark.parametrize("name", tool_definitions.NAMES)

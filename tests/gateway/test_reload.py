@@ -132,11 +132,15 @@ async def test_settings_hold_from_the_next_request_on(engines: Any, tmp_path: Pa
 
 
 async def test_what_needs_a_restart_is_said(engines: Any, tmp_path: Path) -> None:
-    """A setting that is read only at the start is named in the log when it changes."""
+    """Settings that are read only at the start are named in the log when they change, and counted."""
     engine = await engines()
     async with reloading(tmp_path, [entry("e", engine)]) as running:
+        assert await running.gateway.metric("rcp_gateway_restart_needed") == 0
         await running.turn_to([entry("e", engine)], {**SWIFT, "server": {"port": 1234, "workers": 3}})
         assert running.told("restart_needed")[0]["settings"] == ["server.port", "server.workers"]
+        assert await running.gateway.metric("rcp_gateway_restart_needed") == 2
+        await running.turn_to([entry("e", engine)])
+        assert await running.gateway.metric("rcp_gateway_restart_needed") == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support.running_gateway import made_state, running
 
 ROUTES = {
     *("/rcp", "/rcp/{method:path}", "/engines/{id:path}/rcp", "/engines/{id:path}/rcp/{method:path}"),
-    *("/mcp", "/.well-known/oauth-protected-resource/mcp"),
+    *("/mcp", "/mcp/", "/.well-known/oauth-protected-resource/mcp"),
     *("/livez", "/readyz", "/metrics"),
     *("/engines", "/admin/session", "/admin/engines", "/admin/overlap", "/admin/settings"),
     *("/admin/explain", "/admin/fuse", "/admin/actions"),
@@ -27,12 +27,12 @@ def paths(settings: dict[str, Any] | None = None) -> set[str]:
 def test_every_endpoint_is_a_route() -> None:
     """`app.routes` shows all that is served, and what the settings switch off is not among it."""
     assert paths() >= ROUTES
-    assert ROUTES - paths({"mcp": {"enabled": False}}) == {"/mcp", "/.well-known/oauth-protected-resource/mcp"}
+    assert ROUTES - paths({"mcp": {"enabled": False}}) == {"/mcp", "/mcp/", "/.well-known/oauth-protected-resource/mcp"}
     assert ROUTES - paths({"server": {"docs": False}}) == {"/openapi.json", "/docs"}
     assert ROUTES - paths({"metrics": {"port": 9464}}) == {"/metrics"}
 
 
-@pytest.mark.parametrize("path", ["/rcpx", "/RCP", "/x/rcp", "/engines//rcp", "/engines/rcp", "/mcp/", "/rcp2/ping"])
+@pytest.mark.parametrize("path", ["/rcpx", "/RCP", "/x/rcp", "/engines//rcp", "/engines/rcp", "/mcp/x", "/rcp2/ping"])
 async def test_other_paths_are_not_found(path: str) -> None:
     """A path that only looks like one of RCP or MCP is 404 with a JSON-RPC body, whatever the method."""
     async with running([]) as gateway:

@@ -266,7 +266,9 @@ async def test_only_so_many_are_under_way(engines: Starter) -> None:
         for number in range(MAX_UNDER_WAY + 10):
             gateway.ask("retrieve", ASK, number)
         await until(lambda: len(gateway.door._under_way) == MAX_UNDER_WAY)
-        assert repr(gateway.door).startswith(f"<StdioDoor reading, {MAX_UNDER_WAY} under way, <Outbox 0 bytes unread>")
+        assert repr(gateway.door).startswith(
+            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <Outbox 0 bytes unread>"
+        )
         release.set()
         answered = {(await gateway.message())["id"] for _ in range(MAX_UNDER_WAY + 10)}
         assert answered == set(range(MAX_UNDER_WAY + 10))
@@ -322,7 +324,7 @@ async def test_told_to_stop_it_says_so(engines: Starter) -> None:
     gateway.send([asking, {"jsonrpc": "2.0", "method": "ping"}])
     await until(lambda: len(stuck.requests()) == 2)
     gateway.door.stop()
-    assert repr(gateway.door).startswith("<StdioDoor stopping")
+    assert repr(gateway.door).startswith("<StdioEndpoint stopping")
     await asyncio.wait_for(serving, PATIENCE)
     await state.engines.close()
     told = [answer[0] if isinstance(answer, list) else answer for answer in gateway.unread()]

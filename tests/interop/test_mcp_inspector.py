@@ -1,26 +1,18 @@
-"""The MCP Inspector's command line, a client of another make: it lists the tools and calls them.
-
-It is a program for Node, which `make inspector` installs beside everything else.
-"""
+"""The MCP Inspector's command line, a client of another make: it lists the tools and calls them."""
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.listening_gateway import listening
+from tests.support.node_tools import BIN, needs, run
 from tests.support.running_gateway import entry
 from tests.support.scripted_engine import ScriptedEngine, hits
 
-BIN = Path(__file__).parents[2] / ".venv" / "inspector" / "node_modules" / ".bin"
-
-pytestmark = pytest.mark.skipif(
-    not (BIN / "mcp-inspector").exists(), reason="the MCP Inspector is not installed: `make inspector` does it"
-)
+pytestmark = needs("@modelcontextprotocol/inspector")
 
 
 @pytest.fixture
@@ -34,14 +26,8 @@ async def url() -> AsyncIterator[str]:
 
 async def inspected(url: str, *arguments: str) -> Any:
     """What the Inspector prints, parsed; it must end well."""
-    process = await asyncio.create_subprocess_exec(
-        str(BIN / "mcp-inspector"), "--cli", url, "--transport", "http", *arguments,
-        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, fault = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, (out, fault)
+    code, out, err = await run(str(BIN / "mcp-inspector"), "--cli", url, "--transport", "http", *arguments)
+    assert code == 0, (out, err)
     return json.loads(out)
 
 

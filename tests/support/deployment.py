@@ -30,7 +30,8 @@ def program(name: str) -> str:
     """Where a program of the system is; the test is skipped where it is not, and says which package has it."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
-        package = {"promtool": "prometheus", "kubectl": "kubectl, 1.27 or newer"}.get(name, name)
+        packages = {"promtool": "prometheus", "kubectl": "kubectl, 1.27 or newer", "systemd-analyze": "systemd"}
+        package = packages.get(name, name)
         pytest.skip(f"needs {name}: install {package}")
     return found
 
@@ -117,11 +118,47 @@ json.dump(said, sys.stdout)
 """
 
 
+REDIS = "redis"
+
+
 def by_kind(manifests: list[Json]) -> dict[str, Json]:
-    """The manifests by their kinds; no kind twice."""
-    found = {manifest["kind"]: manifest for manifest in manifests}
-    assert len(found) == len(manifests)
+    """The manifests by their kinds, no kind twice; those of Redis as `redis Service`, a generated key as `key`."""
+    found = {}
+    for manifest in manifests:
+        metadata, name = manifest["metadata"], manifest["kind"]
+        if metadata.get("labels", {}).get("app.kubernetes.io/name") == REDIS:
+            name = f"{REDIS} {name}"
+        elif name == "Secret" and metadata["name"].endswith("-key"):
+            name = "key"
+        assert name not in found
+        found[name] = manifest
     return found
+
+
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+
+
+def unrestricted(pod: Json) -> list[str]:
+    """What the pod security standard `restricted` forbids of this pod (the checks of Kubernetes 1.32, for Linux)."""
+    own = pod.get("securityContext", {})
+    faults = [key for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    faults += [f"volume {one['name']}" for one in pod.get("volumes", ()) if not (one.keys() - {"name"}) <= VOLUMES]
+    faults += [f"sysctl {one['name']}" for one in own.get("sysctls", ())]
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
+        context = {**own, **container.get("securityContext", {})}
+        checks = {
+            "privileged": not context.get("privileged"),
+            "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is False,
+            "capabilities.drop": "ALL" in context.get("capabilities", {}).get("drop", ()),
+            "capabilities.add": set(context.get("capabilities", {}).get("add", ())) <= {"NET_BIND_SERVICE"},
+            "runAsNonRoot": context.get("runAsNonRoot") is True,
+            "runAsUser": context.get("runAsUser") != 0,
+            "seccompProfile": context.get("seccompProfile", {}).get("type") in {"RuntimeDefault", "Localhost"},
+            "procMount": context.get("procMount", "Default") == "Default",
+            "hostPort": not any("hostPort" in port for port in container.get("ports", ())),
+        }
+        faults += [f"{container['name']}: {name}" for name, holds in checks.items() if not holds]
+    return faults
 
 
 def pod_of(deployment: Json) -> tuple[Json, Json]:

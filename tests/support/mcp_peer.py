@@ -65,8 +65,9 @@ async def called(
 
 def text_of(result: Json) -> str:
     """What a model reads of a result."""
-    (block,) = result["content"]
+    block, *links = result["content"]
     assert block["type"] == "text"
+    assert all(link["type"] == "resource_link" for link in links)
     text: str = block["text"]
     return text
 
@@ -81,8 +82,14 @@ async def legacy(
         sent["mcp-protocol-version"] = version
     response = await gateway.post(message, "/mcp", sent)
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    return events(response.text)[-1]
+    return response.json()
+
+
+async def offered(gateway: RunningGateway, **headers: str) -> dict[str, Json]:
+    """The listed tools by name."""
+    response = await posted(gateway, modern("tools/list"), **headers)
+    assert response.status_code == 200, response.text
+    return {tool["name"]: tool for tool in response.json()["result"]["tools"]}
 
 
 def events(text: str) -> list[Any]:

@@ -4,10 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from app.api.gateway_state import GatewayState
-from app.api.stdio import StdioEndpoint
+from app.api.stdio import RcpLines, StdioEndpoint
 from tests.support.running_gateway import PATIENCE, Json, made_state, until
 
 HELLO: Json = {"protocolVersion": 1, "client": {"name": "test", "version": "1"}}
@@ -33,7 +34,9 @@ class PipedGateway:
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._rest = b""
         self._ids = 0
-        self.door = StdioEndpoint(state, self._read, self._write, settled)
+        self.door = StdioEndpoint(
+            partial(RcpLines, state), state.settings.server.max_line_bytes, self._read, self._write, settled
+        )
 
     def send(self, *messages: Any) -> None:
         """Write messages, each a line: JSON, or bytes as they are."""

@@ -13,12 +13,12 @@ from tests.support.running_gateway import START_SECONDS, Json
 PROJECT = Path(__file__).parents[2]
 
 
-def command(directory: Path, entries: list[Json], settings: str = "{}") -> list[str]:
-    """The command line that serves these engines; its files are written to `directory`."""
+def command(directory: Path, entries: list[Json], settings: str = "{}", name: str = "stdio") -> list[str]:
+    """The command line that serves these engines with the command `name`; its files are written to `directory`."""
     (directory / "rcp.json").write_text(json.dumps({"engines": entries}))
     (directory / "gateway.yaml").write_text(settings)
     files = ["--registry", str(directory / "rcp.json"), "--config", str(directory / "gateway.yaml")]
-    return [sys.executable, "-m", "app", "stdio", *files]
+    return [sys.executable, "-m", "app", name, *files]
 
 
 class StdioCaller:

@@ -151,11 +151,8 @@ class Authenticator:
 
     async def spend(self, principal: Principal, message: Any) -> None:
         """Whether the caller may ask this now; counts it if so. Raises TurnedAway."""
-        tenant = principal.tenant
-        lacking = _lacking(tenant, message)
-        if lacking is not None:
-            self._refuse(principal, "forbidden", 403, lacking)
-        limits = tenant.limits
+        self.check_role(principal, message)
+        limits = principal.tenant.limits
         if limits.none:
             return
         count = len(message) if type(message) is list and message else 1
@@ -167,6 +164,12 @@ class Authenticator:
         if reached is not None:
             self._limited(principal, reached)
         principal.taken = count
+
+    def check_role(self, principal: Principal, message: Any) -> None:
+        """Raises AuthError if the caller lacks the role that this message needs."""
+        lacking = _lacking(principal.tenant, message)
+        if lacking is not None:
+            self._refuse(principal, "forbidden", 403, lacking)
 
     async def reserve_hits(self, caller: Caller, hits: int, seconds: float) -> Reservation | None:
         """Set aside what a request of at most `seconds` may be answered of its day's hits; None where none are limited.

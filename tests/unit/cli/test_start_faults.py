@@ -55,7 +55,6 @@ def refusal(result: Result) -> str:
     [
         ("redis", {"state": {"url": "redis://127.0.0.1"}}, "state.url", "redis"),
         ("joserfc", TOKENS, "auth.mode", "jwt"),
-        ("mcp", {"mcp": {"enabled": True}}, "mcp.enabled", "mcp"),
         (
             "opentelemetry.exporter.otlp.proto.http",
             {"traces": {"endpoint": "http://127.0.0.1:4318/v1/traces"}},
@@ -71,7 +70,7 @@ def test_a_library_that_is_not_installed(
     """A setting that needs it is a fault, and the remedy names the extra."""
     monkeypatch.setitem(sys.modules, library, None)
     told = refusal(run(command, *write(files, settings)))
-    if command == "stdio" and extra in ("jwt", "mcp"):  # over stdio there are neither tokens nor MCP clients
+    if command == "stdio" and extra == "jwt":  # over stdio there are no tokens
         assert "it has started" in told
         return
     assert f"{path}: needs the library '{library.partition('.')[0]}', which is not installed; " in told

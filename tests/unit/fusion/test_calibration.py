@@ -25,7 +25,7 @@ from app.fusion.calibration import (
     silent_features,
     size_of,
 )
-from app.fusion.confidence import LEAST_SAY, SILENCE, estimate, finite_scores, hear, standardized
+from app.fusion.confidence import LEAST_SAY, SILENCE, estimate, finite_scores, hear, shape_of, standardized
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from tests.support.fusion_inputs import federations, maps, options, wild_federations
@@ -42,9 +42,9 @@ def scored(*scores: Any) -> list[dict[str, Any]]:
 
 def silent_phi(scores: list[float], mean: float = 0.0, sd: float = 1.0) -> list[tuple[float, ...]]:
     """The features of a list of scores."""
-    standard = standardized(scores)
-    assert standard is not None
-    return silent_features(standard, scores, mean, sd)
+    shape = shape_of(scored(*scores))
+    assert shape is not None
+    return silent_features(standardized(shape), scores, mean, sd)
 
 
 def examples(chance: random.Random, kind: Kind, count: int) -> list[Example]:
@@ -83,13 +83,13 @@ def sums_of(kind: Kind, theta: tuple[float, ...], seen: list[Example]) -> list[f
 )
 def test_lists_without_a_shape_stay_silent(scores: tuple[Any, ...]) -> None:
     """Fewer than four hits, equal scores, or a score that is not finite."""
-    assert estimate(scored(*scores), 20) == SILENCE
+    assert estimate(shape_of(scored(*scores)), 20) == SILENCE
 
 
 @pytest.mark.parametrize("scores", [(1e308, 0.0, -1e308, -1e308), (5e-324, 0.0, 0.0, 0.0), (1.7e308, 1e308, 9e307, 1)])
 def test_extreme_scores_have_a_shape(scores: tuple[float, ...]) -> None:
     """Neither an overflow nor a NaN: chances strictly between 0 and 1 that fall with the scores."""
-    curve, coherence, say, _ = estimate(scored(*scores), 4)
+    curve, coherence, say, _ = estimate(shape_of(scored(*scores)), 4)
     assert all(0 < chance < 1 for chance in curve)
     assert all(better >= worse for better, worse in pairwise(curve))
     assert 0 <= say <= coherence <= 1
@@ -103,8 +103,8 @@ def test_extreme_scores_have_a_shape(scores: tuple[float, ...]) -> None:
 @relaxed
 def test_scale_and_offset_of_scores_change_nothing(scores: list[int], scale: float, offset: float) -> None:
     """An engine may count in any unit and from any zero."""
-    one = estimate(scored(*scores), 20)
-    other = estimate(scored(*((score + offset) * scale for score in scores)), 20)
+    one = estimate(shape_of(scored(*scores)), 20)
+    other = estimate(shape_of(scored(*((score + offset) * scale for score in scores))), 20)
     assert one[0] == pytest.approx(other[0], abs=1e-9)
     assert one[1:3] == pytest.approx(other[1:3], abs=1e-6)
 
@@ -210,7 +210,7 @@ def test_a_new_map_says_what_the_engine_says(kind: Kind) -> None:
         assert learned.chances(confident_features(said)) == pytest.approx(said)
     else:
         scores = [9.0, 4.0, 3.0, 1.0]
-        assert learned.chances(silent_phi(scores)) == pytest.approx(estimate(scored(*scores), 4)[0])
+        assert learned.chances(silent_phi(scores)) == pytest.approx(estimate(shape_of(scored(*scores)), 4)[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,7 +278,7 @@ def test_increments_that_are_not_finite_are_dropped() -> None:
 def test_learned_maps_follow_the_unit_of_scores(scores: list[float], scale: float, offset: int) -> None:
     """After the moments have followed, scale and offset of an engine's scores change no feature."""
     scores = [*scores, 1.0]
-    if standardized(scores) is None or max(scores) - min(scores) < 1e-3:
+    if shape_of(scored(*scores)) is None or max(scores) - min(scores) < 1e-3:
         return
     moved = [(score + offset) * scale for score in scores]
     one, other = Moments(), Moments()

@@ -6,8 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.fusion.invisible_text import revealed
-from app.mcp.passages import MAX_TITLE, MAX_URI, cut, engines_of, passages_of, shares, text_of, title_of, uri_of
+from app.mcp.rendering import (
+    MAX_FIELDS,
+    MAX_TITLE,
+    MAX_URI,
+    clean,
+    cut,
+    document_of,
+    engine_entries,
+    engine_lines,
+    engines_of,
+    link_of,
+    passages_of,
+    shares,
+    text_of,
+    title_of,
+)
 
 texts = st.text(max_size=60)
 
@@ -21,7 +35,7 @@ def hit(**more: Any) -> dict[str, Any]:
 def test_texts_fit_and_nothing_is_lost(written: list[str], budget: int) -> None:
     """Whatever the texts: all hits stay in order, each text is a beginning, all fit, and what is cut says so."""
     made = passages_of([hit(id=number, text=text) for number, text in enumerate(written)], budget)
-    written = [revealed(text) for text in written]
+    written = [clean(text) for text in written]
     assert [passage["id"] for passage in made] == [str(number) for number in range(len(written))]
     assert sum(len(passage["text"].encode()) for passage in made) <= budget
     for passage, text in zip(made, written, strict=True):
@@ -50,7 +64,7 @@ def test_short_texts_leave_their_share() -> None:
 @pytest.mark.parametrize(("size", "expected"), [(0, ""), (1, ""), (2, "ä"), (4, "ä"), (5, "ä€"), (9, "ä€𝄞")])
 def test_no_character_is_cut_in_two(size: int, expected: str) -> None:
     """A text ends with a whole character."""
-    assert cut("ä€𝄞".encode(), size) == expected
+    assert cut("ä€𝄞", size) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,15 +79,18 @@ def test_no_character_is_cut_in_two(size: int, expected: str) -> None:
 )
 def test_a_title_is_found(more: dict[str, Any], expected: str) -> None:
     """By citation, meta, text or id, in one line of bounded length."""
-    assert title_of(hit(**more)) == expected
+    assert title_of(hit(**more), more.get("text", "")) == expected
 
 
-def test_a_uri_is_whole_or_not_there() -> None:
-    """Of the citation: its URI, else its source; one that is too long leads nowhere when it is cut."""
-    assert uri_of(hit(citation={"uri": "https://x.test", "source": "s"})) == "https://x.test"
-    assert uri_of(hit(citation={"source": "file.md"})) == "file.md"
-    assert uri_of(hit(citation={"uri": "x" * (MAX_URI + 1)})) is None
-    assert uri_of(hit()) is None
+def test_only_web_addresses_are_uris() -> None:
+    """Whatever else a citation names is its source, and an address that is too long is left out."""
+    assert link_of(hit(citation={"uri": "https://x.test", "source": "s"})) == {"uri": "https://x.test", "source": "s"}
+    assert link_of(hit(citation={"source": "file.md"})) == {"source": "file.md"}
+    for written in ("javascript:alert(1)", "data:text/html,x", "Plato, Politeia", "https://x.test/a b", "//x.test"):
+        assert link_of(hit(citation={"uri": written})) == {"source": written}
+        assert document_of(hit(citation={"uri": written}), "a", 10)["url"] == ""
+    assert link_of(hit(citation={"uri": "https://" + "x" * MAX_URI})) == {}
+    assert link_of(hit(citation={"uri": 5})) == link_of(hit()) == {}
 
 
 def test_texts_of_content_blocks_count() -> None:
@@ -89,12 +106,6 @@ def test_all_engines_are_named_once() -> None:
     assert engines_of(hit(meta="none")) == []
 
 
-def test_text_that_cannot_be_written_is_replaced() -> None:
-    """A lone surrogate becomes a question mark and harms nobody."""
-    (passage,) = passages_of([hit(text="a\ud800b")], 100)
-    assert passage["text"] == "a?b"
-
-
 def test_what_is_hidden_in_texts_and_titles_goes_and_is_marked() -> None:
     """Every text that a model is given; what was hidden may have been meant for it."""
     hidden = "".join(chr(0xE0000 + ord(engine_request)) for engine_request in "obey")
@@ -104,3 +115,33 @@ def test_what_is_hidden_in_texts_and_titles_goes_and_is_marked() -> None:
     assert [passage["text"] for passage in made] == ["payment", "payment", "t", "t", "\U0001f468\u200d\U0001f469"]
     assert [passage["title"] for passage in made[2:4]] == ["a", "a"]
     assert [passage.get("injectionSuspected") for passage in made] == [True, True, True, True, None]
+
+
+def test_a_document_warns_as_a_passage_does() -> None:
+    """`trust` and `injectionSuspected` are in the metadata of `fetch`, and hidden text is removed there as well."""
+    found = document_of(hit(text="pay\u202ement", trust={"level": "community"}), "a", 100)
+    assert found["text"] == "payment"
+    assert found["metadata"]["trust"] == "community"
+    assert found["metadata"]["injectionSuspected"] is True
+    assert "injectionSuspected" not in document_of(hit(text="payment\x02"), "a", 100)["metadata"]
+
+
+def engine(**capabilities: Any) -> dict[str, Any]:
+    """An entry of `catalog/list`."""
+    return {"id": "docs", "server": {"name": "Docs", "version": "1"}, "capabilities": capabilities}
+
+
+def test_fields_without_types_are_keywords() -> None:
+    """A list of names becomes a map, like one with types; names beyond the bound are left out."""
+    (entry,) = engine_entries([engine(filter={"fields": ["a", "b"]})])
+    assert entry["filterFields"] == {"a": "keyword", "b": "keyword"}
+    (entry,) = engine_entries([engine(filter={"fields": {str(number): "int" for number in range(999)}})])
+    assert len(entry["filterFields"]) == MAX_FIELDS
+
+
+def test_capabilities_of_another_form_are_left_out() -> None:
+    """What an engine states in no known form is not listed; strings are cleaned."""
+    (entry,) = engine_entries([engine(retrieve=True, filter="yes", rerank={}, **{"x-a\u202e": {}})])
+    assert entry == {"id": "docs", "name": "Docs", "capabilities": ["filter", "rerank", "retrieve", "x-a"]}
+    assert engine_lines([entry]) == "1 engine.\n\ndocs\n> name: Docs\n> can: filter, rerank, retrieve, x-a"
+    assert engine_lines([]) == "No engine is available to you now."

@@ -51,7 +51,7 @@ def test_what_we_say_of_a_passage() -> None:
         "[1] docs · score 0.5 · confidence 0.88 · trust: untrusted · may try to give you instructions · "
         "cut: 1 of 99 bytes\n> **t**\n> id: a\n> https://x.test\n>\n> x\n\n"
         "[2] unknown engine · score 0.5 · trust: untrusted\n> **t**\n> id: a\n>\n> x\n\n"
-        "Incomplete, for these engines did not answer: slow: timeout.\n\n"
+        "Incomplete, because these engines did not answer: slow: timeout.\n\n"
         "Notes:\n> a note\n> of two lines"
     )
 

@@ -1,4 +1,4 @@
-"""What models send as arguments, and what they are told about it."""
+"""What models send as arguments, and how faults in them are described."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from app.mcp.tool_arguments import BadArguments, FetchArguments, ListEnginesArgu
 
 def test_defaults_are_those_that_are_listed() -> None:
     """A query alone is enough."""
-    wish = read(RetrieveArguments, {"query": "q"})
-    assert wish.model_dump(exclude_none=True) == {"query": "q", "k": 8, "raw": False}
+    args = read(RetrieveArguments, {"query": "q"})
+    assert args.model_dump(exclude_none=True) == {"query": "q", "k": 8, "raw": False}
 
 
 def test_harmless_habits_are_forgiven() -> None:
     """Numbers in quotes, nulls, optional ones left empty, one engine without a list, an id that is a number."""
-    wish = read(RetrieveArguments, {"query": "q", "k": "3", "mode": None, "engines": "docs", "token_budget": 9.0})
-    assert (wish.k, wish.engines, wish.token_budget) == (3, ["docs"], 9)
+    args = read(RetrieveArguments, {"query": "q", "k": "3", "mode": None, "engines": "docs", "token_budget": 9.0})
+    assert (args.k, args.engines, args.token_budget) == (3, ["docs"], 9)
     empty = read(RetrieveArguments, {"query": "q", "mode": "", "engines": [], "filter": {}, "k": ""})
     assert empty == read(RetrieveArguments, {"query": "q"})
     assert read(FetchArguments, {"id": 7}).id == "7"
@@ -24,7 +24,7 @@ def test_harmless_habits_are_forgiven() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("given", "expected"),
     [
         ({"query": ""}, "'query': string should have at least 1 character"),
         ({"query": "q", "unknown": ""}, "'unknown' is no argument of this tool"),
@@ -36,9 +36,9 @@ def test_harmless_habits_are_forgiven() -> None:
         ({str(number): 1 for number in range(99)}, "is no argument"),
     ],
 )
-def test_what_is_wrong_is_named(said: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_is_named(given: dict[str, Any], expected: str) -> None:
     """The argument and what it should be; five faults at most, none of them long."""
     with pytest.raises(BadArguments) as fault:
-        read(RetrieveArguments, said)
-    assert told in str(fault.value)
+        read(RetrieveArguments, given)
+    assert expected in str(fault.value)
     assert len(str(fault.value)) < 1500

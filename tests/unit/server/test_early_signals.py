@@ -34,6 +34,13 @@ def test_a_gateway_that_has_not_begun_ends_at_once(words: list[str], number: str
     assert ended(words, number) == 0
 
 
+def test_an_ignored_interrupt_ends_a_gateway_all_the_same() -> None:
+    """A job in the background of a script inherits SIGINT as ignored."""
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    script += SENT_BEFORE.format(words=["serve", "--port", "0"], number="SIGINT")
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, timeout=60).returncode == 0
+
+
 def test_a_reload_before_the_files_were_read_is_none() -> None:
     """SIGHUP does not end a gateway that is about to read its files."""
     assert ended(["serve"], "SIGHUP") == 7

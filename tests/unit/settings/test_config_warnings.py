@@ -1,10 +1,12 @@
 """Warnings about valid configurations that most likely are not meant."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from app.settings.config_warnings import config_warnings
 from app.settings.sources import load_registry, load_settings, load_tenants
@@ -89,3 +91,19 @@ def test_tenants_that_cannot_do_anything(tmp_path: Path) -> None:
         "line 4: tenants.team.keys[0].expires: key 'k' expired on 2027-05-31 00:00 UTC and is refused; "
         "remove it, or issue a new key"
     )
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [(-1, "has expired"), (3, "expires within 3 days"), (20, "expires within 20 days"), (22, None)]
+)
+def test_a_certificate_that_ends_soon(tmp_path: Path, days: int, said: str | None) -> None:
+    """The server's certificate expired or will within three weeks; a file that is none is the preflight check's."""
+    file = tmp_path / "server.pem"
+    until = datetime.fromtimestamp(NOW, UTC) + timedelta(days=days) - timedelta(hours=1)
+    trustme.CA().issue_cert("localhost", not_after=until).cert_chain_pems[0].write_to_path(str(file))
+    settings = f"server:\n  tls: {{cert_file: {file}}}\n"
+    found = warnings(tmp_path, settings=settings)
+    remedy = "write a renewed one to the same files"
+    assert found == ([] if said is None else [f"server.tls.cert_file: the certificate {said}; {remedy}"])
+    file.write_text("")
+    assert warnings(tmp_path, settings=settings) == []

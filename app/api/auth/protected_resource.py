@@ -1,7 +1,6 @@
-"""What a client without a token is told, so that it can get one: the protected resource of RFC 9728.
+"""The OAuth metadata of the MCP endpoint (RFC 9728), by which a client without a token finds out where to get one.
 
-Decides under which URL this door goes, and what is said of it. It refuses to know how tokens are checked, and
-advertises nothing where none are accepted.
+Separate from the endpoint, because it depends on the settings of tokens and not on MCP.
 """
 
 from collections.abc import Mapping
@@ -13,12 +12,9 @@ from app.settings.schema import GatewaySettings
 
 Scope = Mapping[str, Any]
 
-PATH = MCP_PATH
-METADATA = MCP_METADATA
-
 
 class ProtectedResource:
-    """The door as OAuth knows it."""
+    """The endpoint as OAuth clients see it."""
 
     __slots__ = ("_issuer", "_name", "_public_url", "_scopes")
 
@@ -26,40 +22,47 @@ class ProtectedResource:
         self._issuer = settings.jwt.issuer if "jwt" in settings.auth.mode else None
         self._name = settings.server.name
         self._public_url = settings.server.public_url
-        # Words of the roles claim are what a client asks the issuer for; without that claim a scope means nothing here.
+        # A client requests values of the roles claim from the issuer; without that claim a scope has no meaning here.
         reading = [word for word, role in settings.jwt.roles.items() if role == "read"]
         self._scopes = sorted(reading) if settings.jwt.roles_claim is not None else []
 
     @property
     def advertised(self) -> bool:
-        """Whether tokens are accepted at all."""
+        """Whether tokens are accepted."""
         return self._issuer is not None
 
     def metadata(self, scope: Scope) -> bytes:
         """The document of RFC 9728 §2, as JSON."""
-        said: dict[str, Any] = {
+        document: dict[str, Any] = {
             "resource": self._url(scope),
             "authorization_servers": [self._issuer],
             "bearer_methods_supported": ["header"],
             "resource_name": self._name,
         }
         if self._scopes:
-            said["scopes_supported"] = self._scopes
-        return envelope.dumps(said)
+            document["scopes_supported"] = self._scopes
+        return envelope.dumps(document)
 
     def challenge(self, scope: Scope, written: bytes) -> bytes:
-        """A `WWW-Authenticate` that also says where the metadata is (RFC 9728 §5.1), and which scope is needed."""
+        """A `WWW-Authenticate` with the address of the metadata (RFC 9728 §5.1) and the scope that is needed."""
         if not self.advertised:
             return written
-        address = self._url(scope).removesuffix(PATH) + METADATA
+        address = self._url(scope).removesuffix(MCP_PATH) + MCP_METADATA
         needed = f', scope="{" ".join(self._scopes)}"' if self._scopes else ""
         return written + f', resource_metadata="{address}"{needed}'.encode("latin-1", "replace")
 
     def _url(self, scope: Scope) -> str:
         if self._public_url is not None:
-            return self._public_url + PATH
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
-        return f"{scope.get('scheme', 'http')}://{host.decode('latin-1')}{PATH}"
+            return self._public_url + MCP_PATH
+        scheme, host = scope.get("scheme", "http"), "localhost"
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.decode("latin-1")
+            elif name == b"x-forwarded-proto" and value.rpartition(b",")[2].strip().lower() == b"https":
+                # From any peer: the client compares the address with the one it used, so a forged header misleads
+                # only its sender.
+                scheme = "https"
+        return f"{scheme}://{host}{MCP_PATH}"
 
     def __repr__(self) -> str:
-        return f"<ProtectedResource {self._public_url or PATH} of {self._issuer or 'nobody'}>"
+        return f"<ProtectedResource {self._public_url or MCP_PATH} of {self._issuer or 'no issuer'}>"

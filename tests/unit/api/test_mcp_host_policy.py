@@ -1,8 +1,8 @@
-"""Host and Origin headers: who is served, and what the others are told."""
+"""Host and Origin headers: which requests are served, and how others are refused."""
 
 import pytest
 
-from app.mcp.host_check import McpHostPolicy
+from app.api.allowed_hosts import McpHostPolicy
 from app.settings.mcp import McpSettings
 
 DEFAULT = McpHostPolicy(McpSettings(), "https://Gateway.test:8443/base")
@@ -38,15 +38,8 @@ def test_origins_are_checked_where_there_are_any() -> None:
     assert refusal[0] == 403
 
 
-def test_names_are_lowered_only_if_need_be() -> None:
-    """The headers are the very same list unless a name has capitals."""
-    headers = [(b"host", b"localhost"), (b"x-other", b"Abc")]
-    assert McpHostPolicy.lowered(headers) is headers
-    assert McpHostPolicy.lowered([(b"host", b"LocalHost"), (b"x-other", b"Abc")]) == headers
-
-
 def test_the_lists_can_be_looked_at() -> None:
-    """In an incident the lists say whom they serve."""
+    """The description names what is served."""
     assert (
         repr(McpHostPolicy(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[])))
         == "<Hosts a, b:*, origins none>"
