@@ -17,7 +17,7 @@ from app.telemetry.series import Labels, MetricRegistry, replace_all
 from app.telemetry.worker_snapshots import WorkerSnapshots
 
 REQUEST_OUTCOMES: Final = ("ok", "degraded", "error", "cancelled")
-CALL_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+CALL_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5)
 REQUEST_BUCKETS: Final[tuple[float, ...]] = (
     0.001,
     0.0025,
