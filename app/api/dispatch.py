@@ -226,10 +226,13 @@ class Dispatcher:
 
     async def _begin(self, method: str, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for a request. Raises DeadlineExceeded, Unauthorized."""
-        if method == "retrieve" and caller.engine is None:
+        federated = method == "retrieve" and caller.engine is None
+        if federated:
             self._check_engines(params, caller)
         if not self._pace.may_begin():
             await self._wait(params, caller)
+            if federated:  # less time is left now, and others have begun meanwhile
+                self._check_engines(params, caller)
         if caller.tenant is not None:
             caller.tenant.check(method)
 
