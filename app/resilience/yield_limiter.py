@@ -18,10 +18,11 @@ class YieldLimiter:
 
     Belongs to one loop. Long work waits with `wait`, and one of it begins in each turn. Short work is postponed with
     `postpone`, and as much of it runs in each turn as there is time for. Both in the order in which they came: a
-    callback that simply tried again in the next turn could find it used up each time, for seconds.
+    callback that simply tried again in the next turn could find it used up each time, for seconds. Each turn does at
+    least one piece of postponed work, even if the process was stopped for longer than a turn may last.
     """
 
-    __slots__ = ("__weakref__", "_postponed", "_running", "_seconds", "_turning", "_until", "_waiting")
+    __slots__ = ("__weakref__", "_first", "_postponed", "_running", "_seconds", "_turning", "_until", "_waiting")
 
     def __init__(self, seconds: float) -> None:
         """`seconds`: how long a turn may last before further work waits."""
@@ -32,6 +33,8 @@ class YieldLimiter:
         self._postponed: deque[tuple[Callable[[], None], Context]] = deque()
         self._running = False
         """Whether postponed work is running, which does not wait for other postponed work."""
+        self._first = False
+        """Whether the next piece of postponed work is the first of this turn, and is done however late it is."""
 
     def may_begin(self) -> bool:
         """Whether this turn has time for another piece of work. If not, `wait` for it."""
@@ -40,6 +43,9 @@ class YieldLimiter:
     def has_time(self) -> bool:
         """Whether this turn has time for more short work. If not, `postpone` it."""
         now = perf_counter()
+        if self._first:
+            self._first = False
+            return True
         if self._turning:
             return now < self._until and (self._running or not self._postponed)
         self._turning = True
@@ -73,13 +79,14 @@ class YieldLimiter:
             if not first.done():  # otherwise it was cancelled
                 first.set_result(None)
                 released = True
-        self._running = True
+        self._running = self._first = True
         try:
-            while self._postponed and perf_counter() < self._until:
+            while self._postponed and (self._first or perf_counter() < self._until):
                 callback, context = self._postponed.popleft()
                 context.run(callback)
+                self._first = False
         finally:
-            self._running = False
+            self._running = self._first = False
             self._turning = released or bool(self._postponed)
             if self._turning:
                 asyncio.get_running_loop().call_soon(self._turn)

@@ -9,6 +9,7 @@ from app.api.admin_views import engines_view
 from app.engines import transport
 from app.main import COMPILED
 from app.resilience import yield_limiter
+from tests.support.listening_gateway import question
 from tests.support.running_gateway import entry, running
 from tests.support.scripted_engine import hit
 
@@ -40,7 +41,9 @@ async def test_a_request_that_cannot_begin_in_time_is_refused(engines: Any) -> N
         holder = gateway.state.answer_bytes.try_enter()
         assert holder is not None
         holder.take(1 << 30)
-        error = await gateway.error("retrieve", {"query": "q", "_meta": {"deadlineMs": 50}})
+        refusal = await gateway.post(question(None, query="q", _meta={"deadlineMs": 50}))
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "1")
+        error = refusal.json()["error"]
         assert (error["code"], error["data"]["retryable"]) == (-32011, True)
         assert await gateway.metric("rcp_gateway_admission_refusals_total", reason="memory") == 1
         assert engine.requests("retrieve") == []
