@@ -37,7 +37,7 @@ from app.api.openapi import docs_routes, openapi_document
 from app.api.optional_features import missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload, log_config_warnings, tell_of_twins
+from app.api.reload import Reload, log_config_warnings, log_duplicate_addresses
 from app.api.responses import Asgi, not_found
 from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
 from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
@@ -266,7 +266,7 @@ def _log_started(state: GatewayState) -> None:
     entries = [engine.entry for engine in state.engines.engines]
     ids = [entry.id for entry in entries]
     logs.logger().info("started", version=state.version, compiled=COMPILED, engines=ids)
-    tell_of_twins(entries)
+    log_duplicate_addresses(entries)
 
 
 def relax_garbage_collection() -> None:
@@ -412,7 +412,7 @@ async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool)
     relax_garbage_collection()
 
     async def settled() -> None:
-        await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
+        await state.engines.first_checks(state.settings.retrieve.deadline_ms / 1000)
 
     protocol_of = partial(McpLines if mcp else RcpLines, state)
     read, write = Pipe(requests).read, Pipe(responses).write

@@ -31,7 +31,7 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
     windows = state.instrumentation.windows
     windows.forget([engine.id for engine in engines.engines])
     learned: dict[str, list[Json]] = {}
-    for scope in state.pages.learning.told():
+    for scope in state.pages.learning.view():
         for one in scope["engines"]:
             maps = [{"scope": scope["scope"], "kind": kind, **one[kind]} for kind in ("confident", "silent")]
             learned.setdefault(one["id"], []).extend([told for told in maps if told["n"] > 0])
@@ -120,7 +120,7 @@ def overlap_view(told: Agreement) -> Json:
 def calibration_view(state: GatewayState) -> Json:
     """What was learned of each engine's claims: what it claims, what that is worth, and on how much evidence."""
     fusion = state.settings.fusion
-    scopes = state.pages.learning.told()
+    scopes = state.pages.learning.view()
     return {"learning": fusion.learning, "learningScope": fusion.learning_scope, "scopes": scopes}
 
 

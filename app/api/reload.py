@@ -14,7 +14,7 @@ from app.protocol.errors import CALL_KINDS
 from app.settings.config_warnings import config_warnings
 from app.settings.field_errors import SettingsError
 from app.settings.file_watch import Watch
-from app.settings.schema import EngineEntry, GatewaySettings, twins
+from app.settings.schema import EngineEntry, GatewaySettings, duplicate_addresses
 from app.settings.sources import LoadedSettings
 from app.telemetry.logs import logger
 
@@ -135,7 +135,7 @@ class Reload:
         state.metrics.door.reloaded(time.time())
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
-        tell_of_twins(loaded.registry.engines)
+        log_duplicate_addresses(loaded.registry.engines)
         log_config_warnings(wishes)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         state.metrics.door.restart_needed.set(len(waiting))
@@ -147,9 +147,9 @@ class Reload:
         return f"<Reload {state} {self._watch!r}, {'faulty: ' + self.failure if self.failure else 'in force'}>"
 
 
-def tell_of_twins(entries: Iterable[EngineEntry]) -> None:
+def log_duplicate_addresses(entries: Iterable[EngineEntry]) -> None:
     """Warn of engines that are one and the same under two ids."""
-    for pair in twins(entries):
+    for pair in duplicate_addresses(entries):
         logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
 
 

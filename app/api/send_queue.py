@@ -84,7 +84,7 @@ class LineReader:
     def open(self) -> None:
         """A pipe is always open."""
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def send(self, progress: Mapping[str, Any]) -> None:
         """A progress, unless it was not asked for, or the caller does not even read what it has."""
         if progress["progressToken"] is not None and not self._send_queue.full:
             self._send_queue.put(progress_message(progress))

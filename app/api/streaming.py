@@ -80,7 +80,7 @@ class EventStream:
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def send(self, progress: Mapping[str, Any]) -> None:
         """Let the caller know (RCP §9); a progress that it has not read when the next of its stage comes is dropped."""
         self._add(progress["stage"], sse.frame(progress_message(progress)))
 

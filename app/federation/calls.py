@@ -8,7 +8,7 @@ from typing import Any
 from app.federation.tenants import Tenant
 from app.protocol.retrieve_params import CallMeta, RetrieveParams
 
-LEAST_SECONDS = 0.002
+MIN_SECONDS = 0.002
 """With less time left than this, no engine is asked: the `deadlineMs` passed on would be zero."""
 
 

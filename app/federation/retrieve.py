@@ -11,7 +11,7 @@ from operator import attrgetter
 from time import perf_counter
 
 from app.federation.call_tracing import spans_for
-from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left, time_waited
+from app.federation.calls import MIN_SECONDS, RetrieveCall, time_left, time_waited
 from app.federation.engine_selection import EngineSelector, limited_to
 from app.federation.fanout import FanOut, OutcomeListener
 from app.federation.hit_validation import sanitized
@@ -129,7 +129,7 @@ async def retrieve(
     chooses the engines if engine selection is in use.
     """
     began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival of the request
-    if time_left(call) < LEAST_SECONDS:
+    if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     pages = pages or Pages.from_settings(settings.state)
     if call.tenant is not None:
@@ -246,7 +246,7 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
     if listener is not None:
         so_far = partial(_partial_hits, run, plan)
         reporter = ProgressReporter(listener, run.instrumentation, run.call.meta, len(plan.engine_calls), so_far)
-        listen = reporter.heard
+        listen = reporter.call_ended
     spans = spans_for(run.instrumentation.tracing, "retrieve")
     fan_out = FanOut(plan.engine_calls, listen, tail=tail_of(run.settings.retrieve), spans=spans)
     try:
@@ -263,7 +263,7 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
             raise with_outcomes(fault, outcomes)
     if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
         # Not sent if no engine answered: the error follows instead.
-        listener.tell(fused(run.call.meta.progress_token, outcomes))
+        listener.send(fused(run.call.meta.progress_token, outcomes))
     return outcomes
 
 
@@ -360,7 +360,7 @@ async def _rerank(run: _Retrieval, union: RerankPlan, result_set: ResultSet) -> 
     result_set = await rerank_union(run.call, run.members, run.settings, run.instrumentation, union, result_set)
     run.spend("rerank", began)
     if run.listener is not None and run.rounds == 1 and result_set.verdict is not None:
-        run.listener.tell(reranked(run.call.meta.progress_token, result_set.verdict))
+        run.listener.send(reranked(run.call.meta.progress_token, result_set.verdict))
     return result_set
 
 
@@ -402,7 +402,7 @@ def _may_fill(run: _Retrieval, response: RetrieveResponse) -> bool:
         return False
     if not result_set.open - run.failed:
         return False
-    return (run.rounds < ROUNDS or not page.hits) and time_left(run.call) >= LEAST_SECONDS
+    return (run.rounds < ROUNDS or not page.hits) and time_left(run.call) >= MIN_SECONDS
 
 
 def _partial_hits(run: _Retrieval, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:

@@ -183,7 +183,7 @@ class Registry(RegistrySection):
         return self
 
 
-def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
+def duplicate_addresses(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
     """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
     seen: dict[object, str] = {}
     pairs: dict[tuple[str, str], None] = {}

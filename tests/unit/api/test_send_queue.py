@@ -80,11 +80,11 @@ async def test_what_the_ear_passes_on() -> None:
     box = SendQueue(log_writer.write, log_writer.made)
     ear = LineReader(box)
     ear.open()
-    ear.tell({"progressToken": None, "stage": "recall"})
-    ear.tell({"progressToken": 0, "stage": "recall"})
+    ear.send({"progressToken": None, "stage": "recall"})
+    ear.send({"progressToken": 0, "stage": "recall"})
     ear.log({"level": "info", "message": "m"})
     box.unsent += FULL_BYTES
-    ear.tell({"progressToken": "t", "stage": "fuse"})
+    ear.send({"progressToken": "t", "stage": "fuse"})
     ear.log({"level": "warning", "message": "n"})
     box.unsent -= FULL_BYTES
     box.close()

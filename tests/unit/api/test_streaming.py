@@ -104,11 +104,11 @@ def test_frames_come_in_order_and_the_response_is_last() -> None:
             b"x-request-id": b"r-1",
         }
         await asyncio.sleep(1)
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(1)
-        caller.stream.tell(recall(2))
-        caller.stream.tell(recall(3))
-        caller.stream.tell(fuse())
+        caller.stream.send(recall(2))
+        caller.stream.send(recall(3))
+        caller.stream.send(fuse())
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
         await caller.stream.finish(RESPONSE)
         assert [told(frame) for frame in caller.frames] == [
@@ -134,7 +134,7 @@ def test_progress_is_a_notification() -> None:
     async def story() -> None:
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await caller.stream.finish(RESPONSE)
         first, last = caller.frames
         assert first == (
@@ -166,9 +166,9 @@ def test_quiet_stream_carries_a_comment() -> None:
         caller.stream.open()
         await asyncio.sleep(31)
         assert [(at, event["body"]) for at, event in caller.events[1:]] == [(15, COMMENT), (30, COMMENT)]
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(14)
-        caller.stream.tell(recall(2))
+        caller.stream.send(recall(2))
         await asyncio.sleep(16)
         await caller.stream.finish(RESPONSE)
         assert [at for at, event in caller.events[1:] if event["body"] == COMMENT] == [15, 30, 60]
@@ -196,15 +196,15 @@ def test_slow_caller_hears_the_newest_of_each_kind() -> None:
     async def story() -> None:
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(0))
+        caller.stream.send(recall(0))
         await turns()
         caller.reads.clear()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         for number in range(2, 1000):
-            caller.stream.tell(recall(number))
+            caller.stream.send(recall(number))
             assert repr(caller.stream) == "<EventStream r-1 open, 1 frames waiting>"
-        caller.stream.tell(fuse())
+        caller.stream.send(fuse())
         finishing = asyncio.create_task(caller.stream.finish(RESPONSE))
         await asyncio.sleep(29)
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
@@ -232,9 +232,9 @@ def test_caller_that_does_not_read_is_given_up(log: LogLines, seconds: float) ->
         caller.stream.open()
         await turns()
         caller.reads.clear()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(seconds - 0.5)
-        caller.stream.tell(recall(2))
+        caller.stream.send(recall(2))
         assert caller.gone == []
         await asyncio.sleep(1)
         assert caller.gone == ["hung up"]
@@ -270,7 +270,7 @@ def test_caller_that_is_gone_is_no_slow_one(log: LogLines) -> None:
         caller.stream.open()
         await turns()
         caller.breaks = ConnectionResetError("gone")
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         assert caller.gone == ["hung up"]
         await caller.stream.finish(RESPONSE)
@@ -290,7 +290,7 @@ def test_end_lets_go_at_any_moment(reads: bool) -> None:
         if not reads:
             caller.reads.clear()
         caller.stream.open()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         await caller.stream.end()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -308,7 +308,7 @@ def test_hit_that_cannot_be_written_costs_its_list() -> None:
             deep = {"deep": deep}
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(1, partial={"hits": [deep]}))
+        caller.stream.send(recall(1, partial={"hits": [deep]}))
         await caller.stream.finish(RESPONSE)
         assert told(caller.frames[0]) == recall(1)
 
@@ -353,12 +353,12 @@ def asking(**more: Any) -> Exchange:
 
 
 async def answer(stream: EventStream) -> bytes:
-    stream.tell(recall(1))
+    stream.send(recall(1))
     return RESPONSE
 
 
 async def never(stream: EventStream) -> bytes:
-    stream.tell(recall(1))
+    stream.send(recall(1))
     await asyncio.Event().wait()
     return RESPONSE
 
