@@ -17,7 +17,7 @@ FIRST_CHARACTERS = 1000
 def diversify(fusion: FusedList, k: int, lambda_: float) -> list[int]:
     """Indexes into `fusion` of `k` documents, chosen by λ·score − (1 − λ)·(largest overlap with one already chosen).
 
-    λ in [0,1]; 1 keeps the fused order. Among equal values the better fused rank wins. `FusedList.pick` takes the result.
+    λ in [0,1]; 1 keeps the fused order. Among equals the better fused rank wins. `FusedList.pick` takes the result.
     """
     pool = range(min(len(fusion), max(POOL, 4 * k)))
     scores = fusion.scores()[: len(pool)]
