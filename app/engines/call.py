@@ -22,8 +22,8 @@ Answer = TypeVar("Answer")
 async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] | None], delay: float) -> Answer:
     """The first answer of two. `second` is begun once `first` has taken `delay` seconds, and may decline (None).
 
-    A fault does not win while the other may still answer; if both fail, the first one's fault is raised. Whoever has
-    not won is cancelled and gone before this ends, however it ends.
+    A failure does not win while the other may still answer; if both fail, that of `first` is raised. The loser is
+    cancelled, and has ended before this returns or raises.
     """
     runners = [asyncio.ensure_future(first)]
     try:

@@ -144,7 +144,7 @@ class StdioTransport:
     def stderr_tail(self) -> str:
         """The last 8 KB that the present or last process wrote to stderr, for operators.
 
-        Every line goes to `log`, and the last one once more when the process dies; callers are told none of it.
+        Every line goes to `log`, and the last one once more when the process dies; callers see none of it.
         """
         return self._stderr.text
 

@@ -223,7 +223,7 @@ def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
 
 def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
     """Whether the next engine may be asked after this failure. Never if the call may have been carried out already."""
-    # The engine answered, so the code tells whether it did anything.
+    # The engine answered, so the error code shows whether it did anything.
     if outcome.kind == "refused":
         return outcome.code in (TRY_NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"
