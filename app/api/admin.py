@@ -79,6 +79,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/engines": lambda who: engines_view(state, actions.drills),
         "/admin/calibration": lambda who: calibration_view(state),
         "/admin/selection": lambda who: state.selector.state(state.settings.select),
+        "/admin/cache": lambda who: state.answers.state(state.settings.cache),
         "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.agreement()),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from app.api.admission import RETRY_AFTER_MS
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
+from app.federation.answer_cache import enabled
 from app.federation.broadcast import BroadcastContext
 from app.federation.calls import MethodCall, RetrieveCall
 from app.federation.capabilities import EVERY_EXTENSION, catalog_entries, info
@@ -26,7 +27,7 @@ from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
 from app.federation.request_options import requested_engines
-from app.federation.retrieve import retrieve
+from app.federation.retrieve import RetrieveAnswer, retrieve_answer
 from app.federation.sessions import scoped, scoped_key
 from app.protocol.envelope import check_params
 from app.protocol.errors import (
@@ -46,6 +47,7 @@ from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
 
 Params = dict[str, Any]
+Held = TypeVar("Held")
 Answer = Callable[[Params, Caller], Awaitable[Params]]
 """(params, caller) -> result. Raises RcpError."""
 
@@ -156,7 +158,16 @@ class RpcMethods:
             async def asked() -> Params:
                 return await self._holding(call.deadline, answer(call, members, state.settings, state.instrumentation))
 
-            return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
+            if method not in WRITTEN:
+                return await asked()
+            try:
+                return await state.idempotency.once(call, asked)
+            finally:
+                # Even a failed call may have changed a part of the index.
+                writable = [
+                    offer.id for offer in members.offers if offer.advertisement and offer.advertisement.offers("index")
+                ]
+                await state.answers.purge(*[f"engine:{engine}" for engine in writable])
 
         return forwarded
 
@@ -170,7 +181,10 @@ class RpcMethods:
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
-            return await self._holding(call.deadline, answer(context, pages))
+            result = await self._holding(call.deadline, answer(context, pages))
+            if method == "feedback" and _reports_poison(params):
+                await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
+            return result
 
         return gathered
 
@@ -261,10 +275,18 @@ class RpcMethods:
             _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
-        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages, state.selector)
-        return await self._holding(call.deadline, answer)
 
-    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+        async def ask(call: RetrieveCall) -> RetrieveAnswer:
+            answer = retrieve_answer(
+                call, members, state.settings, state.instrumentation, stream, state.pages, state.selector
+            )
+            return await self._holding(call.deadline, answer)
+
+        if not enabled(call, state.settings):
+            return (await ask(call)).result
+        return await state.answers.answer(call, members, state.settings, state.pages, ask, streamed=stream is not None)
+
+    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
         """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
@@ -293,6 +315,11 @@ class RpcMethods:
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self._plain)} methods>"
+
+
+def _reports_poison(params: Params) -> bool:
+    """Whether the screen may judge hits in another way from now on."""
+    return any(signal.get("poisonSuspected") for signal in params["signals"])
 
 
 def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
