@@ -1,4 +1,4 @@
-"""The section `state` of `gateway.yaml`: where cursors, sessions and results are kept between requests, and limits."""
+"""The sections `state` and `cache` of `gateway.yaml`: what is kept between requests, where, and for how long."""
 
 from urllib.parse import urlsplit
 
