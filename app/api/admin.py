@@ -51,9 +51,9 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     @router.api_route("/engines", methods=LOOKING)
     async def engines(request: Request) -> Response:
         seen: Sequence[RemoteEngine] = state.engines.engines
-        if state.guard is not None:
+        if state.authenticator is not None:
             try:
-                tenant = (await state.guard.identify(request.scope)).tenant
+                tenant = (await state.authenticator.identify(request.scope)).tenant
             except AuthError as away:
                 return refusal(away)
             if ADMIN not in tenant.roles:

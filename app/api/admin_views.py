@@ -131,15 +131,15 @@ def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reloa
         "readiness": state.readiness.reason(),
         "reload": None if reload is None else {"failure": reload.failure},
         "auth": state.settings.auth.mode,
-        "tenants": [] if state.guard is None else _tenants(state, state.guard),
+        "tenants": [] if state.authenticator is None else _tenants(state, state.authenticator),
     }
 
 
-def _tenants(state: GatewayState, guard: Authenticator) -> Sequence[Json]:
+def _tenants(state: GatewayState, authenticator: Authenticator) -> Sequence[Json]:
     """Who may see what; of keys no more than their names."""
     ids = sorted(engine.id for engine in state.engines.engines)
     told = []
-    for name, entry in guard.declared.by_id.items():
+    for name, entry in authenticator.declared.by_id.items():
         tenant = tenant_of(name, entry, state.settings.fusion)
         told.append(
             {

@@ -261,16 +261,16 @@ class Dispatcher:
 
     async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back what was reserved and not answered."""
-        if reservation is not None and self._state.guard is not None:
-            await self._state.guard.settle_hits(caller, reservation, hits)
+        if reservation is not None and self._state.authenticator is not None:
+            await self._state.authenticator.settle_hits(caller, reservation, hits)
 
     async def _reserve_hits(self, method: str, params: Any, caller: Caller) -> Reservation | None:
         """Set aside what the answer may hold of the caller's day. Raises RateLimited."""
-        guard, settings = self._state.guard, self._state.settings
-        if guard is None or caller.tenant is None or method in UNGATED:
+        authenticator, settings = self._state.authenticator, self._state.settings
+        if authenticator is None or caller.tenant is None or method in UNGATED:
             return None
         seconds = settings.retrieve.deadline_ms / 1000 + RESERVED_SECONDS
-        return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
+        return await authenticator.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
 
     async def _wait(self, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for this request. Raises GatewayBusy at once if that will be too late, and

@@ -272,7 +272,7 @@ class RpcMethods:
             try:
                 holder = await budget.enter(deadline)
             except BudgetExhausted:
-                self._state.metrics.door.refused("memory")
+                self._state.metrics.server.refused("memory")
                 message = "too many bytes of answers are held"
                 raise GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS) from None
             finally:

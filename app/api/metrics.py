@@ -23,9 +23,9 @@ def metrics_route(state: GatewayState) -> APIRouter:
     @router.api_route(PATH, methods=LOOKING)
     async def metrics(request: Request) -> Response:
         """All metrics in the Prometheus or OpenMetrics text format."""
-        if state.guard is not None and state.settings.metrics.access != "open":
+        if state.authenticator is not None and state.settings.metrics.access != "open":
             try:
-                await state.guard.admin(request.scope)
+                await state.authenticator.admin(request.scope)
             except AuthError as away:
                 return refusal(away)
         return await exposition(state.metrics, request.headers.get("accept", ""))

@@ -48,9 +48,9 @@ async def let_in(request: Request, state: GatewayState) -> Operator:
     address = request.client.host if request.client else ""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise OperatorRefused(403, Unauthorized("another site's page may not use the operator's doors"))
-    if state.guard is not None:
+    if state.authenticator is not None:
         try:
-            principal = await state.guard.admin(request.scope)
+            principal = await state.authenticator.admin(request.scope)
         except AuthError as away:
             raise kept_out(away) from None
         return Operator(principal.tenant, principal.key_id, address)

@@ -64,7 +64,7 @@ class Reload:
 
     def start(self) -> None:
         """Watch from now on."""
-        self._state.metrics.door.in_force_since(time.time())
+        self._state.metrics.server.in_force_since(time.time())
         self._task = asyncio.create_task(self._keep_looking(), name="reload")
 
     async def stop(self) -> None:
@@ -109,7 +109,7 @@ class Reload:
             wishes = await asyncio.to_thread(self._load)
         except SettingsError as fault:
             self.failure = str(fault)
-            self._state.metrics.door.reloaded(None)
+            self._state.metrics.server.reloaded(None)
             told = [str(one) for one in fault.faults]
             logger().error("reload_failed", file=fault.file, faults=told, in_force="what was before")
             return
@@ -130,15 +130,15 @@ class Reload:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
         before = state.settings
         state.renew(settings, loaded.fingerprint)
-        if state.guard is not None and tenants is not None:
-            state.guard.replace(tenants, settings.fusion)
-        state.metrics.door.reloaded(time.time())
+        if state.authenticator is not None and tenants is not None:
+            state.authenticator.replace(tenants, settings.fusion)
+        state.metrics.server.reloaded(time.time())
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         log_duplicate_addresses(loaded.registry.engines)
         log_config_warnings(wishes)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
-        state.metrics.door.restart_needed.set(len(waiting))
+        state.metrics.server.restart_needed.set(len(waiting))
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
 

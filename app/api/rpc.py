@@ -80,7 +80,7 @@ class RpcHead(NamedTuple):
 class AdmittedRequest(NamedTuple):
     """A caller that was let in, at work."""
 
-    guard: Authenticator
+    authenticator: Authenticator
     principal: Principal
     running: RunningRequest
 
@@ -119,7 +119,7 @@ class RpcEndpoint:
         proxies = state.settings.server.trusted_proxies
         self._dispatcher = dispatcher
         self._state = state
-        self._guard = state.guard
+        self._authenticator = state.authenticator
         self._origin = ClientAddress(proxies) if proxies else None
         self._admission = state.admission
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
@@ -144,8 +144,8 @@ class RpcEndpoint:
                 await self._refuse_body(send, request_id)
             elif self._admission.full:  # before who asks is looked at, and the body read
                 await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
-            elif self._guard is not None:
-                await self._serve_known(self._guard, request, scope)
+            elif self._authenticator is not None:
+                await self._serve_known(self._authenticator, request, scope)
             elif place.engine is not None and not self._dispatcher.knows(place.engine):
                 await self._refuse_engine(send, place.engine, request_id)
             else:
@@ -174,12 +174,12 @@ class RpcEndpoint:
     def _max_body(self) -> int:
         return self._state.settings.server.max_body_bytes
 
-    async def _serve_known(self, guard: Authenticator, request: _ResponseSender, scope: Scope) -> None:
+    async def _serve_known(self, authenticator: Authenticator, request: _ResponseSender, scope: Scope) -> None:
         """Serve whom the guard lets in, for as long as its credential is good."""
         place, head, send = request.place, request.head, request.send
         request_id = head.request_id
         try:
-            principal = await guard.identify(scope)
+            principal = await authenticator.identify(scope)
         except AuthError as away:
             request.message = None if away.quiet else await self._peek(request.receive)
             await self._turn_away(away, request)
@@ -187,9 +187,9 @@ class RpcEndpoint:
         if place.engine is not None and not self._dispatcher.knows(place.engine, principal.tenant):
             await self._refuse_engine(send, place.engine, request_id)
             return
-        running = guard.enter(principal)
+        running = authenticator.enter(principal)
         address = principal.owner.address
-        request.admitted = AdmittedRequest(guard, principal, running)
+        request.admitted = AdmittedRequest(authenticator, principal, running)
         request.caller = Caller(
             request_id,
             head.session,
@@ -209,7 +209,7 @@ class RpcEndpoint:
             with suppress(RuntimeError):  # part of an answer may be on its way
                 await self._turn_away(AuthError(401, REVOKED, CHALLENGE), request)
         finally:
-            guard.leave(principal, running)
+            authenticator.leave(principal, running)
 
     async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
@@ -250,7 +250,7 @@ class RpcEndpoint:
         try:
             message = request.message = envelope.read_body(body)
             if request.admitted is not None:
-                await request.admitted.guard.spend(request.admitted.principal, message)
+                await request.admitted.authenticator.spend(request.admitted.principal, message)
             if type(message) is dict and "method" in message:
                 watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):
@@ -400,7 +400,7 @@ class OverloadRefusal:
         """(header lines, body) of the 503, which is counted and logged."""
         fault = self._fault
         request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
-        self._state.metrics.door.refused("full")
+        self._state.metrics.server.refused("full")
         self._state.metrics.error(fault.code)
         logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
         lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (

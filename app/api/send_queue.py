@@ -66,7 +66,7 @@ class SendQueue:
         return f"<Outbox {self.unsent} bytes unread{', closing' if self.closing else ''}>"
 
 
-class LineReader:
+class PipeProgressListener:
     """How the caller of a pipe hears of its request while that is under way (RCP §9, §17). Satisfies `Told`."""
 
     __slots__ = ("_send_queue",)

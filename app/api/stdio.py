@@ -15,7 +15,7 @@ from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
-from app.api.send_queue import LineReader, SendQueue, Write
+from app.api.send_queue import PipeProgressListener, SendQueue, Write
 from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RcpError
@@ -182,7 +182,7 @@ class RcpLines:
         sets = session_sets(state.settings)
         handshake = HandshakePolicy(SingleSession(sets, endpoint.leave), sets, state.offers)
         self._dispatcher = Dispatcher(state, handshake)
-        self._progress = LineReader(send_queue)
+        self._progress = PipeProgressListener(send_queue)
 
     async def answer(self, message: Any, request_id: str, arrived: float) -> bytes | None:
         """See LineProtocol."""

@@ -135,7 +135,7 @@ class McpEndpoint:
 
     def __init__(self, dispatcher: Dispatcher, state: GatewayState) -> None:
         self._dispatcher = dispatcher
-        self._guard = state.guard
+        self._authenticator = state.authenticator
         self._state = state
         # What is learned from feedback of one caller is bounded, so callers without a credential are told apart, too.
         self._client_address = ClientAddress(state.settings.server.trusted_proxies)
@@ -179,7 +179,7 @@ class McpEndpoint:
     async def _serve(self, request: McpRequest) -> None:
         """Answer one request. Raises AuthError for what is refused before it is a message."""
         self._check_head(request)
-        if self._guard is None:
+        if self._authenticator is None:
             request.caller = Caller(
                 request.request_id,
                 request.session,
@@ -190,7 +190,7 @@ class McpEndpoint:
             )
             await self._answer(request, None)
         else:
-            await self._serve_known(self._guard, request)
+            await self._serve_known(self._authenticator, request)
         if request.stream is not None and request.stream.given_up:
             raise ClientDisconnected
 
@@ -215,12 +215,12 @@ class McpEndpoint:
         if request.events_only and not sse.accepted(request.accept):
             raise AuthError(406, NOT_ACCEPTED)
 
-    async def _serve_known(self, guard: Authenticator, request: McpRequest) -> None:
+    async def _serve_known(self, authenticator: Authenticator, request: McpRequest) -> None:
         """Serve an authenticated caller, for as long as its credential is valid. Raises AuthError."""
-        principal = await guard.identify(request.scope)
+        principal = await authenticator.identify(request.scope)
         # For every method: without the role nothing here is of use, and a client finds out when it connects.
-        guard.check_role(principal, READING)
-        running = guard.enter(principal)
+        authenticator.check_role(principal, READING)
+        running = authenticator.enter(principal)
         request.caller = Caller(
             request.request_id,
             request.session,
@@ -239,7 +239,7 @@ class McpEndpoint:
                 raise
             raise AuthError(401, REVOKED, CHALLENGE) from None
         finally:
-            guard.leave(principal, running)
+            authenticator.leave(principal, running)
 
     async def _answer(self, request: McpRequest, principal: Principal | None) -> None:
         # Before admission: a client that sends slowly must not hold a place meanwhile.
@@ -284,8 +284,8 @@ class McpEndpoint:
     async def _spend(self, principal: Principal | None, messages: list[Any]) -> None:
         """Count those of these messages that ask engines against the caller's limits. Raises AuthError."""
         calls = [READING for each in messages if type(each) is dict and each.get("method") in COUNTED]
-        if principal is not None and self._guard is not None and calls:
-            await self._guard.spend(principal, calls if len(calls) > 1 else READING)
+        if principal is not None and self._authenticator is not None and calls:
+            await self._authenticator.spend(principal, calls if len(calls) > 1 else READING)
 
     async def _answer_one(
         self, request: McpRequest, message: Any, principal: Principal | None

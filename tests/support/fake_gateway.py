@@ -39,7 +39,7 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
         instrumentation=RetrieveInstrumentation(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
-        admission=Admission(read.server, metrics.door),
+        admission=Admission(read.server, metrics.server),
     )
 
 

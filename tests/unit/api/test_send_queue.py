@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.send_queue import FULL_BYTES, LineReader, SendQueue
+from app.api.send_queue import FULL_BYTES, PipeProgressListener, SendQueue
 from tests.support.running_gateway import PATIENCE
 
 
@@ -78,7 +78,7 @@ async def test_what_the_ear_passes_on() -> None:
     """Progress with a token, log lines always; no progress while the caller does not read."""
     log_writer = Sink()
     box = SendQueue(log_writer.write, log_writer.made)
-    ear = LineReader(box)
+    ear = PipeProgressListener(box)
     ear.open()
     ear.send({"progressToken": None, "stage": "recall"})
     ear.send({"progressToken": 0, "stage": "recall"})
