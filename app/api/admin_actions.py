@@ -15,10 +15,10 @@ from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, Not
 from app.protocol.param_fields import refuse_value
 from app.telemetry.logs import logger
 
-MOST_SECONDS = 600
+MAX_DRILL_SECONDS = 600
 """Of one drill: it ends by itself."""
 
-MOST_DELAY_MS = 60_000
+MAX_DELAY_MS = 60_000
 
 ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration")
 
@@ -34,14 +34,20 @@ class AdminActions:
         self._state = state
         self._log = logger()
 
-    async def act(self, body: dict[str, Any], who: Operator) -> str:
+    async def act(self, body: dict[str, Any], operator: Operator) -> str:
         """Do what was asked, and say in a few words what came of it. Raises RcpError."""
         action = body.get("action")
         if action not in ACTIONS:
             refuse_value("action", f"one of {', '.join(ACTIONS)}", action)
         engine = self._engine(body.get("engine"))
-        tenant = None if who.tenant is None else who.tenant.id
-        line = {"action": action, "engine": engine.id, "tenant": tenant, "key": who.key, "address": who.address}
+        tenant = None if operator.tenant is None else operator.tenant.id
+        line = {
+            "action": action,
+            "engine": engine.id,
+            "tenant": tenant,
+            "key": operator.key,
+            "address": operator.address,
+        }
         try:
             said = await self._done(action, engine, body, tenant)
         except RcpError as fault:
@@ -95,8 +101,8 @@ class AdminActions:
         kind = body.get("kind")
         if kind not in KINDS:
             refuse_value("kind", f"one of {', '.join(KINDS)}", kind)
-        seconds = _number(body, "seconds", MOST_SECONDS, 30)
-        delay = _number(body, "delayMs", MOST_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
+        seconds = _number(body, "seconds", MAX_DRILL_SECONDS, 30)
+        delay = _number(body, "delayMs", MAX_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
         self._end_fault_injection(engine)
         self.drills[engine.id] = FaultInjection(engine, kind, delay, seconds)
         return f"a drill has begun: {kind}, for {seconds:g} s"

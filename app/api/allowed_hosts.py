@@ -37,7 +37,7 @@ class AllowedHosts:
         if scope["type"] != "http" or scope["path"] in EXEMPT or self.hold(scope["headers"]):
             await self._app(scope, receive, send)
         else:
-            await _turn_away(scope["headers"], send)
+            await _refuse(scope["headers"], send)
 
     def hold(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether there is exactly one Host, and it is listed."""
@@ -54,7 +54,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
 
 
-async def _turn_away(headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
+async def _refuse(headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
     named = [value.decode("latin-1") for name, value in headers if name == b"host"]
     said = f"the host {named[0][:SHOWN]!a} is not served here" if len(named) == 1 else "exactly one Host is needed"
     fault = InvalidRequest(f"{said}: the gateway's setting server.allowed_hosts lists those that are", field="Host")

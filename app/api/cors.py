@@ -12,14 +12,14 @@ from app.api.responses import Asgi, Receive, Scope
 from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATHS
 from app.api.streaming import Send
 
-ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
+REQUEST_HEADERS = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
 """Headers that scripts may send beside those that every script may."""
 
-TOLD = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
+RESPONSE_HEADERS = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
 """Headers of answers that scripts may read beside those that every script may."""
 
 MCP_SESSION = "Mcp-Session-Id"
-MCP_ASKING = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
+MCP_REQUEST_HEADERS = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
 MCP_METHODS = ("GET", "POST", "DELETE")
 """Clients of MCP try the other two as well; that they are 405 is for them to read."""
 
@@ -45,12 +45,18 @@ class CorsPolicy:
     def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
         self._app = app
         self._origins = tuple(origins)
-        self._rcp = self._opened(("POST",), ASKING, TOLD)
-        self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
+        self._rcp = self._opened(("POST",), REQUEST_HEADERS, RESPONSE_HEADERS)
+        self._mcp = self._opened(
+            MCP_METHODS, (*REQUEST_HEADERS, *MCP_REQUEST_HEADERS), (*RESPONSE_HEADERS, MCP_SESSION)
+        )
 
-    def _opened(self, methods: Sequence[str], asking: Sequence[str], told: Sequence[str]) -> Asgi:
+    def _opened(self, methods: Sequence[str], request_headers: Sequence[str], response_headers: Sequence[str]) -> Asgi:
         return CORSMiddleware(
-            self._app, allow_origins=self._origins, allow_methods=methods, allow_headers=asking, expose_headers=told
+            self._app,
+            allow_origins=self._origins,
+            allow_methods=methods,
+            allow_headers=request_headers,
+            expose_headers=response_headers,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

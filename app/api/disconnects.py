@@ -16,7 +16,7 @@ class ClientDisconnected(Exception):
     """The caller went away before its request was answered."""
 
 
-async def part(scope: Scope, receive: Receive) -> None:
+async def close_connection(scope: Scope, receive: Receive) -> None:
     """Part with a caller that is gone or was given up: the server is let know before it misses the rest."""
     abort = scope.get("abort")
     if abort is not None:

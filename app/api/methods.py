@@ -73,15 +73,15 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
 )
 """The methods that one engine answers, and how."""
 
-GatheredAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
+BroadcastAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
 """How the federation answers a method that several engines are asked at once."""
 
-GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
+BROADCAST: Mapping[str, BroadcastAnswer] = MappingProxyType(
     {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
 )
 """The methods that several engines answer together, and how; `retrieve` is a story of its own."""
 
-REPORTER = frozenset({"graph", "memory/recall"})
+STREAMED = frozenset({"graph", "memory/recall"})
 """Of these, which tell how they come along."""
 
 Accepted = tuple[CallMeta, float, float, str, int, Params]
@@ -94,7 +94,7 @@ OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 ANSWERED = frozenset(
-    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *GATHERED, EVERY_EXTENSION}
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *BROADCAST, EVERY_EXTENSION}
 )
 """The methods with series of their own in the metrics; vendors' methods share one, all others another."""
 
@@ -116,11 +116,11 @@ class RpcMethods:
             "retrieve": self._retrieve,
             **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
         }
-        gathering = {method: self._gathering(method, answer) for method, answer in GATHERED.items()}
-        self._plain |= gathering
+        broadcasting = {method: self._broadcasting(method, answer) for method, answer in BROADCAST.items()}
+        self._plain |= broadcasting
         self.streamed: Mapping[str, StreamedAnswer] = {
             "retrieve": self._retrieve,
-            **{method: gathering[method] for method in REPORTER},
+            **{method: broadcasting[method] for method in STREAMED},
         }
         """The methods that can tell how they come along."""
 
@@ -154,25 +154,27 @@ class RpcMethods:
             call = await self.call(method, params, caller)
 
             async def asked() -> Params:
-                return await self._holding(call.deadline, answer(call, members, state.settings, state.instrumentation))
+                return await self._within_byte_budget(
+                    call.deadline, answer(call, members, state.settings, state.instrumentation)
+                )
 
             return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
 
         return forwarded
 
-    def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
+    def _broadcasting(self, method: str, answer: BroadcastAnswer) -> StreamedAnswer:
         """The same, of several engines at once; a stream may hear how it comes along."""
 
-        async def gathered(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+        async def broadcasted(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
             state = self._state
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
-            return await self._holding(call.deadline, answer(context, pages))
+            return await self._within_byte_budget(call.deadline, answer(context, pages))
 
-        return gathered
+        return broadcasted
 
     async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
         """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
@@ -262,9 +264,9 @@ class RpcMethods:
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
         answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages, state.selector)
-        return await self._holding(call.deadline, answer)
+        return await self._within_byte_budget(call.deadline, answer)
 
-    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+    async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
         """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()

@@ -17,10 +17,19 @@ from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, Paylo
 
 REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/guides/tenants-and-keys.md)"
 
-LOOKING = ["GET", "HEAD"]
+READ_METHODS = ["GET", "HEAD"]
 """How what can be looked at is asked for; the answer to HEAD is that to GET without its body (RFC 9110 §9.3.2)."""
 
-PASSED_ON = ("via", "forwarded", "x-real-ip", "x-original-", "x-forwarded-", "x-envoy-", "x-request-start", "cdn-loop")
+PROXY_HEADERS = (
+    "via",
+    "forwarded",
+    "x-real-ip",
+    "x-original-",
+    "x-forwarded-",
+    "x-envoy-",
+    "x-request-start",
+    "cdn-loop",
+)
 """What headers begin with that a proxy adds: behind one, an address of this machine says nothing."""
 
 
@@ -43,7 +52,7 @@ class OperatorRefused(Exception):
         self.headers = dict(headers or {})
 
 
-async def let_in(request: Request, state: GatewayState) -> Operator:
+async def authorize_operator(request: Request, state: GatewayState) -> Operator:
     """The operator that asks. Raises OperatorRefused."""
     address = request.client.host if request.client else ""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -52,19 +61,19 @@ async def let_in(request: Request, state: GatewayState) -> Operator:
         try:
             principal = await state.authenticator.admin(request.scope)
         except AuthError as away:
-            raise kept_out(away) from None
+            raise operator_refusal(away) from None
         return Operator(principal.tenant, principal.key_id, address)
     if not (_is_loopback(address) and _names_loopback(request.headers.get("host", ""))):
         raise OperatorRefused(
             403, Unauthorized(f"without credentials the operator's doors open to this machine only; {REMEDY}")
         )
     # nginx without any setting adds no header; it asks with HTTP/1.0, which no browser and no tool of an operator does.
-    if request.scope.get("http_version") == "1.0" or any(name.startswith(PASSED_ON) for name in request.headers):
+    if request.scope.get("http_version") == "1.0" or any(name.startswith(PROXY_HEADERS) for name in request.headers):
         raise OperatorRefused(403, Unauthorized(f"through a proxy the operator's doors need credentials; {REMEDY}"))
     return Operator(None, None, address)
 
 
-def kept_out(away: AuthError) -> OperatorRefused:
+def operator_refusal(away: AuthError) -> OperatorRefused:
     """What the guard said, for these doors."""
     return OperatorRefused(away.status, away.fault, {name.decode(): value.decode() for name, value in away.headers})
 

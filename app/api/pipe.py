@@ -54,7 +54,7 @@ class Pipe:
             except OSError as fault:
                 outcome = fault
             with suppress(RuntimeError):  # the loop may be closed by now
-                future.get_loop().call_soon_threadsafe(_settle, future, outcome)
+                future.get_loop().call_soon_threadsafe(_set_outcome, future, outcome)
 
     def __repr__(self) -> str:
         return f"<Pipe {self._descriptor}, {'used' if self._thread else 'not used yet'}>"
@@ -78,7 +78,7 @@ def _write(descriptor: int, data: bytes) -> bytes:
     return b""
 
 
-def _settle(future: "asyncio.Future[Any]", outcome: bytes | OSError) -> None:
+def _set_outcome(future: "asyncio.Future[Any]", outcome: bytes | OSError) -> None:
     if future.done():
         return
     if isinstance(outcome, OSError):

@@ -35,7 +35,7 @@ _USUAL: Mapping[str, RpcPath] = MappingProxyType(
 USUAL_PATHS = frozenset(_USUAL)
 
 
-def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
+def parse_path(path: str, known: Callable[[str], bool]) -> RpcPath | None:
     """The place of `path`; None if RCP is not spoken there. An engine that nobody knows is named all the same."""
     usual = _USUAL.get(path)
     if usual is not None:
@@ -45,11 +45,11 @@ def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
         return RpcPath(None, behind[1:]) if not behind or behind[0] == "/" else None
     if not path.startswith(ENGINES):
         return None
-    places = _engine_places(path[len(ENGINES) :])
-    return next((place for place in places if known(place.engine or "")), places[0] if places else None)
+    paths = _engine_paths(path[len(ENGINES) :])
+    return next((each for each in paths if known(each.engine or "")), paths[0] if paths else None)
 
 
-def _engine_places(rest: str) -> list[RpcPath]:
+def _engine_paths(rest: str) -> list[RpcPath]:
     """Every way to read `{id}/rcp` or `{id}/rcp/{method}`, the shortest method first."""
     steps = rest.split("/")
     cuts = [index for index in range(len(steps) - 1, 0, -1) if steps[index] == BASE[1:]]

@@ -19,14 +19,14 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class SendQueue:
-    """Lines on their way out; whoever waits for `room` goes on when there is some."""
+    """Lines on their way out; whoever waits for `on_written` goes on when there is some."""
 
-    __slots__ = ("_lines", "_room", "_wake", "_write", "closing", "unsent")
+    __slots__ = ("_lines", "_on_written", "_wake", "_write", "closing", "unsent")
 
-    def __init__(self, write: Write, room: Callable[[], None]) -> None:
-        """`room` is called each time some lines went out."""
+    def __init__(self, write: Write, on_written: Callable[[], None]) -> None:
+        """`on_written` is called each time some lines went out."""
         self._write = write
-        self._room = room
+        self._on_written = on_written
         self._lines: list[bytes] = []
         self._wake = asyncio.Event()
         self.unsent = 0
@@ -60,7 +60,7 @@ class SendQueue:
             self._lines.clear()
             await self._write(data)
             self.unsent -= len(data)
-            self._room()
+            self._on_written()
 
     def __repr__(self) -> str:
         return f"<Outbox {self.unsent} bytes unread{', closing' if self.closing else ''}>"

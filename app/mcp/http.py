@@ -20,17 +20,17 @@ from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc import (
     CHALLENGE,
     COMPRESSED,
-    ENDING,
-    LAST_WORDS_SECONDS,
     MAX_SESSION,
     REVOKED,
+    SHUTDOWN_ERROR_SECONDS,
+    SHUTDOWN_MESSAGE,
     read_whole_body,
     sane_request_id,
 )
@@ -67,7 +67,7 @@ STATUSES: Final = {
 NO_STREAM = InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 NOT_JSON = InvalidRequest("the Content-Type must be application/json")
 NOT_ACCEPTED = InvalidRequest("answers are application/json or text/event-stream, and Accept allows neither")
-SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
+SHUTTING_DOWN = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
 
 
 class McpRequest:
@@ -162,14 +162,14 @@ class McpEndpoint:
         try:
             await self._serve(request)
         except AuthError as away:
-            await self._turn_away(away, request)
+            await self._refuse_caller(away, request)
         except ClientDisconnected:
-            await part(scope, receive)
+            await close_connection(scope, receive)
         except asyncio.CancelledError:
             # The server ends: a client that still waits gets an error instead of a broken connection.
             with suppress(Exception):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    await self._turn_away(AuthError(503, SHUTTING_DOWN), request)
+                async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
+                    await self._refuse_caller(AuthError(503, SHUTTING_DOWN), request)
             if not self._state.readiness.draining:
                 raise
         finally:
@@ -190,7 +190,7 @@ class McpEndpoint:
             )
             await self._answer(request, None)
         else:
-            await self._serve_known(self._authenticator, request)
+            await self._serve_authenticated(self._authenticator, request)
         if request.stream is not None and request.stream.given_up:
             raise ClientDisconnected
 
@@ -215,7 +215,7 @@ class McpEndpoint:
         if request.events_only and not sse.accepted(request.accept):
             raise AuthError(406, NOT_ACCEPTED)
 
-    async def _serve_known(self, authenticator: Authenticator, request: McpRequest) -> None:
+    async def _serve_authenticated(self, authenticator: Authenticator, request: McpRequest) -> None:
         """Serve an authenticated caller, for as long as its credential is valid. Raises AuthError."""
         principal = await authenticator.identify(request.scope)
         # For every method: without the role nothing here is of use, and a client finds out when it connects.
@@ -377,11 +377,11 @@ class McpEndpoint:
         elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
             await send_answer(request.send, status, body, request.request_id, *headers)
 
-    async def _turn_away(self, away: AuthError, request: McpRequest) -> None:
+    async def _refuse_caller(self, away: AuthError, request: McpRequest) -> None:
         """Answer a request that is refused; if its stream has begun, with the last event."""
         if request.begun:
             return  # HTTP has no way to replace an answer that is being sent
-        body = self._dispatcher.turned_away(away, request.request_id, request.message_id)
+        body = self._dispatcher.refused_caller(away, request.request_id, request.message_id)
         headers = [*away.headers]
         if away.status == 403 and away.principal is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
@@ -403,9 +403,9 @@ class McpEndpoint:
         refusal = self._hosts.refusal(scope["headers"])
         if scope["method"] not in ("GET", "HEAD"):
             fault = InvalidRequest("this document is read with GET")
-            await self._turn_away(AuthError(405, fault, (b"allow", b"GET")), request)
+            await self._refuse_caller(AuthError(405, fault, (b"allow", b"GET")), request)
         elif refusal is not None:
-            await self._turn_away(AuthError(*refusal), request)
+            await self._refuse_caller(AuthError(*refusal), request)
         else:
             body = self._resource.metadata(scope)
             # Private: the address in it depends on headers of the request.

@@ -226,4 +226,4 @@ async def test_a_flood_makes_no_table_larger(kind: str) -> None:
         assert len(authenticator._failed_auth) == (50 if kind == "key" else 0)
         limiter = authenticator._quotas._addresses
         assert limiter is None or "/200>" in repr(limiter)
-        assert authenticator._quotas._under_way == authenticator._inside == {}
+        assert authenticator._quotas._under_way == authenticator._running == {}

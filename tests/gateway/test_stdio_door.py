@@ -351,19 +351,19 @@ async def test_a_caller_that_is_gone_ends_it(engines: Starter) -> None:
 
 async def test_the_first_answers_wait_for_the_engines(engines: Starter) -> None:
     """What engines there are is told once each had its chance to be reached; a ping does not wait for that."""
-    settled = asyncio.Event()
+    reach_engines = asyncio.Event()
 
-    async def until_settled() -> None:
-        await settled.wait()
+    async def wait_for_engines() -> None:
+        await reach_engines.wait()
 
     state = made_state([entry("e", await engines())])
-    gateway = PipedGateway(state, until_settled)
+    gateway = PipedGateway(state, wait_for_engines)
     serving = asyncio.create_task(gateway.door.serve())
     gateway.ask("initialize", {}, "hello")
     assert (await gateway.call("ping"))["result"] == {}
     state.engines.start()
     await until(lambda: state.engines.engines[0].up)
-    settled.set()
+    reach_engines.set()
     assert "retrieve" in (await gateway.message())["result"]["capabilities"]
     gateway.leave()
     await asyncio.wait_for(serving, PATIENCE)

@@ -21,7 +21,7 @@ async def at_once() -> None:
 class PipedGateway:
     """One stdio door and its caller. `reading` cleared: the caller reads nothing."""
 
-    def __init__(self, state: GatewayState, settled: Callable[[], Awaitable[None]] = at_once) -> None:
+    def __init__(self, state: GatewayState, reach_engines: Callable[[], Awaitable[None]] = at_once) -> None:
         self.state = state
         self.reading = asyncio.Event()
         self.reading.set()
@@ -35,7 +35,7 @@ class PipedGateway:
         self._rest = b""
         self._ids = 0
         self.door = StdioEndpoint(
-            partial(RcpLines, state), state.settings.server.max_line_bytes, self._read, self._write, settled
+            partial(RcpLines, state), state.settings.server.max_line_bytes, self._read, self._write, reach_engines
         )
 
     def send(self, *messages: Any) -> None:

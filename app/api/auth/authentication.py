@@ -31,7 +31,7 @@ Scope = MutableMapping[str, Any]
 FAILURE_WINDOW = 60.0
 """Seconds in which failed authentications of an address are counted, from the first one."""
 
-_SAID = {
+_LIMIT_MESSAGES = {
     "requests": "this caller has asked too often",
     "concurrent": "too many requests of this caller are under way",
     "hits": "this caller has been answered all the hits of its day",
@@ -57,15 +57,15 @@ class Authenticator:
     """Stands at the doors of one gateway whose callers are told apart."""
 
     __slots__ = (
-        "_blend",
+        "_by_roles",
+        "_client_address",
         "_clock",
         "_failed_auth",
-        "_inside",
+        "_fusion",
         "_keyring",
         "_metrics",
-        "_narrowed",
-        "_origin",
         "_quotas",
+        "_running",
         "_tenants",
         "declared",
         "modes",
@@ -84,32 +84,34 @@ class Authenticator:
         """`sharing`: with whom limits are counted. `clock`: seconds since the epoch."""
         self.modes = frozenset(settings.auth.mode)
         self.token_verifier = token_verifier
-        self._blend = settings.fusion
+        self._fusion = settings.fusion
         self._metrics = metrics
         self._clock = clock
-        self._origin = ClientAddress(settings.server.trusted_proxies)
+        self._client_address = ClientAddress(settings.server.trusted_proxies)
         self._failed_auth = FailedAuthLimiter(settings.auth.max_failures, settings.state.max_addresses)
         self._quotas = Quotas(settings.state.max_addresses, backend.limiter)
-        self._inside: dict[tuple[str, ApiKey | str], set[RunningRequest]] = {}
+        self._running: dict[tuple[str, ApiKey | str], set[RunningRequest]] = {}
         self._tenants: Mapping[str, Tenant] = {}
-        self._narrowed: dict[tuple[str, frozenset[str]], Tenant] = {}
+        self._by_roles: dict[tuple[str, frozenset[str]], Tenant] = {}
         self._keyring = ApiKeys({})
         self.declared = tenants
         """As the tenants file has them."""
         self.replace(tenants)
 
-    def replace(self, tenants: Tenants, blend: FusionSettings | None = None) -> int:
-        """From now on these are the tenants, whose own wishes for the blend are laid over `blend` (None: as before).
+    def replace(self, tenants: Tenants, fusion: FusionSettings | None = None) -> int:
+        """From now on these are the tenants, whose own wishes for the fusion are laid over `fusion` (None: as before).
 
         Ends whatever a credential began that is no longer good; how many.
         """
         self.declared = tenants
-        self._blend = blend or self._blend
+        self._fusion = fusion or self._fusion
         self._keyring = ApiKeys(tenants.by_id)
-        self._tenants = {name: tenant_of(name, entry, self._blend) for name, entry in tenants.by_id.items()}
-        self._narrowed = {}
+        self._tenants = {name: tenant_of(name, entry, self._fusion) for name, entry in tenants.by_id.items()}
+        self._by_roles = {}
         self._metrics.declare(self._tenants)
-        ended = [running for holder, those in self._inside.items() if not self._good(*holder) for running in those]
+        ended = [
+            running for holder, requests in self._running.items() if not self._is_valid(*holder) for running in requests
+        ]
         for running in ended:
             running.expire()
         if ended:
@@ -121,31 +123,31 @@ class Authenticator:
         try:
             credential = credential_of(scope["headers"])
         except MalformedCredential as fault:
-            self._unknown(scope, str(fault), "invalid_request")
+            self._refuse_unknown(scope, str(fault), "invalid_request")
         if credential is None:
             tenant = self._tenants.get(ANONYMOUS)
             if tenant is None:
-                self._unknown(scope, "a credential is needed: Authorization: Bearer, or X-API-Key", None)
-            return Principal(tenant, ANONYMOUS, None, Owner(ANONYMOUS, self._origin.address(scope)))
+                self._refuse_unknown(scope, "a credential is needed: Authorization: Bearer, or X-API-Key", None)
+            return Principal(tenant, ANONYMOUS, None, Owner(ANONYMOUS, self._client_address.address(scope)))
         key = self._keyring.owner(credential.token, self._clock()) if "keys" in self.modes else None
         if key is not None:
             return Principal(self._tenants[key.tenant], key, key.id, Owner(key.tenant))
-        return await self._of_token(scope, credential)
+        return await self._token_principal(scope, credential)
 
     def enter(self, principal: Principal) -> RunningRequest:
         """A caller goes in, in the current task; until it leaves, taking its credential away cancels that task."""
         running = RunningRequest((principal.tenant.id, principal.key_id or ""))
-        self._inside.setdefault((principal.tenant.id, principal.holder), set()).add(running)
+        self._running.setdefault((principal.tenant.id, principal.holder), set()).add(running)
         return running
 
     def leave(self, principal: Principal, running: RunningRequest) -> None:
         """It is over; must be called for everyone that entered, in its task."""
         running.end()
         holder = (principal.tenant.id, principal.holder)
-        those = self._inside[holder]
-        those.discard(running)
-        if not those:
-            del self._inside[holder]
+        requests = self._running[holder]
+        requests.discard(running)
+        if not requests:
+            del self._running[holder]
         if principal.taken:
             self._quotas.give_back(principal.owner, principal.tenant.limits, principal.taken)
 
@@ -162,12 +164,12 @@ class Authenticator:
             self._refuse(principal, "requests", 200, fault)
         reached = await self._quotas.take(principal.owner, limits, count)
         if reached is not None:
-            self._limited(principal, reached)
+            self._refuse_limited(principal, reached)
         principal.taken = count
 
     def check_role(self, principal: Principal, message: Any) -> None:
         """Raises AuthError if the caller lacks the role that this message needs."""
-        lacking = _lacking(principal.tenant, message)
+        lacking = _missing_role(principal.tenant, message)
         if lacking is not None:
             self._refuse(principal, "forbidden", 403, lacking)
 
@@ -187,7 +189,7 @@ class Authenticator:
             )
         return reserved
 
-    async def settle_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
+    async def release_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
         """So many hits were answered of those that were reserved."""
         if caller.tenant is not None:
             await self._quotas.settle_hits(_owner_of(caller.tenant, caller), reservation, hits)
@@ -209,7 +211,7 @@ class Authenticator:
             self._refuse(principal, "forbidden", 403, Unauthorized(f"this needs the role '{ADMIN}'"))
         return principal
 
-    async def _of_token(self, scope: Scope, credential: Credential) -> Principal:
+    async def _token_principal(self, scope: Scope, credential: Credential) -> Principal:
         said = None
         if self.token_verifier is not None and credential.may_be_jwt:
             try:
@@ -217,37 +219,37 @@ class Authenticator:
             except BackendUnavailable as fault:
                 raise AuthError(503, fault, (b"retry-after", b"5")) from None
         if said is None:
-            self._unknown(scope, "the credential is not valid", "invalid_token")
+            self._refuse_unknown(scope, "the credential is not valid", "invalid_token")
         tenant_id, roles, key_id = said
         tenant = self._tenants.get(tenant_id)  # only now: it may have been taken away while the token was looked at
         if tenant is None or tenant_id == ANONYMOUS:
-            self._unknown(scope, "the credential is not valid", "invalid_token")
+            self._refuse_unknown(scope, "the credential is not valid", "invalid_token")
         return Principal(self._with_roles(tenant, roles), "jwt", key_id, Owner(tenant_id))
 
     def _with_roles(self, tenant: Tenant, roles: frozenset[str] | None) -> Tenant:
         if roles is None or roles >= tenant.roles:
             return tenant
         allowed = roles & tenant.roles
-        narrowed = self._narrowed.get((tenant.id, allowed))
+        narrowed = self._by_roles.get((tenant.id, allowed))
         if narrowed is None:
-            narrowed = self._narrowed[tenant.id, allowed] = replace(tenant, roles=allowed)
+            narrowed = self._by_roles[tenant.id, allowed] = replace(tenant, roles=allowed)
         return narrowed
 
-    def _good(self, tenant_id: str, holder: ApiKey | str) -> bool:
+    def _is_valid(self, tenant_id: str, holder: ApiKey | str) -> bool:
         return tenant_id in self._tenants and (isinstance(holder, str) or self._keyring.holds(holder))
 
-    def _unknown(self, scope: Scope, message: str, error: str | None) -> NoReturn:
+    def _refuse_unknown(self, scope: Scope, message: str, error: str | None) -> NoReturn:
         """Turn somebody away whom nobody knows: 401, or 429 for an address that has been so too often."""
         self._metrics.refusal(None, "unauthenticated")
-        seconds = self._failed_auth.failed(self._origin.address(scope))
+        seconds = self._failed_auth.failed(self._client_address.address(scope))
         if seconds:
             fault = RateLimited("too many wrong credentials from this address", **_retry(seconds))
             raise AuthError(429, fault, _retry_after(seconds), quiet=True)
         challenge = b'Bearer realm="rcp"' + (f', error="{error}"'.encode() if error else b"")
         raise AuthError(401, Unauthorized(message), (b"www-authenticate", challenge))
 
-    def _limited(self, principal: Principal, reached: Reached) -> NoReturn:
-        fault = RateLimited(_SAID[reached.bound], **_retry(reached.seconds))
+    def _refuse_limited(self, principal: Principal, reached: Reached) -> NoReturn:
+        fault = RateLimited(_LIMIT_MESSAGES[reached.bound], **_retry(reached.seconds))
         self._refuse(principal, reached.bound, 429, fault, _retry_after(reached.seconds))
 
     def _refuse(
@@ -257,7 +259,7 @@ class Authenticator:
         raise AuthError(status, fault, *headers, principal=principal)
 
     def __repr__(self) -> str:
-        inside = sum(map(len, self._inside.values()))
+        inside = sum(map(len, self._running.values()))
         modes = "+".join(sorted(self.modes))
         return f"<Guard {modes}, {len(self._tenants)} tenants, {len(self._keyring)} keys, {inside} callers inside>"
 
@@ -266,7 +268,7 @@ def _owner_of(tenant: Tenant, caller: Caller) -> Owner:
     return Owner(tenant.id, caller.address if tenant.id == ANONYMOUS else "")
 
 
-def _lacking(tenant: Tenant, message: Any) -> Unauthorized | None:
+def _missing_role(tenant: Tenant, message: Any) -> Unauthorized | None:
     """The refusal of a single request for want of a role; members of a batch are refused each for itself."""
     method = message.get("method") if type(message) is dict else None
     if type(method) is str and ("id" in message or "jsonrpc" not in message):

@@ -50,11 +50,13 @@ class SigningKeys:
         "version",
     )
 
-    def __init__(self, wishes: JwtSettings, fetch: Fetch | None = None, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, settings: JwtSettings, fetch: Fetch | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
         """`clock` in seconds."""
-        self._url = wishes.jwks_url or ""
-        self._timeout = wishes.timeout_seconds
-        self._seconds = wishes.refresh_seconds
+        self._url = settings.jwks_url or ""
+        self._timeout = settings.timeout_seconds
+        self._seconds = settings.refresh_seconds
         self._fetch = fetch or fetched
         self._clock = clock
         self._keys: KeySet | None = None

@@ -60,20 +60,20 @@ class BadToken(Exception):
 class JwtVerifier:
     """Verifies tokens of one issuer, and remembers those it has verified until they expire or the keys change."""
 
-    __slots__ = ("_claims", "_clock", "_jws", "_verified", "_version", "_wishes", "keys")
+    __slots__ = ("_claims", "_clock", "_jws", "_settings", "_verified", "_version", "keys")
 
-    def __init__(self, wishes: JwtSettings, keys: SigningKeys, clock: Callable[[], float] = time) -> None:
+    def __init__(self, settings: JwtSettings, keys: SigningKeys, clock: Callable[[], float] = time) -> None:
         """`clock`: seconds since the epoch."""
         self.keys = keys
-        self._wishes = wishes
+        self._settings = settings
         self._clock = clock
-        self._jws = JWSRegistry(algorithms=list(wishes.algorithms), strict_check_header=False)
+        self._jws = JWSRegistry(algorithms=list(settings.algorithms), strict_check_header=False)
         self._jws.max_header_length = MAX_HEADER
         self._claims = JWTClaimsRegistry(
             now=lambda: int(clock()),
-            leeway=wishes.leeway_seconds,
-            iss={"essential": True, "value": wishes.issuer or ""},
-            aud={"essential": True, "value": wishes.audience or ""},
+            leeway=settings.leeway_seconds,
+            iss={"essential": True, "value": settings.issuer or ""},
+            aud={"essential": True, "value": settings.audience or ""},
             exp={"essential": True},
         )
         self._verified: OrderedDict[bytes, tuple[TokenClaims, float]] = OrderedDict()
@@ -108,7 +108,7 @@ class JwtVerifier:
             read, kid = self._verified_by(keys, token, kid, algorithm)
             self._claims.validate(read.claims)
             bearer = self._bearer(read.claims, kid)
-            end = float(read.claims["exp"]) + self._wishes.leeway_seconds
+            end = float(read.claims["exp"]) + self._settings.leeway_seconds
         except _BAD as fault:
             raise BadToken(type(fault).__name__) from None
         self._verified[digest] = (bearer, end)
@@ -142,16 +142,16 @@ class JwtVerifier:
 
     def _bearer(self, claims: dict[str, Any], kid: str | None) -> TokenClaims:
         """The declared mapping of claims. Raises ValueError if they name no tenant."""
-        wishes = self._wishes
-        tenant = _claim(claims, wishes.tenant_claim)
-        if type(tenant) is not str or (wishes.tenants and tenant not in wishes.tenants):
+        settings = self._settings
+        tenant = _claim(claims, settings.tenant_claim)
+        if type(tenant) is not str or (settings.tenants and tenant not in settings.tenants):
             raise ValueError("no tenant")
         roles = None
-        if wishes.roles_claim is not None:
-            said = _claim(claims, wishes.roles_claim)
+        if settings.roles_claim is not None:
+            said = _claim(claims, settings.roles_claim)
             words = said.split() if type(said) is str else said if type(said) is list else []
-            roles = frozenset(wishes.roles[word] for word in words if type(word) is str and word in wishes.roles)
-        return TokenClaims(wishes.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
+            roles = frozenset(settings.roles[word] for word in words if type(word) is str and word in settings.roles)
+        return TokenClaims(settings.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
 
     def __repr__(self) -> str:
         return f"<Tokens {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
