@@ -1,4 +1,4 @@
-"""The state of a gateway over fake engines, and an ASGI server of a few lines, for tests of the doors."""
+"""The state of a gateway over fake engines, and an ASGI server of a few lines, for tests of the endpoints."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The value that a door makes of whoever sends a message."""
+"""The value that an endpoint makes of whoever sends a message."""
 
 from app.api.auth.keys import ApiKey
 from app.api.auth.principal import AuthError, Principal
