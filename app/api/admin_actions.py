@@ -123,7 +123,7 @@ class AdminActions:
         raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
 
     def __repr__(self) -> str:
-        return f"<Actions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"
+        return f"<AdminActions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"
 
 
 def _number(body: dict[str, Any], field: str, most: float, default: float) -> float:

@@ -294,7 +294,7 @@ class RpcMethods:
         return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
 
     def __repr__(self) -> str:
-        return f"<Answers to {len(self._plain)} methods>"
+        return f"<RpcMethods, {len(self._plain)} methods>"
 
 
 def deadline_seconds(params: Any, settings: GatewaySettings) -> float:

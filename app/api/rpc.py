@@ -61,7 +61,7 @@ MAX_READ_AHEAD = 65_536
 REVOKED = Unauthorized("the credential is no longer valid")
 CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RpcHead(NamedTuple):
@@ -331,7 +331,7 @@ class RpcEndpoint:
                 accept = accept + b"," + value if accept else value
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
-                request_id = sent if _SANE_ID.fullmatch(sent) else ""
+                request_id = sent if _VALID_ID.fullmatch(sent) else ""
             elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
@@ -349,7 +349,7 @@ class RpcEndpoint:
         return RpcHead(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
 
     def __repr__(self) -> str:
-        return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+        return f"<RpcEndpoint {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
 
 
 class GatewayApplication(FastAPI):
@@ -399,7 +399,7 @@ class OverloadRefusal:
     def refusal(self, scope: Scope) -> tuple[bytes, bytes]:
         """(header lines, body) of the 503, which is counted and logged."""
         fault = self._fault
-        request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
+        request_id = valid_request_id(scope["headers"]) or next(self._request_ids)
         self._state.metrics.server.refused("full")
         self._state.metrics.error(fault.code)
         logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
@@ -434,12 +434,12 @@ async def read_whole_body(receive: Receive, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def valid_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The caller's own `X-Request-ID` if it may stand in a log and in a header; else empty."""
     for name, value in headers:
         if name == b"x-request-id":
             sent = value.decode("latin-1")
-            return sent if _SANE_ID.fullmatch(sent) else ""
+            return sent if _VALID_ID.fullmatch(sent) else ""
     return ""
 
 

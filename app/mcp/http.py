@@ -32,7 +32,7 @@ from app.api.rpc import (
     SHUTDOWN_ERROR_SECONDS,
     SHUTDOWN_MESSAGE,
     read_whole_body,
-    sane_request_id,
+    valid_request_id,
 )
 from app.api.rpc_path import MCP_METADATA, MCP_PATH, MCP_PATHS
 from app.api.streaming import EventStream, Send
@@ -121,7 +121,7 @@ class McpRequest:
         self.trace = read_trace(parent, state) if parent else None
         if scope.get("http_version") == "1.0":
             self.accept = b""  # it has no chunks, so a client could not tell the end of a stream from its breaking off
-        self.sent_id = sane_request_id(scope["headers"])
+        self.sent_id = valid_request_id(scope["headers"])
         self.request_id = self.sent_id or new_id
 
     @property

@@ -92,7 +92,7 @@ async def test_requests_at_once(engines: Any) -> None:
         gate.set()
         await asyncio.gather(*two)
         assert await result(gateway, RED, "retrieve", {"query": "q"})
-        assert repr(gateway.state.authenticator).endswith("0 callers inside>")
+        assert repr(gateway.state.authenticator).endswith("0 in flight>")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert len(engine.requests()) == 3
 
@@ -129,7 +129,7 @@ async def test_hits_of_a_day(engines: Any) -> None:
     assert many["error"]["code"] == -32011
     assert 86_000_000 < many["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert refused.status_code == 429
-    assert refused.json()["error"]["message"] == "this caller has been answered all the hits of its day"
+    assert refused.json()["error"]["message"] == "this caller has used up its hits of the day"
     assert 86_000_000 < refused.json()["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert len(engine.requests()) == 2
 

@@ -267,7 +267,7 @@ async def test_only_so_many_are_under_way(engines: Starter) -> None:
             gateway.ask("retrieve", ASK, number)
         await until(lambda: len(gateway.endpoint._under_way) == MAX_UNDER_WAY)
         assert repr(gateway.endpoint).startswith(
-            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <Outbox 0 bytes unread>"
+            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <SendQueue 0 bytes unread>"
         )
         release.set()
         answered = {(await gateway.message())["id"] for _ in range(MAX_UNDER_WAY + 10)}

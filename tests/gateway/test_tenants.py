@@ -384,7 +384,7 @@ async def test_a_revoked_key_ends_what_it_began(engines: Any) -> None:
         red = asyncio.create_task(asked(gateway, RED, "retrieve", {"query": "q"}))
         blue = asyncio.create_task(asked(gateway, BLUE, "retrieve", {"query": "q"}))
         await until(lambda: len(slow.requests()) == 2)
-        assert "2 callers inside" in repr(gateway.state.authenticator)
+        assert "2 in flight" in repr(gateway.state.authenticator)
         assert _replace(gateway, {"blue": tenants["blue"]}) == 1
         answer = await red
         assert not blue.done()
@@ -402,7 +402,7 @@ async def test_the_same_name_with_another_key_is_another_key(engines: Any) -> No
         await until(lambda: bool(slow.requests()))
         assert _replace(gateway, {"red": tenant("*", keys=(BLUE,))}) == 1
         assert (await request).status_code == 401
-        assert "0 callers inside" in repr(gateway.state.authenticator)
+        assert "0 in flight" in repr(gateway.state.authenticator)
 
 
 async def test_a_reload_that_keeps_a_key_disturbs_nobody(engines: Any) -> None:
@@ -457,7 +457,7 @@ async def test_a_key_revoked_while_the_body_is_on_its_way(engines: Any) -> None:
 
         request = asyncio.create_task(gateway.client.post("/rcp", content=body(), headers=bearer(RED)))
         await arrived.wait()
-        await until(lambda: "1 callers inside" in repr(gateway.state.authenticator))
+        await until(lambda: "1 in flight" in repr(gateway.state.authenticator))
         _replace(gateway, {})
         response = await request
         more.set()

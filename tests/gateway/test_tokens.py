@@ -55,7 +55,7 @@ async def test_a_good_token_is_its_tenants() -> None:
                 made = token(KEY)
                 assert await result(gateway, made, "info")
                 assert await result(gateway, made, "info")
-                assert "<Tokens 1/10000 remembered" in repr(gateway.state.authenticator.token_verifier)  # type: ignore[union-attr]
+                assert "<JwtVerifier 1/10000 remembered" in repr(gateway.state.authenticator.token_verifier)  # type: ignore[union-attr]
     lines = [line for line in log.lines if line["event"] == "request"]
     assert [(line["tenant"], line["key"]) for line in lines] == [("red", "jwt:k1")] * 2
     assert made not in log.text
@@ -203,7 +203,7 @@ async def test_a_new_key_is_looked_for_at_once_and_not_too_often(monkeypatch: py
         await asyncio.gather(*(asked(gateway, token(ec(f"made-up-{number}")), "info") for number in range(20)))
         assert issuer.looks == looks  # it was looked at just now
         token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
-        token_verifier.keys._looked -= jwks.LOOK_AGAIN
+        token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
         issuer.body = published(new)
         answers = await asyncio.gather(*(asked(gateway, token(new), "info") for _ in range(10)))
         assert issuer.looks == looks + 1
@@ -260,7 +260,7 @@ async def test_before_the_issuer_was_ever_reached() -> None:
             issuer.silent = False
             token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
             token_verifier.keys._timeout = 20.0
-            token_verifier.keys._looked -= jwks.LOOK_AGAIN
+            token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
             assert await result(gateway, token(KEY), "info")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
@@ -312,7 +312,7 @@ async def test_a_tenant_taken_away_while_its_token_is_looked_at() -> None:
         authenticator = gateway.state.authenticator
         assert authenticator is not None
         token_verifier: Any = authenticator.token_verifier
-        token_verifier.keys._looked -= jwks.LOOK_AGAIN
+        token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
         new = ec("k2")
         issuer.body = published(new)
         issuer.silent = True

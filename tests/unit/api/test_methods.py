@@ -61,4 +61,4 @@ async def test_a_call_carries_what_the_caller_said() -> None:
 
 def test_the_table_can_be_looked_at() -> None:
     """Its size."""
-    assert repr(RpcMethods(FakeGateway().state)) == f"<Answers to {len(ANSWERED) - 1} methods>"
+    assert repr(RpcMethods(FakeGateway().state)) == f"<RpcMethods, {len(ANSWERED) - 1} methods>"

@@ -40,11 +40,11 @@ async def test_lines_leave_in_order_and_then_it_ends() -> None:
         box.put(b"%d" % number)
         await asyncio.sleep(0)
     box.put(b"3")
-    assert repr(box).startswith("<Outbox ")
+    assert repr(box).startswith("<SendQueue ")
     box.close()
     await asyncio.wait_for(writing, PATIENCE)
     assert log_writer.data == b"0\n1\n2\n3\n"
-    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<Outbox 0 bytes unread, closing>")
+    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<SendQueue 0 bytes unread, closing>")
 
 
 async def test_what_nobody_takes_is_unread() -> None:
