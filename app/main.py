@@ -121,7 +121,7 @@ def build_state(
     authenticator = None
     if tenants is not None:
         authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
-    admission = Admission(settings.server, metrics.door)
+    admission = Admission(settings.server, metrics.server)
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -135,7 +135,7 @@ def build_state(
         answer_bytes=ByteBudget(
             settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
         ),
-        guard=authenticator,
+        authenticator=authenticator,
         pages=Pages.from_settings(settings.state, screen=settings.screen, backend=backend, learning=learning),
         idempotency=Idempotency.from_settings(settings.state, backend),
         recent=RecentHits.from_settings(settings.mcp, backend),
@@ -206,8 +206,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await state.backend.start()
         state.pages.learning.start()
         state.engines.start()
-        if state.guard is not None:
-            state.guard.start()
+        if state.authenticator is not None:
+            state.authenticator.start()
         if reload is not None:
             reload.start()
         await _until_ready(state.readiness, patience)
@@ -218,8 +218,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             state.readiness.draining = True
             if reload is not None:
                 await reload.stop()
-            if state.guard is not None:
-                await state.guard.close()
+            if state.authenticator is not None:
+                await state.authenticator.close()
             await _close(state)
             logs.logger().info("stopped")
 
@@ -368,7 +368,7 @@ async def _serve(
     state = build_state(loaded, settings, tenants, workers)
     certificate = None if settings.server.tls is None else ServerCertificate(settings.server.tls)
     if certificate is not None:
-        state.metrics.door.watch_certificate(lambda: certificate.expires)
+        state.metrics.server.watch_certificate(lambda: certificate.expires)
     reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew)
     config = uvicorn.Config(
         build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),

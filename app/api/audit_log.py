@@ -97,7 +97,7 @@ class AuditLog:
         return line
 
     def __repr__(self) -> str:
-        return f"<Audit {self.outcome}, {len(self.engines)} engines, {self.hits} hits>"
+        return f"<AuditLog {self.outcome}, {len(self.engines)} engines, {self.hits} hits>"
 
 
 def known(method: str) -> str:

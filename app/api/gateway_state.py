@@ -72,7 +72,7 @@ class GatewayState:
     admission: Admission
     answer_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(EnginesSettings().max_held_bytes))
     """What requests under way hold of engines' answers."""
-    guard: Authenticator | None = None
+    authenticator: Authenticator | None = None
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.from_settings(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.from_settings(StateSettings()))

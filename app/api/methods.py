@@ -75,15 +75,15 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
 )
 """The methods that one engine answers, and how."""
 
-GatheredAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
+BroadcastAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
 """How the federation answers a method that several engines are asked at once."""
 
-GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
+BROADCAST: Mapping[str, BroadcastAnswer] = MappingProxyType(
     {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
 )
 """The methods that several engines answer together, and how; `retrieve` is a story of its own."""
 
-REPORTER = frozenset({"graph", "memory/recall"})
+STREAMED = frozenset({"graph", "memory/recall"})
 """Of these, which tell how they come along."""
 
 Accepted = tuple[CallMeta, float, float, str, int, Params]
@@ -96,7 +96,7 @@ OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 ANSWERED = frozenset(
-    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *GATHERED, EVERY_EXTENSION}
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *BROADCAST, EVERY_EXTENSION}
 )
 """The methods with series of their own in the metrics; vendors' methods share one, all others another."""
 
@@ -118,11 +118,11 @@ class RpcMethods:
             "retrieve": self._retrieve,
             **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
         }
-        gathering = {method: self._gathering(method, answer) for method, answer in GATHERED.items()}
-        self._plain |= gathering
+        broadcasting = {method: self._broadcasting(method, answer) for method, answer in BROADCAST.items()}
+        self._plain |= broadcasting
         self.streamed: Mapping[str, StreamedAnswer] = {
             "retrieve": self._retrieve,
-            **{method: gathering[method] for method in REPORTER},
+            **{method: broadcasting[method] for method in STREAMED},
         }
         """The methods that can tell how they come along."""
 
@@ -156,7 +156,9 @@ class RpcMethods:
             call = await self.call(method, params, caller)
 
             async def asked() -> Params:
-                return await self._holding(call.deadline, answer(call, members, state.settings, state.instrumentation))
+                return await self._within_byte_budget(
+                    call.deadline, answer(call, members, state.settings, state.instrumentation)
+                )
 
             if method not in WRITTEN:
                 return await asked()
@@ -171,22 +173,22 @@ class RpcMethods:
 
         return forwarded
 
-    def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
+    def _broadcasting(self, method: str, answer: BroadcastAnswer) -> StreamedAnswer:
         """The same, of several engines at once; a stream may hear how it comes along."""
 
-        async def gathered(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+        async def broadcasted(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
             state = self._state
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
-            result = await self._holding(call.deadline, answer(context, pages))
+            result = await self._within_byte_budget(call.deadline, answer(context, pages))
             if method == "feedback" and _reports_poison(params):
                 await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
             return result
 
-        return gathered
+        return broadcasted
 
     async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
         """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
@@ -280,13 +282,13 @@ class RpcMethods:
             answer = retrieve_answer(
                 call, members, state.settings, state.instrumentation, stream, state.pages, state.selector
             )
-            return await self._holding(call.deadline, answer)
+            return await self._within_byte_budget(call.deadline, answer)
 
         if not enabled(call, state.settings):
             return (await ask(call)).result
         return await state.answers.answer(call, members, state.settings, state.pages, ask, streamed=stream is not None)
 
-    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
+    async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
         """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
@@ -294,7 +296,7 @@ class RpcMethods:
             try:
                 holder = await budget.enter(deadline)
             except BudgetExhausted:
-                self._state.metrics.door.refused("memory")
+                self._state.metrics.server.refused("memory")
                 message = "too many bytes of answers are held"
                 raise GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS) from None
             finally:
@@ -314,7 +316,7 @@ class RpcMethods:
         return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
 
     def __repr__(self) -> str:
-        return f"<Answers to {len(self._plain)} methods>"
+        return f"<RpcMethods, {len(self._plain)} methods>"
 
 
 def _reports_poison(params: Params) -> bool:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 
 from app.api.cors import PAGE_HEADERS
-from app.api.operator_access import LOOKING
+from app.api.operator_access import READ_METHODS
 from app.protocol import envelope
 from app.protocol.errors import RCP_CODES
 from app.protocol.fuse_params import Refusion
@@ -102,7 +102,7 @@ def docs_routes(document: Json) -> APIRouter:
         async def answer(content: bytes = content, media_type: str = media_type) -> Response:
             return Response(content, headers=PAGE_HEADERS, media_type=media_type)
 
-        router.add_api_route(path, _without_params(answer), methods=LOOKING)
+        router.add_api_route(path, _without_params(answer), methods=READ_METHODS)
     return router
 
 

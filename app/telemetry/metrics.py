@@ -283,7 +283,7 @@ class Metrics(EngineCounters):
         self._errors = families.counter("rcp_gateway_errors", "JSON-RPC error responses, by code.", ["code"])
         self._declare_single_series(families)
         self.callers = CallerMetrics(families, REQUEST_OUTCOMES)
-        self.door = ServerMetrics(families)
+        self.server = ServerMetrics(families)
         self.state = StateMetrics(families)
         self.mcp = McpMetrics(families)
         self.answers = AnswerMetrics(families)

@@ -366,8 +366,8 @@ async def test_no_answer_holds_what_its_caller_does_not_see_now(engines: Any) ->
             elif step < 0.2:
                 who = random.choice(list(keys))
                 seen[who] = tuple(random.sample(names, random.randint(1, 4)))
-                assert state.guard is not None
-                state.guard.replace(tenants_in("t", {"tenants": declared(**seen)}), state.settings.fusion)
+                assert state.authenticator is not None
+                state.authenticator.replace(tenants_in("t", {"tenants": declared(**seen)}), state.settings.fusion)
             who = random.choice(list(keys))
             visible = {name for name in names if (name in seen[who] or "*" in seen[who]) and name not in off}
             if visible:

@@ -315,7 +315,7 @@ def test_hit_that_cannot_be_written_costs_its_list() -> None:
     virtually(story())
 
 
-# At the door
+# At the endpoint
 
 QUESTION = b'{"jsonrpc":"2.0","id":1,"method":"retrieve","params":{"query":"q","_meta":{"progressToken":"t"}}}'
 
@@ -343,7 +343,7 @@ class Script:
     def knows(self, engine_id: str) -> bool:
         return False
 
-    def door(self, **settings: Any) -> Any:
+    def endpoint(self, **settings: Any) -> Any:
         return RpcEndpoint(self, state_of(FakeEngines(), {"server": settings}))  # type: ignore[arg-type]
 
 
@@ -363,13 +363,13 @@ async def never(stream: EventStream) -> bytes:
     return RESPONSE
 
 
-def test_door_answers_with_a_stream_once_it_is_open() -> None:
+def test_endpoint_answers_with_a_stream_once_it_is_open() -> None:
     """A stream that was opened carries the answer; it has no Content-Length and is not compressed (B71)."""
 
     async def story() -> None:
         exchange = asking()
         exchange.headers.append((b"accept-encoding", b"gzip, br"))
-        await exchange.run(Script(answer).door())
+        await exchange.run(Script(answer).endpoint())
         assert exchange.status == 200
         assert exchange.header("content-type") == "text/event-stream; charset=utf-8"
         assert exchange.header("content-length") is None
@@ -385,13 +385,13 @@ def test_door_answers_with_a_stream_once_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("body", [RESPONSE, None])
-async def test_door_answers_plainly_while_it_is_not(body: bytes | None) -> None:
+async def test_endpoint_answers_plainly_while_it_is_not(body: bytes | None) -> None:
     """A stream that was never opened leaves the plain answer, or none."""
 
     async def plainly(stream: EventStream) -> bytes | None:
         return body
 
-    exchange = await asking().run(Script(plainly, opens=False).door())
+    exchange = await asking().run(Script(plainly, opens=False).endpoint())
     assert exchange.status == (204 if body is None else 200)
     assert exchange.body == (body or b"")
 
@@ -401,7 +401,7 @@ def test_caller_that_hangs_up_ends_its_stream() -> None:
 
     async def story() -> None:
         script, exchange = Script(never), asking()
-        serving = asyncio.create_task(exchange.run(script.door()))
+        serving = asyncio.create_task(exchange.run(script.endpoint()))
         await asyncio.sleep(0.2)
         sent = len(exchange.sent)
         exchange.hang_up.set()
@@ -429,7 +429,7 @@ def test_slow_caller_loses_its_request() -> None:
                 await asyncio.Event().wait()
 
         events = exchange._events()
-        serving = asyncio.create_task(script.door()(exchange.scope, events.__anext__, send))
+        serving = asyncio.create_task(script.endpoint()(exchange.scope, events.__anext__, send))
         await serving
         assert jumping_loop().time() == 1030
         assert script.ended == ["cancelled"]
@@ -450,7 +450,7 @@ def test_server_that_shuts_down_ends_the_stream() -> None:
                 await asyncio.Event().wait()
 
         events = exchange._events()
-        serving = asyncio.create_task(Script(then).door()(exchange.scope, events.__anext__, send))
+        serving = asyncio.create_task(Script(then).endpoint()(exchange.scope, events.__anext__, send))
         await asyncio.sleep(0.2)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
