@@ -68,7 +68,8 @@ from app.server.tls import ServerCertificate
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
 from app.settings.field_errors import SettingsError
-from app.settings.schema import GatewaySettings, LogSettings
+from app.settings.operators import LogSettings
+from app.settings.schema import GatewaySettings
 from app.settings.sources import Files, LoadedRegistry
 from app.settings.tenants_file import Tenants
 from app.state.secret import DeploymentSecret
@@ -161,6 +162,7 @@ def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 
 async def _close(state: GatewayState) -> None:
     """Close connections to engines and to the shared state, and send the last spans."""
+    await state.switches.close()
     await state.answers.close()
     await state.pages.learning.close()
     await state.engines.close()
@@ -204,6 +206,7 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         relax_garbage_collection()
         await state.backend.start()
+        state.switches.start()
         state.pages.learning.start()
         state.engines.start()
         if state.authenticator is not None:

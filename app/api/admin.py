@@ -14,6 +14,7 @@ from app.api.admin_views import calibration_view, engines_view, overlap_view, po
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
+from app.api.health_view import health_view
 from app.api.methods import RpcMethods
 from app.api.operator_access import (
     READ_METHODS,
@@ -83,6 +84,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
 
     views: dict[str, View] = {
         "/admin/session": lambda operator: _session(state, operator),
+        "/admin/health": lambda operator: health_view(state),
         "/admin/engines": lambda operator: engines_view(state, actions.drills),
         "/admin/calibration": lambda operator: calibration_view(state),
         "/admin/selection": lambda operator: state.selector.state(state.settings.select),

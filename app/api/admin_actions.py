@@ -65,8 +65,9 @@ class AdminActions:
             engine.reset()
             return "the breaker is closed, and replicas are in use"
         if action in ("off", "on"):
-            changed = self._state.engines.switch(engine.id, action == "on")
-            return f"switched {action}" if changed else f"it was {action} already"
+            changed = await self._state.switches.switch(engine.id, action == "on")
+            where = " at all processes" if self._state.switches.scope == "all" else ""
+            return f"switched {action}{where}" if changed else f"it was {action} already"
         if action in ("reset_calibration", "load_calibration"):
             return self._calibrate(action, engine.id, body, tenant)
         if action == "purge":

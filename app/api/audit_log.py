@@ -62,6 +62,11 @@ class AuditLog:
         code: dict[str, str | int | float] = {} if self.code is None else {"code": self.code}
         return {**code, "hits": self.hits}
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Ids of the engines that the answer lacks."""
+        return tuple(self._lost)
+
     def reasons(self) -> set[str]:
         """Why the answer lacks engines."""
         return {engine["reason"] for engine in self.engines if engine["id"] in self._lost and engine.get("reason")}

@@ -7,14 +7,14 @@ then params (-32602) and options (-32005). HTTP, stdio and MCP use the same path
 import asyncio
 from collections.abc import Mapping
 from math import ceil, inf
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, NamedTuple
 
 from app.api.admission import RETRY_AFTER_MS
 from app.api.audit_log import AuditLog, known
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
-from app.api.gateway_state import GatewayState
+from app.api.gateway_state import GatewayState, PartialAnswer
 from app.api.methods import RpcMethods, deadline_seconds
 from app.api.rpc_sessions import HandshakePolicy, http_handshake
 from app.api.running_requests import RunningRequest, RunningRequests
@@ -330,6 +330,8 @@ class Dispatcher:
         metrics.request(known(request.method), audit.outcome, took, trace)
         if audit.outcome == "degraded":
             metrics.answers.degraded(audit.reasons())
+            missing = PartialAnswer(time(), caller.request_id, known(request.method), audit.missing)
+            self._state.partial_answers.append(missing)
         if audit.code is not None:
             metrics.error(audit.code)
         if caller.tenant is not None:

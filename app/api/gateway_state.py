@@ -3,12 +3,15 @@
 The composition root builds them and a reload replaces them in one step; endpoints read them for each request.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.api.admission import Admission
 from app.api.auth.authentication import Authenticator
 from app.api.caller import Caller
+from app.api.shared_switches import SharedSwitches
 from app.engines.registry import EngineSet
 from app.federation.answer_cache import AnswerCache
 from app.federation.capabilities import EngineOffer
@@ -58,6 +61,21 @@ class Readiness:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
 
 
+PARTIAL_ANSWERS = 100
+"""Partial answers that are remembered for the console's incident summary."""
+
+
+class PartialAnswer(NamedTuple):
+    """One answer that lacked engines."""
+
+    at: float
+    """Unix time."""
+    request_id: str
+    method: str
+    missing: tuple[str, ...]
+    """Ids of the engines that failed."""
+
+
 @dataclass(slots=True)
 class GatewayState:
     """The parts of one running gateway that the doors use; `settings` are those that hold now."""
@@ -83,8 +101,15 @@ class GatewayState:
     """Chooses the engines of a request, if engine selection is in use."""
     answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
     """Cached answers, and equal requests that share one fan-out."""
+    partial_answers: deque[PartialAnswer] = field(default_factory=lambda: deque(maxlen=PARTIAL_ANSWERS))
+    """The latest answers that lacked an engine, the newest last."""
+    switches: SharedSwitches = field(init=False)
+    """Engines that operators have switched off."""
     backend: StateBackend = IN_MEMORY
     """With whom it shares what outlives a request."""
+
+    def __post_init__(self) -> None:
+        self.switches = SharedSwitches(self.engines, self.backend, shared=self.settings.state.shared)
 
     def offers(self, caller: Caller) -> Sequence[EngineOffer]:
         """What the engines that a caller speaks to offer now."""

@@ -37,6 +37,7 @@ OPERATIONS: Mapping[tuple[str, str], str] = {
     ("get", "/admin/session"): "The operator and what its requests reach.",
     ("get", "/admin/engines"): "All engines with breakers, replicas and statistics.",
     ("get", "/admin/calibration"): "Learned calibration of each engine, by tenant.",
+    ("get", "/admin/health"): "Engines by state, those in trouble, recent partial answers, and links.",
     ("get", "/admin/cache"): "Answer cache: requests by status, entries, bytes, and the oldest answer served stale.",
     ("get", "/admin/selection"): "Engine selection: coverage by number of engines, and how often each was asked.",
     ("get", "/admin/overlap"): "How much the results of engines overlap.",

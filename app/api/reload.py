@@ -31,7 +31,7 @@ AT_START = frozenset(
     {"server.host", "server.port", "server.workers", "server.worker_timeout_seconds", "server.keep_alive_seconds"}
     | {"server.handshake", "server.max_line_bytes", "server.trusted_proxies"}
     | {"mcp.enabled", "mcp.fetch_ttl_seconds", "mcp.max_kept_hits"}
-    | {"metrics.port", "server.allowed_hosts", "server.cors_origins", "server.tls"}
+    | {"metrics.port", "cache.shared", "server.allowed_hosts", "server.cors_origins", "server.tls"}
 )
 SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen", "traces"})
 """Settings that are read once, when the gateway starts."""

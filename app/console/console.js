@@ -49,7 +49,8 @@ const chip = (text, kind) => h("span", { class: `chip ${kind || ""}`, title: vis
 const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const ms = (value) => (value === null || value === undefined ? "–" : value < 10 ? `${value.toFixed(1)} ms` : value < 10000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);
 const percent = (share) => (share === null || share === undefined ? "–" : `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`);
-const say = (text) => { const box = document.getElementById("said"); box.textContent = text; clearTimeout(say.timer); say.timer = setTimeout(() => { box.textContent = ""; }, 5000); };
+/** A short message, with a button that belongs to it if there is one; it stays longer then. */
+const say = (text, button) => { const box = document.getElementById("said"); box.replaceChildren(text, ...(button ? [" ", button] : [])); clearTimeout(say.timer); say.timer = setTimeout(() => { box.replaceChildren(); }, button ? 15000 : 5000); };
 const table = (caption, heads, rows, kind) => h("div", { class: `scroll ${kind || ""}`, tabindex: 0, role: "region", "aria-label": caption },
   h("table", {}, h("caption", { class: "hidden-label" }, caption),
     h("thead", {}, h("tr", {}, heads.map(([text, type]) => h("th", { scope: "col", class: type }, text)))), h("tbody", {}, rows)));
@@ -212,6 +213,58 @@ async function learn() {
   document.getElementById("forget").hidden = !sessionStorage.getItem(KEY);
 }
 
+// ---------------------------------------------------------------- the state of the federation, in every view's header
+
+let health = null; // the latest answer of /admin/health
+let healthAt = 0;  // when it came (performance.now), to say how old the page's data are
+let healthTimer = null;
+
+const WORDS = { down: "down", slow: "slow", unreached: "not reached yet", off: "switched off", up: "up" };
+const KINDS = { down: "bad", slow: "warn", unreached: "warn", off: "", up: "good" };
+
+/** Load the state now, and every few seconds while the page is seen. */
+async function followHealth() {
+  clearTimeout(healthTimer);
+  if (!document.hidden) {
+    try {
+      health = await read("/admin/health");
+      healthAt = performance.now();
+      showGone(false);
+      drawHealth();
+    } catch (fault) {
+      if (!(fault instanceof Refused)) throw fault;
+      if (fault.status === 0) showGone(true);
+      else if (fault.status === 401 || fault.status === 403) { health = null; drawHealth(); return; }
+    }
+  }
+  healthTimer = setTimeout(followHealth, REFRESH_MS);
+}
+
+/** "1 down · 1 slow · 2 up": each part leads to the engines it is about. */
+function drawHealth() {
+  const box = document.getElementById("health");
+  if (!health) { box.replaceChildren(); return; }
+  const parts = Object.entries(health.counts).filter(([, many]) => many).map(([state, many]) => {
+    const first = health.trouble.find((engine) => engine.state === state);
+    const target = state === "up" ? "#/engines" : many === 1 && first ? `#/engines?id=${encodeURIComponent(first.id)}` : "#/federation";
+    return h("a", { class: `chip ${KINDS[state]}`, href: target }, `${many} ${WORDS[state]}`);
+  });
+  const text = parts.map((part) => part.textContent).join(" · ") || "no engines";
+  if (box.dataset.text === text) return; // a screen reader is only told what has changed
+  box.dataset.text = text;
+  box.replaceChildren(...(parts.length ? parts.flatMap((part, place) => (place ? [h("span", { "aria-hidden": "true" }, " · "), part] : [part])) : [text]));
+}
+
+/** While the gateway cannot be reached, the page is dimmed and says how old what it shows is. */
+function showGone(gone) {
+  const line = document.getElementById("gone");
+  document.body.classList.toggle("gone", gone);
+  line.hidden = !gone;
+  if (!gone) return;
+  const age = healthAt ? ` What you see is ${ms(performance.now() - healthAt)} old.` : "";
+  line.textContent = `The gateway cannot be reached.${age} Trying again every ${REFRESH_MS / 1000} s.`;
+}
+
 function take(answer) {
   Object.assign(known, answer);
   known.engines.forEach((engine) => hue(engine.id));
@@ -219,6 +272,101 @@ function take(answer) {
   const fields = filter.fields || {};
   known.fields = Array.isArray(fields) ? Object.fromEntries(fields.map((name) => [name, "text"])) : fields;
   known.operators = filter.operators || ["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "exists"];
+}
+
+// ---------------------------------------------------------------- view: federation
+
+function viewFederation() {
+  main.replaceChildren(h("p", { class: "state" }, "Loading…"));
+  refreshing(async (current) => {
+    health = await read("/admin/health");
+    healthAt = performance.now();
+    drawHealth();
+    if (!current()) return;
+    const first = !document.getElementById("incident");
+    redraw(federationParts());
+    if (first) document.getElementById("query").focus({ preventScroll: true });
+  });
+}
+
+function federationParts() {
+  const { counts, trouble, partial } = health;
+  const all = Object.values(counts).reduce((sum, many) => sum + many, 0);
+  const words = Object.entries(counts).filter(([, many]) => many).map(([state, many]) => `${many} ${WORDS[state]}`).join(", ");
+  return [
+    h("div", { class: "head" }, h("h1", {}, "Federation"), h("p", {}, all ? `${count(all, "engine")}: ${words}.` : "The registry has no enabled engine.")),
+    health.readiness ? h("p", { class: "fault-line" }, `The gateway is not ready: ${visible(health.readiness)}.`) : null,
+    quickQuestion(),
+    h("section", { class: "card", "aria-label": "Trouble" }, h("div", { class: "bar-head" }, h("h2", {}, "Trouble"), h("div", { class: "row" }, linksTo(), h("button", { type: "button", id: "incident", onclick: copyIncident }, "Copy incident summary"))),
+      trouble.length ? h("ul", { class: "trouble" }, trouble.map(troubleRow)) : h("p", { class: "state inset" }, "All engines answer in time."),
+      trouble.length < all - counts.up ? h("p", { class: "soft small" }, `The first ${trouble.length} of ${all - counts.up}.`) : null),
+    partialCard(partial),
+  ].filter(Boolean);
+}
+
+/** The question field of the landing page: the answer is shown in the view Ask. */
+function quickQuestion() {
+  const box = h("input", { type: "search", id: "query", autocomplete: "off", required: true, "data-keep-value": "", value: question.query });
+  const submit = (event) => { event.preventDefault(); question.query = box.value; history.pushState(null, "", toHash("ask")); route(); ask(); };
+  return h("form", { class: "card quick", "aria-label": "Question", onsubmit: submit }, field("Ask the federation", box), h("button", { class: "primary", id: "ask" }, "Ask"));
+}
+
+/** p95 as a bar against the timeout; the words say the same. */
+function timeBar(engine) {
+  if (engine.p95Ms === null) return h("span", { class: "soft small" }, "no calls in the last five minutes");
+  const share = Math.min(1, engine.p95Ms / engine.timeoutMs);
+  return h("div", { class: "time" }, h("div", { class: "share", "aria-hidden": "true" }, styled(h("i", { class: share >= 0.8 ? "bad" : "" }), { width: `${share * 100}%` })),
+    h("span", { class: "small" }, `p95 ${ms(engine.p95Ms)} of ${ms(engine.timeoutMs)}`, engine.hourP95Ms === null ? "" : `, hour before ${ms(engine.hourP95Ms)}`));
+}
+
+function troubleRow(engine) {
+  const facts = [
+    engine.sinceMs === null ? null : `for ${age(engine.sinceMs)}`,
+    engine.nextTryMs === null ? null : `next try in ${age(engine.nextTryMs)}`,
+    engine.errorRate === null ? null : `${percent(engine.errorRate)} of ${count(engine.calls, "call")} failed`,
+  ].filter(Boolean).join(" · ");
+  return h("li", { "data-trouble": engine.id },
+    h("p", {}, chip(WORDS[engine.state], KINDS[engine.state]), " ", h("a", { href: `#/engines?id=${encodeURIComponent(engine.id)}`, id: `trouble-${engine.id}` }, visible(engine.id)), " ", h("span", { class: "soft small" }, facts)),
+    engine.reason ? h("p", { class: "small mono" }, visible(engine.reason)) : null,
+    engine.lastFault && !(engine.reason || "").includes(engine.lastFault.detail) ? h("p", { class: "small soft" }, `Last error ${age(engine.lastFault.agoMs)} ago: `, h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
+    h("p", { class: "small soft mono" }, visible(engine.address)), timeBar(engine));
+}
+
+/** A duration for people: 45 s, 12 min, 3 h. */
+const age = (value) => (value < 1000 ? "a moment" : value < 120000 ? `${Math.round(value / 1000)} s` : value < 7200000 ? `${Math.round(value / 60000)} min` : `${Math.round(value / 3600000)} h`);
+
+/** Links that the settings name; they open elsewhere, without a trace of where they were. */
+function linksTo(requestId) {
+  const { dashboard, runbook, logs } = health.links;
+  const link = (text, url) => (url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, text) : null);
+  if (requestId) return logs && logs.includes("{request_id}") ? link(requestId, logs.replace("{request_id}", encodeURIComponent(requestId))) : null;
+  return [link("Dashboard", dashboard), link("Runbook", runbook), link("Logs", logs && logs.replace("{request_id}", ""))];
+}
+
+function partialCard(partial) {
+  if (!partial.length) return h("section", { class: "card", "aria-label": "Partial answers" }, h("h2", {}, "Partial answers"), h("p", { class: "state inset" }, "None since the start of this process."));
+  const rows = partial.slice(0, 20).map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, linksTo(one.requestId) || visible(one.requestId)), h("td", {}, `${age(one.agoMs)} ago`), h("td", {}, visible(one.method)), h("td", { class: "wrap" }, visible(one.missing.join(", ")))));
+  return h("section", { class: "card", "aria-label": "Partial answers" }, h("h2", {}, "Partial answers ", h("span", { class: "soft small" }, `the latest ${count(partial.length, "answer")} of this process that lacked an engine`)),
+    table("Partial answers", [["Request id"], ["When"], ["Method"], ["Without"]], rows, "tall"));
+}
+
+/** Plain text for a chat or a ticket: what is wrong since when, and which answers were partial. */
+function incidentText() {
+  const at = (agoMs) => new Date(Date.now() - agoMs).toISOString().replace(/\.\d+Z$/, "Z");
+  const lines = [`rcp-gateway ${known.session.identity} (${known.session.version}), ${at(0)}`, `Engines: ${Object.entries(health.counts).filter(([, many]) => many).map(([state, many]) => `${many} ${WORDS[state]}`).join(", ") || "none"}`];
+  for (const engine of health.trouble) {
+    const since = engine.sinceMs === null ? "" : ` since ${at(engine.sinceMs)}`;
+    const rate = engine.errorRate === null ? "" : `; ${percent(engine.errorRate)} of ${count(engine.calls, "call")} in five minutes failed`;
+    lines.push(`- ${engine.id}: ${WORDS[engine.state]}${since}${engine.reason ? ` (${engine.reason})` : ""}${rate}`);
+  }
+  if (health.partial.length) lines.push(`Partial answers: ${health.partial.length}${health.partial.length === 100 ? " or more" : ""}, first ${at(health.partial.at(-1).agoMs)}, latest ${at(health.partial[0].agoMs)}`);
+  for (const one of health.partial.slice(0, 10)) lines.push(`- ${one.requestId} ${at(one.agoMs)} ${one.method} without ${one.missing.join(", ")}`);
+  return visible(lines.join("\n"));
+}
+
+async function copyIncident() {
+  const text = incidentText();
+  try { await navigator.clipboard.writeText(text); say("The incident summary is copied."); } catch { showText("Incident summary", text); }
 }
 
 // ---------------------------------------------------------------- view: ask
@@ -725,7 +873,8 @@ const breakerWords = (engine) => engine.breaker.replace("_", " ") + (engine.retr
 
 function enginesCard(chosen) {
   if (!known.engines.length) return h("div", { class: "state" }, h("h2", {}, "No engines"), h("p", {}, "The registry names none that are enabled."));
-  const heads = [["Engine"], ["State"], ["Breaker"], ["In flight", "num"], ["p50", "num"], ["p95", "num"], ["Errors", "num"], ["Last minutes"]];
+  const top = axisTop(known.engines); // one scale for all, so that lines can be compared
+  const heads = [["Engine"], ["State"], ["Breaker"], ["In flight", "num"], ["p50", "num"], ["p95", "num"], ["Errors", "num"], [`Last minutes, 0 to ${ms(top)}`]];
   const rows = known.engines.map((engine) => h("tr", { class: engine.id === chosen ? "chosen" : null, "data-engine": engine.id },
     h("th", { scope: "row" }, h("a", { href: `#/engines?id=${encodeURIComponent(engine.id)}`, id: `engine-${engine.id}`, "aria-current": engine.id === chosen ? "true" : null }, visible(engine.id))),
     h("td", {}, chip(engine.state, STATES[engine.state]), engine.drill ? [" ", chip(`drill: ${engine.drill.kind}`, "warn")] : null),
@@ -733,7 +882,7 @@ function enginesCard(chosen) {
     h("td", { class: "num" }, `${engine.inFlight}/${engine.limit ?? "∞"}${engine.waiting ? ` +${engine.waiting}` : ""}`),
     h("td", { class: "num" }, ms(engine.window.p50Ms)), h("td", { class: "num" }, ms(engine.window.p95Ms)),
     h("td", { class: "num" }, engine.window.calls ? percent(engine.window.failed / engine.window.calls) : "–"),
-    h("td", {}, chart(engine, "spark"))));
+    h("td", { class: "spark-cell" }, chart(engine, "spark", top))));
   return h("section", { class: "card", "aria-label": "All engines" }, table("Engines", heads, rows, "tall"),
     known.disabled.length ? h("p", { class: "soft small" }, "Disabled in the registry: ", visible(known.disabled.join(", "))) : null);
 }
@@ -744,11 +893,24 @@ function notSent(stretch) {
   return reasons.length ? reasons.map(([reason, calls]) => `${calls} ${reason}`).join(", ") : 0;
 }
 
-/** p50 and p95 of each slot as lines, failures as blocks at the foot. */
-function chart(engine, kind) {
+/** The end of the time axis: the next round number above the slowest slot. */
+function axisTop(engines) {
+  const most = Math.max(1, ...engines.flatMap((engine) => engine.window.slots.map((slot) => slot.p95Ms || 0)));
+  const power = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((end) => end >= most);
+}
+
+/** A chart with its axes: milliseconds upwards, minutes from left to right. */
+function chartWithAxes(engine) {
+  const top = axisTop([engine]);
+  return h("div", { class: "axes" }, h("div", { class: "y", "aria-hidden": "true" }, [top, top / 2, 0].map((value) => h("span", {}, ms(value)))), chart(engine, "chart", top),
+    h("div", { class: "x", "aria-hidden": "true" }, [known.windowSeconds, known.windowSeconds / 2, 0].map((seconds) => h("span", {}, seconds ? `−${seconds / 60} min` : "now"))));
+}
+
+/** p50 and p95 of each slot as lines up to `top` milliseconds, failures as blocks at the foot. */
+function chart(engine, kind, top) {
   const { slots } = engine.window;
   const wide = 300, high = 60, step = wide / slots.length;
-  const top = Math.max(1, ...slots.map((slot) => slot.p95Ms || 0));
   const way = (name) => {
     let path = "", pen = false;
     slots.forEach((slot, place) => {
@@ -779,7 +941,7 @@ function engineCard(engine) {
     engine.reason ? h("p", { class: "fault-line" }, visible(engine.reason)) : null,
     engine.drill ? h("p", { class: "refused" }, h("span", {}, `A drill is on: ${engine.drill.kind}${engine.drill.delayMs ? ` by ${ms(engine.drill.delayMs)}` : ""}, ${ms(engine.drill.leftMs)} left.`), h("button", { type: "button", id: "end-drill", onclick: () => act(engine, "end_drill") }, "End it")) : null,
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))),
-    chart(engine, "chart"), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`), h("span", { class: "ends" }, `${Math.round(known.windowSeconds / 60)} minutes ago → now`)),
+    chartWithAxes(engine), h("p", { class: "legend" }, h("span", { class: "l50" }, `p50 ${ms(engine.window.p50Ms)}`), h("span", { class: "l95" }, `p95 ${ms(engine.window.p95Ms)}`), h("span", { class: "lerr" }, `failed ${engine.window.failed}`), h("span", { class: "ends" }, "calls of the last five minutes")),
     engine.lastFault ? h("p", { class: "small soft" }, "Last error ", ms(engine.lastFault.agoMs), " ago: ", h("span", { class: "mono" }, visible(`${engine.lastFault.kind}: ${engine.lastFault.detail}`))) : null,
     engine.stderr ? h("details", { "data-keep": "stderr" }, h("summary", { class: "small" }, "The last it wrote to stderr"), h("pre", { class: "full", tabindex: 0, role: "region", "aria-label": "Stderr", id: "stderr" }, visible(engine.stderr))) : null,
     engine.replicas.length ? [h("h3", {}, "Replicas"), table("Replicas", [["Replica"], ["State"], ["In flight", "num"]], engine.replicas.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, visible(one.id)), h("td", {}, chip(one.up ? "in use" : "ejected", one.up ? "good" : "bad")), h("td", { class: "num" }, String(one.inFlight)))))] : null,
@@ -800,15 +962,35 @@ function calibrationTable(engine) {
 
 function actions(engine) {
   const button = (name, text) => h("button", { type: "button", id: `act-${name}`, onclick: () => act(engine, name) }, text);
-  return h("div", { class: "row" }, button("handshake", "Handshake again"), engine.state === "off" ? button("on", "Switch on") : button("off", "Switch off"), button("reset", "Reset breaker"));
+  return h("div", { class: "row" }, button("handshake", "Handshake again"), engine.state === "off" ? button("on", "Switch on") : h("button", { type: "button", id: "act-off", onclick: () => confirmOff(engine) }, "Switch off…"), h("span", { class: "soft small" }, `concerns ${switchScope()}`), button("reset", "Reset breaker"));
+}
+
+/** Whom a switch concerns, in words. */
+const switchScope = () => (health && health.switch === "all" ? "all processes that share the state" : "this process only");
+
+/** Switching off takes an engine away from callers, so it is confirmed, and can be undone. */
+function confirmOff(engine) {
+  const opener = document.activeElement;
+  const close = () => { box.close(); box.remove(); if (opener && opener.isConnected) opener.focus(); else document.getElementById("act-off")?.focus(); };
+  const box = h("dialog", { "aria-label": `Switch off ${visible(engine.id)}`, oncancel: (event) => { event.preventDefault(); close(); } }, h("h2", {}, `Switch off ${visible(engine.id)}?`),
+    h("p", {}, `No request is sent to it any more, and answers lack its hits. This concerns ${switchScope()}.`, engine.required ? " The engine is required: every request will fail." : ""),
+    h("div", { class: "row" }, h("button", { type: "button", onclick: close }, "Cancel"),
+      h("button", { type: "button", class: "primary", id: "confirm-off", onclick: () => { close(); act(engine, "off"); } }, "Switch off")));
+  document.body.append(box);
+  box.showModal();
+  document.getElementById("confirm-off").focus();
 }
 
 async function act(engine, action, more) {
   try {
     const done = await send("/admin/actions", { engine: engine.id, action, ...more });
-    say(`${engine.id}: ${done.said}`);
     take(await read("/admin/engines"));
     route();
+    const opposite = { on: "off", off: "on" }[action];
+    const undo = action === "off" ? h("button", { type: "button", id: "undo", onclick: () => act(engine, "on") }, "Undo") : null;
+    say(`${engine.id}: ${done.said}`, undo);
+    if (opposite) document.getElementById(`act-${opposite}`)?.focus(); // the button that was pressed is gone
+    followHealth();
   } catch (fault) {
     if (fault.status === 401) askForKey(fault); else say(fault.message);
   }
@@ -877,6 +1059,48 @@ function overlapParts(told) {
   return [head,
     h("section", { class: "card" }, h("h2", {}, "Share of the final hits ", h("span", { class: "soft small" }, `${count(told.hits, "hit")} of ${count(told.answers, "answer")}`)), table("Share of the final hits", [["Engine"], [""], ["Share", "num"], ["Gave", "num"], ["Alone", "num"], ["Answers", "num"]].map(([text, kind]) => [text || hidden("Bar"), kind]), rows, "tall")),
     h("section", { class: "card" }, h("h2", {}, "Shared hits ", h("span", { class: "soft small" }, shown.length < told.engines.length ? `the ${MATRIX_ENGINES} engines that gave most; the diagonal is what an engine gave in all` : "the diagonal is what an engine gave in all")), matrix)];
+}
+
+// ---------------------------------------------------------------- view: selection and cache
+
+function viewSavings() {
+  main.replaceChildren(h("p", { class: "state" }, "Loading…"));
+  refreshing(async (current) => {
+    const [selection, cache] = await Promise.all([read("/admin/selection"), read("/admin/cache")]);
+    if (current()) redraw([h("div", { class: "head" }, h("h1", {}, "Selection and cache"), h("p", {}, "Engine calls that were not needed, in this process.")), selectionCard(selection), cacheCard(cache)]);
+  });
+}
+
+const factList = (pairs) => h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value)))));
+
+function selectionCard(told) {
+  const head = h("h2", {}, "Engine selection ", chip(told.mode, told.mode === "off" ? "" : "own"));
+  if (told.mode === "off") return h("section", { class: "card", "aria-label": "Engine selection" }, head, h("p", { class: "state inset" }, "Every engine is asked. Set select.mode to report to measure how many would be enough."));
+  const rarely = told.engines.slice(0, 20);
+  const asked = told.engines.length ? table("Asked least", [["Engine"], ["Asked", "num"], ["Learned from", "num"]], rarely.map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.id)), h("td", { class: "num" }, String(one.asked)), h("td", { class: "num" }, String(one.learned)))), "tall") : h("p", { class: "soft" }, "No engine has been asked yet.");
+  return h("section", { class: "card", "aria-label": "Engine selection" }, head, factList([["Calls made", told.calls], ["Calls saved", told.saved]]),
+    told.views.map(coverageOf), h("h3", {}, "Engines asked least"), asked);
+}
+
+/** How many of the engines that one group of callers sees would have given which share of the good hits. */
+function coverageOf(view) {
+  const title = `Coverage${view.engines.join() === "*" ? "" : ` for callers that see ${view.engines.join(", ")}`}`;
+  const curve = view.coverage.map((share, place) => [place + 1, share]).slice(0, 30);
+  return [h("h3", {}, visible(title)), factList([["Engines asked (n)", view.n], ["Audits", view.audits], ["Questions", view.questions]]),
+    view.audits ? table(title, [["Engines asked", "num"], ["Share of good hits", "num"], [hidden("Bar")]], curve.map(([number, share]) => h("tr", {}, h("th", { scope: "row", class: "num" }, String(number)), h("td", { class: "num" }, percent(share)), h("td", {}, h("div", { class: "share", "aria-hidden": "true" }, styled(h("i", {}), { width: `${share * 100}%` }))))), "tall") : h("p", { class: "soft" }, "No audits yet, so it is not known how many engines are enough.")];
+}
+
+function cacheCard(told) {
+  const head = h("h2", {}, "Answer cache ", chip(told.enabled ? "on" : "off", told.enabled ? "own" : ""));
+  const all = Object.values(told.requests).reduce((sum, many) => sum + many, 0);
+  if (!told.enabled && !all) return h("section", { class: "card", "aria-label": "Answer cache" }, head, h("p", { class: "state inset" }, "Every request asks the engines. Set cache.enabled to true to share answers of equal requests."));
+  const saved = told.requests.hit + told.requests.joined + told.requests.stale;
+  return h("section", { class: "card", "aria-label": "Answer cache" }, h("div", { class: "bar-head" }, head, h("button", { type: "button", id: "purge", onclick: purge }, "Forget all cached answers")),
+    factList([["Requests", all], ["Without engine calls", all ? percent(saved / all) : "–"], ...Object.entries(told.requests), ["Kept answers", told.entries], ["Memory", `${(told.bytes / 1048576).toFixed(1)} of ${(told.maxBytes / 1048576).toFixed(0)} MiB`], ["Oldest answer served stale", told.oldestStaleMs ? age(told.oldestStaleMs) : "none"], ["Kept in", told.shared ? "Redis, for all processes" : "this process"]]));
+}
+
+async function purge() {
+  try { say((await send("/admin/actions", { action: "purge" })).said); route(); } catch (fault) { if (fault.status === 401) askForKey(fault); else say(fault.message); }
 }
 
 // ---------------------------------------------------------------- view: tenants and settings
@@ -970,12 +1194,12 @@ function refreshing(load) {
   tick();
 }
 
-const VIEWS = { ask: viewAsk, explain: viewExplain, engines: viewEngines, overlap: viewOverlap, settings: viewSettings };
-const TITLES = { ask: "Ask", explain: "Explain", engines: "Engines", overlap: "Overlap", settings: "Tenants and settings" };
+const VIEWS = { federation: viewFederation, savings: viewSavings, ask: viewAsk, explain: viewExplain, engines: viewEngines, overlap: viewOverlap, settings: viewSettings };
+const TITLES = { federation: "Federation", savings: "Selection and cache", ask: "Ask", explain: "Explain", engines: "Engines", overlap: "Overlap", settings: "Tenants and settings" };
 
 function route() {
   const [path, said] = location.hash.replace(/^#\//, "").split(/\?(.*)/s);
-  const view = path in VIEWS ? path : "ask";
+  const view = path in VIEWS ? path : "federation";
   const told = new URLSearchParams(said || "");
   if ((view === "ask" || view === "explain") && told.has("q")) fromHash(told);
   stopRefreshing();
@@ -989,13 +1213,17 @@ function route() {
 async function start() {
   try { await learn(); } catch (fault) { failed(fault); return; }
   route();
+  followHealth();
 }
 
 document.getElementById("forget").addEventListener("click", () => {
   sessionStorage.removeItem(KEY);
   asked = null;
+  health = null;
+  drawHealth();
   document.getElementById("who").textContent = "";
   start();
 });
 addEventListener("hashchange", route);
+document.addEventListener("visibilitychange", () => { if (!document.hidden && health) followHealth(); });
 start();

@@ -135,6 +135,11 @@ class RemoteEngine:
         return f"{fault.kind}: {fault.message}" if fault is not None else None
 
     @property
+    def state_since(self) -> float:
+        """Unix time since which it has been up or down."""
+        return self._availability.since
+
+    @property
     def last_latency_ms(self) -> float | None:
         """Duration of the last successful check."""
         return self._health_check.latency_ms

@@ -5,6 +5,7 @@
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,12 +33,14 @@ AvailabilityListener = Callable[[LegError | None], None]
 class Availability:
     """Whether one engine is up, by the last thing it did in traffic or in a check."""
 
-    __slots__ = ("_listener", "_notified_at", "_notified_up", "answered", "fault")
+    __slots__ = ("_listener", "_notified_at", "_notified_up", "answered", "fault", "since")
 
     def __init__(self, listener: AvailabilityListener) -> None:
         self.fault: LegError | None = ConnectFailed("no handshake yet")
         self.answered = False
         """Whether a call was answered since this was last set to False; traffic outranks checks."""
+        self.since = time.time()
+        """Unix time of the latest change between up and down."""
         self._listener = listener
         self._notified_up: bool | None = None
         self._notified_at = float("-inf")
@@ -46,10 +49,13 @@ class Availability:
         """A call or a check succeeded."""
         if self.fault is not None:
             self.fault = None
+            self.since = time.time()
             self._notify()
 
     def mark_down(self, fault: LegError) -> None:
         """A call or a check failed in a way that takes the engine down."""
+        if self.fault is None:
+            self.since = time.time()
         self.fault = fault
         self._notify()
 

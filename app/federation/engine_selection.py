@@ -82,6 +82,8 @@ class EngineSelector:
         self._views: dict[tuple[str, ...] | None, Coverage] = {}
         self._audits = AnsweredAudits(clock)
         self._next_lesson = 0.0
+        self._calls = self._saved = 0
+        """Engine calls made and saved by requests with selection."""
         self._lesson: asyncio.Task[None] | None = None
 
     # --- Choose ---
@@ -107,6 +109,8 @@ class EngineSelector:
         selection = self._chosen(call, settings, promise, coverage, size, report=mode == "report")
         for engine in selection.asked:
             self._engines[engine].asked += 1
+        self._calls += len(selection.asked)
+        self._saved += len(selection.order) - len(selection.asked)
         if self._metrics is not None:
             self._metrics.selected(selection, selection.n, coverage.share(selection.n))
         return narrowed(plan, selection)
@@ -265,6 +269,8 @@ class EngineSelector:
         """What was learned, for the operator: coverage by number of engines for each view, and each engine's counts."""
         return {
             "mode": settings.mode,
+            "calls": self._calls,
+            "saved": self._saved,
             "views": [
                 {"engines": list(view or ("*",)), **coverage.state(settings)} for view, coverage in self._views.items()
             ],

@@ -154,6 +154,10 @@ def _collector_url(url: str) -> str:
     return address_of(url, "http://collector:4318/v1/traces", "into the environment: OTEL_EXPORTER_OTLP_HEADERS")
 
 
+def _link_url(url: str) -> str:
+    return address_of(url.replace("{request_id}", "id"), "https://grafana.example/d/rcp", "into the browser") and url
+
+
 def _network(text: str) -> str:
     try:
         ip_network(text)
@@ -169,5 +173,6 @@ Namespace = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_n
 Host = Annotated[str, Field(min_length=1, max_length=262), AfterValidator(_host)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_header_value)]
+LinkUrl = Annotated[str, Field(max_length=2000), AfterValidator(_link_url)]
 CollectorUrl = Annotated[str, AfterValidator(_collector_url)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]

@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
 from app.settings.engine_parts import EngineBreaker, EngineTls
 from app.settings.fields import (
-    CollectorUrl,
     EngineId,
     EngineUrl,
     HeaderName,
@@ -29,6 +28,7 @@ from app.settings.fields import (
     words,
 )
 from app.settings.mcp import McpSettings
+from app.settings.operators import AdminSettings, LogSettings, TracesSettings
 from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.state import CacheSettings, StateSettings
 
@@ -412,22 +412,6 @@ class EnginesSettings(Section):
     """Time over which a recovered replica returns to its full share of calls."""
 
 
-class LogSettings(Section):
-    """Logging on stderr."""
-
-    format: Literal["json", "console"] = "json"
-    """JSON lines, or text for a terminal."""
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level that is logged."""
-    bodies: bool = False
-    """Whether the log line of a request contains its query. Hits are never logged."""
-    max_per_kind: int = Field(default=100, ge=0, le=1_000_000)
-    """Maximum lines of one kind of event in `per_kind_seconds`; `suppressed` counts the rest
-    (docs/reference/signals.md). 0: no limit."""
-    per_kind_seconds: float = Field(default=10.0, ge=0.1, le=3600)
-    """Period of `max_per_kind`, and interval at which `suppressed` is logged."""
-
-
 class ScreenSettings(Section):
     """Marking of suspicious hits. A hint for callers, not a protection."""
 
@@ -439,22 +423,6 @@ class ScreenSettings(Section):
     """How long reports are kept after the tenant's last report."""
     max_reported: int = Field(default=10_000, ge=1, le=1_000_000)
     """Maximum reported ids kept per tenant. Beyond this limit, the oldest are evicted."""
-
-
-class TracesSettings(Section):
-    """OpenTelemetry tracing. Needs the extra `otel`."""
-
-    endpoint: CollectorUrl | None = None
-    """OTLP/HTTP collector, such as `http://collector:4318/v1/traces`. Without it no spans are created."""
-    ratio: float = Field(default=1.0, ge=0, le=1)
-    """Sampling ratio of traces that start here. For other traces the caller's decision is kept."""
-
-
-class AdminSettings(Section):
-    """Operator functions."""
-
-    drills: bool = False
-    """Whether operators may inject faults into engines (docs/guides/console.md)."""
 
 
 class GatewaySettings(Section):

@@ -34,7 +34,7 @@ STATE_FAILURES: Final = ("timeout", "connection", "refused")
 
 STATE_USES: Final = (
     "pages", "sessions", "limits", "idempotency", "handshakes", "session-engines", "secret", "suspicions",
-    "cache",
+    "cache", "switches",
 )  # fmt: skip
 """What the shared state is used for."""
 

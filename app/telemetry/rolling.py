@@ -1,4 +1,5 @@
 """Rolling statistics of the last five minutes: calls, failures and durations of each engine, in a ring of short slots.
+Durations of the hour before are kept in long slots, to compare with.
 
 A call costs a few integers; memory is one ring per engine, however many calls there are. The console shows them.
 """
@@ -13,6 +14,9 @@ from app.telemetry.series import Buckets
 SLOT_SECONDS: Final = 10
 SLOTS: Final = 30
 """Slots of one ring, five minutes in all."""
+
+HOUR_SLOTS: Final = 12
+"""Long slots, of SLOTS short ones each: an hour in all."""
 
 MAX_ENGINES: Final = 1000
 """Engines whose windows are kept. Discovered engines come and go, so beyond this limit the oldest are dropped."""
@@ -67,12 +71,14 @@ class LastFault(NamedTuple):
 
 
 class RollingWindow:
-    """The last five minutes of one engine."""
+    """The last five minutes of one engine, and the durations of the hour before."""
 
-    __slots__ = ("_slots", "fault")
+    __slots__ = ("_hour", "_slots", "fault")
 
     def __init__(self) -> None:
         self._slots = [Slot() for _ in range(SLOTS)]
+        self._hour: dict[int, list[int]] = {}
+        """Number of a long slot -> calls by duration."""
         self.fault: LastFault | None = None
 
     def add(self, now: float, took: float, failed: bool) -> None:
@@ -104,12 +110,39 @@ class RollingWindow:
             for slot in self._in_order(now)
         ]
 
+    def hour_before(self, now: float) -> RollingSummary:
+        """Durations of about an hour, without the last five minutes; calls that failed count like others."""
+        last = int(now // SLOT_SECONDS)
+        first = last // SLOTS - HOUR_SLOTS
+        rows = [counts for number, counts in self._hour.items() if number >= first]
+        # Short slots that nobody has reused yet are as old as the hour.
+        rows += [
+            slot.counts
+            for slot in self._slots
+            if last // SLOTS - HOUR_SLOTS <= slot.number // SLOTS and slot.number <= last - SLOTS
+        ]
+        return _summary(list(map(sum, zip(*rows, strict=True))) if rows else [0], 0, {})
+
     def _current(self, now: float) -> Slot:
         number = int(now // SLOT_SECONDS)
         slot = self._slots[number % SLOTS]
         if slot.number != number:
+            self._keep(slot)
             slot.restart(number)
         return slot
+
+    def _keep(self, slot: Slot) -> None:
+        """Add a short slot that is about to be reused to its long one. Costs nothing per call."""
+        if slot.number < 0:
+            return
+        long = slot.number // SLOTS
+        counts = self._hour.get(long)
+        if counts is None:
+            self._hour[long] = slot.counts
+            for number in [number for number in self._hour if number < long - HOUR_SLOTS]:
+                del self._hour[number]
+        else:
+            self._hour[long] = [before + more for before, more in zip(counts, slot.counts, strict=True)]
 
     def _in_order(self, now: float) -> list[Slot]:
         last = int(now // SLOT_SECONDS)

@@ -48,7 +48,7 @@ async def test_an_answer_and_where_it_is_from() -> None:
     engines["mute"].answers["retrieve"] = hang
     async with (
         staged(engines, entries={"mute": {"timeoutMs": 300}, "sick": {"retries": 0}}) as stage,
-        browsing(stage.url) as (page, _),
+        browsing(f"{stage.url}/#/ask") as (page, _),
     ):
         await expect(page.locator(".state h2")).to_have_text("Ask the whole federation")
         await ask(page)
@@ -74,7 +74,7 @@ async def test_hits_settle_as_engines_answer() -> None:
     engines, go = usual(), asyncio.Event()
     engines["code"].answers["retrieve"] = held(go, {"hits": told("sortedcontainers", "list.sort")})
     engines["wiki"].answers["retrieve"] = held(go, {"hits": told("sortedcontainers")})
-    async with staged(engines) as stage, browsing(stage.url) as (page, _):
+    async with staged(engines) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await page.fill("#query", "sort")
         await page.click("#ask")
         await expect(page.locator(".hit h3").first).to_have_text("sorted")
@@ -89,7 +89,7 @@ async def test_hits_settle_as_engines_answer() -> None:
 
 async def test_weights_move_hits_without_asking_again() -> None:
     """Moving a weight fuses the lists that are there; hits say where they went; and all can be taken back."""
-    async with staged() as stage, browsing(stage.url) as (page, _):
+    async with staged() as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page)
         before = await titles(page)
         questions = [len(engine.requests()) for engine in stage.engines.values()]
@@ -116,7 +116,7 @@ async def test_weights_move_hits_without_asking_again() -> None:
 
 async def test_the_form_says_what_is_asked() -> None:
     """Conditions, mode, k and chosen engines reach the engines; who cannot filter is not asked, and it is said why."""
-    async with staged() as stage, browsing(stage.url) as (page, _):
+    async with staged() as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await page.fill("#k", "3")
         await page.select_option("#mode", "sparse")
         await page.click("summary:has-text('Filter')")
@@ -145,7 +145,7 @@ async def test_the_form_says_what_is_asked() -> None:
 
 async def test_a_permalink_holds_the_question_and_no_answer() -> None:
     """Whoever opens a link finds the form as it was, and nothing is asked until they ask."""
-    async with staged() as stage, browsing(stage.url) as (page, _):
+    async with staged() as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await page.fill("#k", "4")
         await ask(page, "stable sort & more")
         await page.locator("#weight-code").fill("2.5")
@@ -190,7 +190,7 @@ async def test_a_permalink_written_by_hand_may_hold_anything() -> None:
 async def test_weights_move_the_longest_lists() -> None:
     """Lists that are longer than a caller may send are fused once more all the same, as from fifty engines."""
     settings: Json = {"server": {"max_body_bytes": 1024}}
-    async with staged(settings=settings) as stage, browsing(stage.url) as (page, _):
+    async with staged(settings=settings) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page)
         await page.locator("#weight-wiki").fill("5")
         await expect(page.locator(".refused")).to_contain_text("nobody was asked again")
@@ -201,7 +201,10 @@ async def test_weights_move_the_longest_lists() -> None:
 async def test_what_is_copied_runs() -> None:
     """As curl and as Python the question can be pasted and gives the same hits; as MCP it is a tool call."""
     copied: list[str] = []
-    async with staged() as stage, browsing(stage.url, permissions=["clipboard-read", "clipboard-write"]) as (page, _):
+    async with (
+        staged() as stage,
+        browsing(f"{stage.url}/#/ask", permissions=["clipboard-read", "clipboard-write"]) as (page, _),
+    ):
         await ask(page, 'it\'s "quoted" $HOME')
         expected = [await hit.get_attribute("data-id") for hit in await page.locator(".hit").all()]
         for name in ("curl", "Python", "MCP call"):
@@ -236,7 +239,7 @@ async def test_hostile_and_huge_hits_are_text() -> None:
     ]
     results.append({"id": "huge", "score": 0.5, "text": "needle " + "long words " * 10_000})
     engine = ScriptedEngine(capabilities=OFFER, results=results)
-    async with staged({"docs": engine}) as stage, browsing(stage.url) as (page, _):
+    async with staged({"docs": engine}) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page, "needle")
         await expect(page).to_have_title("Ask – rcp-gateway console")
         await expect(page.locator("main script, main img")).to_have_count(0)
@@ -262,7 +265,7 @@ async def test_each_hit_says_how_far_it_is_trusted() -> None:
     """The level of trust stands at each hit, also where nobody states one, and who is suspected is marked."""
     levels: list[Json | None] = [{"level": "trusted"}, {"level": "untrusted", "injectionSuspected": True}, None]
     hits = [{"id": str(place), "score": 3 - place, "trust": trust} for place, trust in enumerate(levels)]
-    async with staged({"docs": ScriptedEngine(results=hits)}) as stage, browsing(stage.url) as (page, _):
+    async with staged({"docs": ScriptedEngine(results=hits)}) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page)
         told = [await hit.locator(".meta .chip").all_inner_texts() for hit in await page.locator(".hit").all()]
     assert told == [["trusted"], ["untrusted", "injection suspected"], ["no trust stated"]]
@@ -271,7 +274,7 @@ async def test_each_hit_says_how_far_it_is_trusted() -> None:
 async def test_no_hits_and_no_answer_are_said() -> None:
     """An empty answer says so; where nobody answered the error and every engine's reason is shown."""
     engines = {"docs": ScriptedEngine(results=[])}
-    async with staged(engines, entries={"docs": {"retries": 0}}) as stage, browsing(stage.url) as (page, _):
+    async with staged(engines, entries={"docs": {"retries": 0}}) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page)
         await expect(page.locator(".state h2")).to_have_text("No hits")
         stage.docs.answers["retrieve"] = broken()

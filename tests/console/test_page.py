@@ -13,15 +13,17 @@ VIEWS = {
     "explain": "section[aria-label='Last answer']",
     "engines?id=code": "#engine",
     "overlap": ".matrix",
+    "savings": "[aria-label='Answer cache'] .facts",
+    "federation": "[aria-label=Trouble]",
     "settings": "#wanted",
 }
 
 
-@pytest.mark.parametrize(("width", "dark"), [(360, False), (1440, True)])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, False), (1280, True)])
 async def test_every_view_can_be_used_by_everybody(width: int, dark: bool) -> None:
     """Axe finds nothing serious in any view, and no view is wider than the screen."""
     async with (
-        staged(engines(), {"admin": {"drills": True}}) as stage,
+        staged(engines(), {"admin": {"drills": True}, "cache": {"enabled": True}}) as stage,
         browsing(stage.url, width=width, dark=dark) as (page, _),
     ):
         await expect(page.locator("#query")).to_be_visible()
@@ -43,7 +45,7 @@ async def test_every_view_can_be_used_by_everybody(width: int, dark: bool) -> No
 async def test_the_keyboard_is_enough() -> None:
     """The first Tab leads to the content; a question is asked, a weight moved and a view opened without a mouse."""
     async with staged() as stage, browsing(stage.url) as (page, _):
-        await expect(page.locator("#query")).to_be_focused()
+        await expect(page.locator("#query")).to_be_focused()  # the landing page has the question at hand
         await page.keyboard.type("sort")
         await page.keyboard.press("Enter")
         await expect(page.locator(".hit .stack").first).to_be_visible()

@@ -71,6 +71,7 @@ async def test_engines_and_what_can_be_done_to_them() -> None:
         await page.click("#act-reset")
         await expect(row(page, "wiki")).not_to_contain_text("open")
         await page.click("#act-off")
+        await page.click("#confirm-off")
         await expect(row(page, "wiki")).to_contain_text("off")
         await expect(page.locator("#act-on")).to_be_visible()
         await page.click("#act-on")
@@ -96,7 +97,7 @@ async def test_a_press_that_outlasts_a_refresh_is_a_click() -> None:
             await page.mouse.down()
         await page.evaluate("new Promise(drawn => setTimeout(drawn, 200))")
         await page.mouse.up()
-        await expect(row(page, "wiki")).to_contain_text("off")
+        await expect(page.locator("#confirm-off")).to_be_visible()
 
 
 async def test_what_a_child_wrote_to_stderr() -> None:

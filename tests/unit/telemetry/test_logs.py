@@ -9,7 +9,7 @@ import pytest
 
 from app import main
 from app.protocol import envelope
-from app.settings.schema import LogSettings
+from app.settings.operators import LogSettings
 from app.telemetry import logs
 from app.telemetry.log_rate_limit import LogAllowance
 from tests.support.log_lines import LogLines, own_log
