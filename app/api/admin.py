@@ -1,6 +1,6 @@
 """Endpoints for operators: engines, plans, overlap and settings to look at, and a few actions.
 
-All but the list of engines are for operators only. No address, credential or text of a hit is shown.
+All but the list of engines are for operators only. Credentials and texts of hits are never shown.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What the operator's pages show: engines with their last minutes, who agrees with whom, settings and tenants.
 
-Values made of what the process knows already; no engine is asked. Never an address, a credential or a text of a hit. It
+Values made of what the process knows already; no engine is asked. Never a credential or a text of a hit. It
 refuses to know who looks.
 """
 

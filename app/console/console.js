@@ -868,6 +868,8 @@ function redraw(parts) {
 }
 
 const STATES = { up: "good", down: "bad", unreached: "warn", off: "" };
+/** The state of an engine, with "slow" for one that is up. */
+const stateChip = (engine) => (engine.state === "up" && health && health.trouble.some((one) => one.id === engine.id && one.state === "slow") ? chip("slow", "warn") : chip(engine.state, STATES[engine.state]));
 const BREAKERS = { closed: "", open: "bad", half_open: "warn" };
 const breakerWords = (engine) => engine.breaker.replace("_", " ") + (engine.retryInMs ? `, again in ${ms(engine.retryInMs)}` : "");
 
@@ -877,7 +879,7 @@ function enginesCard(chosen) {
   const heads = [["Engine"], ["State"], ["Breaker"], ["In flight", "num"], ["p50", "num"], ["p95", "num"], ["Errors", "num"], [`Last minutes, 0 to ${ms(top)}`]];
   const rows = known.engines.map((engine) => h("tr", { class: engine.id === chosen ? "chosen" : null, "data-engine": engine.id },
     h("th", { scope: "row" }, h("a", { href: `#/engines?id=${encodeURIComponent(engine.id)}`, id: `engine-${engine.id}`, "aria-current": engine.id === chosen ? "true" : null }, visible(engine.id))),
-    h("td", {}, chip(engine.state, STATES[engine.state]), engine.drill ? [" ", chip(`drill: ${engine.drill.kind}`, "warn")] : null),
+    h("td", {}, stateChip(engine), engine.drill ? [" ", chip(`drill: ${engine.drill.kind}`, "warn")] : null),
     h("td", {}, engine.breaker ? chip(breakerWords(engine), BREAKERS[engine.breaker]) : "–"),
     h("td", { class: "num" }, `${engine.inFlight}/${engine.limit ?? "∞"}${engine.waiting ? ` +${engine.waiting}` : ""}`),
     h("td", { class: "num" }, ms(engine.window.p50Ms)), h("td", { class: "num" }, ms(engine.window.p95Ms)),
@@ -937,7 +939,7 @@ function engineCard(engine) {
   const facts = [["Kind", engine.kind], ["Server", [engine.server, engine.version].filter(Boolean).join(" ") || "–"], ["Weight", engine.weight], ["Priority", engine.priority], ["Timeout", ms(engine.timeoutMs)],
     ["In flight", `${engine.inFlight} of ${engine.limit ?? "∞"}`], ["Waiting", engine.waiting || 0], ["Last check", ms(engine.latencyMs)], ["Calls", engine.window.calls], ["Failed", engine.window.failed], ["Not sent", notSent(engine.window)], ["Required", engine.required ? "yes" : "no"]];
   return h("section", { class: "card", "aria-label": `Engine ${visible(engine.id)}`, id: "engine" },
-    h("div", { class: "bar-head" }, h("h2", {}, visible(engine.id), " ", chip(engine.state, STATES[engine.state]), " ", engine.breaker ? chip(`breaker ${breakerWords(engine)}`, BREAKERS[engine.breaker]) : null), actions(engine)),
+    h("div", { class: "bar-head" }, h("h2", {}, visible(engine.id), " ", stateChip(engine), " ", engine.breaker ? chip(`breaker ${breakerWords(engine)}`, BREAKERS[engine.breaker]) : null), actions(engine)),
     engine.reason ? h("p", { class: "fault-line" }, visible(engine.reason)) : null,
     engine.drill ? h("p", { class: "refused" }, h("span", {}, `A drill is on: ${engine.drill.kind}${engine.drill.delayMs ? ` by ${ms(engine.drill.delayMs)}` : ""}, ${ms(engine.drill.leftMs)} left.`), h("button", { type: "button", id: "end-drill", onclick: () => act(engine, "end_drill") }, "End it")) : null,
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))),

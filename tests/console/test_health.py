@@ -32,6 +32,13 @@ async def down(stage: Any, engine: str) -> None:
     await until(lambda: not remote.up)
 
 
+BEYOND = """
+    [...document.querySelectorAll('main *')]
+      .filter(one => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll'))
+      .map(one => one.outerHTML.slice(0, 80))
+"""
+"""What is beyond the right edge of the screen, and in nothing that scrolls."""
+
 QUICK = {"engines": {"health_interval_seconds": 1.0}}
 TIMEOUTS = {name: {"timeoutMs": 2000} for name in ("docs", "code", "wiki")}
 
@@ -149,10 +156,7 @@ async def test_a_phone_shows_two_lines_for_each_engine() -> None:
         for view in VIEWS:
             await goto(page, view)
             await expect(page.locator("h1")).to_be_attached()
-            beyond = await page.evaluate(
-                "[...document.querySelectorAll('main *')]"
-                ".filter(one => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll')).map(one => one.outerHTML.slice(0, 80))"
-            )
+            beyond = await page.evaluate(BEYOND)
             assert beyond == []
 
 

@@ -31,6 +31,7 @@
 {{- $atStart := dict
   "server" (list "host" "port" "workers" "worker_timeout_seconds" "keep_alive_seconds" "handshake" "max_line_bytes" "trusted_proxies" "allowed_hosts" "cors_origins" "tls")
   "mcp" (list "enabled" "fetch_ttl_seconds" "max_kept_hits")
+  "cache" (list "shared")
   "metrics" (list "port") -}}
 {{- range $section, $keys := $atStart -}}
 {{- $written := get $settings $section | default dict -}}
