@@ -161,8 +161,8 @@ class McpEndpoint:
             return
         try:
             await self._serve(request)
-        except AuthError as away:
-            await self._refuse_caller(away, request)
+        except AuthError as error:
+            await self._refuse_caller(error, request)
         except ClientDisconnected:
             await close_connection(scope, receive)
         except asyncio.CancelledError:
@@ -377,22 +377,22 @@ class McpEndpoint:
         elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
             await send_answer(request.send, status, body, request.request_id, *headers)
 
-    async def _refuse_caller(self, away: AuthError, request: McpRequest) -> None:
+    async def _refuse_caller(self, error: AuthError, request: McpRequest) -> None:
         """Answer a request that is refused; if its stream has begun, with the last event."""
         if request.begun:
             return  # HTTP has no way to replace an answer that is being sent
-        body = self._dispatcher.refused_caller(away, request.request_id, request.message_id)
-        headers = [*away.headers]
-        if away.status == 403 and away.principal is not None and self._resource.advertised:
+        body = self._dispatcher.refused_caller(error, request.request_id, request.message_id)
+        headers = [*error.headers]
+        if error.status == 403 and error.principal is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
         shown = [
             (name, self._resource.challenge(request.scope, value) if name == b"www-authenticate" else value)
             for name, value in headers
         ]
-        if away.quiet and away.status != 405:
+        if error.quiet and error.status != 405:
             shown.append(CLOSE)
         request.session = None
-        await self._send(request, away.status, body, *shown)
+        await self._send(request, error.status, body, *shown)
 
     async def _send_metadata(self, request: McpRequest) -> None:
         """RFC 9728 §3: everybody may read it."""

@@ -19,4 +19,4 @@ async def test_drills_are_told() -> None:
     await actions.act({"engine": "docs", "action": "drill", "kind": "error"}, WHO)
     assert repr(actions) == "<AdminActions, <FaultInjection error of docs, on>>"
     assert not first.on
-    assert await actions.act({"engine": "docs", "action": "end_drill"}, WHO) == "the drill is over"
+    assert await actions.act({"engine": "docs", "action": "end_drill"}, WHO) == "drill ended"
