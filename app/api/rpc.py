@@ -5,18 +5,13 @@ the HTTP status of RCP §5.2. The request of a caller that disconnects is cancel
 """
 
 import asyncio
-import re
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fastapi import FastAPI
 from starlette.routing import Route
 
-from app.api.admission import RETRY_AFTER_MS, overload_error
 from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
@@ -24,44 +19,37 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, not_found, send_answer, send_at_once
+from app.api.http_requests import (
+    CHALLENGE,
+    COMPRESSED,
+    MAX_SESSION,
+    REVOKED,
+    SHUTDOWN_ERROR_SECONDS,
+    SHUTTING_DOWN,
+    VALID_REQUEST_ID,
+    read_whole_body,
+)
+from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc_path import BASE, ENGINES, RpcPath, parse_path
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
 from app.protocol.errors import (
-    BackendUnavailable,
     GatewayBusy,
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
     RcpError,
-    Unauthorized,
 )
-from app.telemetry.logs import logger
 from app.telemetry.tracing import Trace, read_trace
 
 STATUSES = {PayloadTooLarge: 413, GatewayBusy: 503}
 """HTTP statuses of errors that concern the whole body; others are 400."""
 
-SHUTDOWN_MESSAGE = "the gateway is shutting down"
-
-COMPRESSED = InvalidRequest("compressed request bodies are not accepted")
 NO_JSON_RPC = "the body is not JSON-RPC: send an object with a 'method', or a list of such objects"
-
-SHUTDOWN_ERROR_SECONDS = 1.0
-"""Most seconds to send the error to a caller whose request is cut off by shutdown."""
-
-MAX_SESSION = 256
-"""Longest `RCP-Session` header in bytes; a longer one is ignored."""
 
 MAX_READ_AHEAD = 65_536
 """Longest body in bytes that is parsed for the message id if its caller is refused."""
-
-REVOKED = Unauthorized("the credential is no longer valid")
-CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
-
-_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RpcHead(NamedTuple):
@@ -167,8 +155,7 @@ class RpcEndpoint:
             # The server stops. Without this, uvicorn would answer with a plain 500.
             with suppress(Exception):
                 async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
-                    fault = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
-                    await self._refuse(send, 503, fault, request_id, message_id=request.id)
+                    await self._refuse(send, 503, SHUTTING_DOWN, request_id, message_id=request.id)
             if not self._state.readiness.draining:
                 raise
 
@@ -339,7 +326,7 @@ class RpcEndpoint:
                 accept = accept + b"," + value if accept else value
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
-                request_id = sent if _VALID_ID.fullmatch(sent) else ""
+                request_id = sent if VALID_REQUEST_ID.fullmatch(sent) else ""
             elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
@@ -362,24 +349,6 @@ class RpcEndpoint:
         return f"<RpcEndpoint {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
 
 
-class GatewayApplication(FastAPI):
-    """FastAPI with a direct path to the endpoints of RCP and MCP.
-
-    Its five built-in layers of middleware and its router cost 7 % of the CPU time of a retrieve, and do nothing for
-    these endpoints. Middleware that the settings add is never skipped.
-    """
-
-    direct: Mapping[str, Asgi] = MappingProxyType({})
-    """Path -> endpoint of its route."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self.direct.get(scope["path"]) if scope["type"] == "http" else None
-        if endpoint is not None and not self.user_middleware:
-            await endpoint(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
 def rpc_routes(endpoint: RpcEndpoint) -> list[Route]:
     """The routes of RCP. The endpoint parses the path itself, because ids and methods can contain slashes."""
     federation = (BASE, f"{BASE}/{{method:path}}")
@@ -387,75 +356,8 @@ def rpc_routes(endpoint: RpcEndpoint) -> list[Route]:
     return [Route(path, endpoint, name=f"rcp {path}", include_in_schema=False) for path in paths]
 
 
-class OverloadRefusal:
-    """The refusals that the HTTP server sends itself while the gateway is full: before ASGI and without the body."""
-
-    retry_after = RETRY_AFTER_MS / 1000
-    """Seconds after which a refused caller may retry."""
-
-    def __init__(self, state: GatewayState) -> None:
-        self._state = state
-        self._fault = overload_error()
-        self._body = envelope.failure(None, self._fault)
-        self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
-
-    def refuses(self, scope: Scope) -> bool:
-        """Whether to refuse the request of this scope now. Only RCP requests are refused."""
-        if not self._state.admission.full or scope["method"] != "POST":
-            return False
-        path = scope["path"]
-        return path == BASE or path.startswith(f"{BASE}/") or (path.startswith(ENGINES) and BASE in path)
-
-    def refusal(self, scope: Scope) -> tuple[bytes, bytes]:
-        """(header lines, body) of the 503. Counts and logs the refusal."""
-        fault = self._fault
-        request_id = valid_request_id(scope["headers"]) or next(self._request_ids)
-        self._state.metrics.server.refused("full")
-        self._state.metrics.error(fault.code)
-        logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
-        lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (
-            request_id.encode(),
-            *RETRY_AFTER,
-        )
-        return lines, self._body
-
-    def __repr__(self) -> str:
-        return f"<OverloadRefusal of {self._state.admission!r}>"
-
-
-async def read_whole_body(receive: Receive, most: int) -> bytes | None:
-    """The whole body, or None as soon as it is longer than `most` bytes. Raises ClientDisconnected."""
-    event = await receive()
-    if event["type"] == "http.disconnect":
-        raise ClientDisconnected
-    body: bytes = event.get("body", b"")
-    if not event.get("more_body", False):
-        return body if len(body) <= most else None
-    parts = [body]
-    size = len(body)
-    while event.get("more_body", False):
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientDisconnected
-        parts.append(event.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            return None
-    return b"".join(parts)
-
-
-def valid_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The caller's `X-Request-ID` if it is safe for logs and headers; else empty."""
-    for name, value in headers:
-        if name == b"x-request-id":
-            sent = value.decode("latin-1")
-            return sent if _VALID_ID.fullmatch(sent) else ""
-    return ""
-
-
 async def _send_shutdown_error(stream: EventStream, message_id: envelope.RequestId) -> None:
     """End a stream that shutdown cuts off with an error frame."""
-    fault = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
     with suppress(TimeoutError):
         async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
-            await stream.finish(envelope.failure(message_id, fault))
+            await stream.finish(envelope.failure(message_id, SHUTTING_DOWN))

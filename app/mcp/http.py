@@ -23,24 +23,24 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
-from app.api.rpc import (
+from app.api.http_requests import (
     CHALLENGE,
     COMPRESSED,
     MAX_SESSION,
     REVOKED,
     SHUTDOWN_ERROR_SECONDS,
-    SHUTDOWN_MESSAGE,
+    SHUTTING_DOWN,
     read_whole_body,
     valid_request_id,
 )
+from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc_path import MCP_METADATA, MCP_PATH, MCP_PATHS
 from app.api.streaming import EventStream, Send
 from app.mcp import server
 from app.mcp.server import McpAnswer, McpError, McpMessage, McpServer, read_message
 from app.mcp.tools import Tools
 from app.protocol import envelope, sse
-from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RateLimited, RcpError
+from app.protocol.errors import InvalidRequest, PayloadTooLarge, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
 from app.telemetry.tracing import read_trace
@@ -67,7 +67,6 @@ STATUSES: Final = {
 NO_STREAM = InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 NOT_JSON = InvalidRequest("the Content-Type must be application/json")
 NOT_ACCEPTED = InvalidRequest("answers are application/json or text/event-stream, and Accept allows neither")
-SHUTTING_DOWN = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
 
 
 class McpRequest:
