@@ -45,6 +45,7 @@ from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
 from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
+from app.federation.answer_cache import AnswerCache
 from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
@@ -144,6 +145,7 @@ def build_state(
             None if workers is None else str(workers.folder),
         ),
         selector=EngineSelector(metrics.selection, lambda: admission.waiting > 0),
+        answers=AnswerCache(settings.cache, metrics.cache, backend, lambda: admission.waiting > 0),
         backend=backend,
     )
 
@@ -160,6 +162,7 @@ def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 
 async def _close(state: GatewayState) -> None:
     """Close connections to engines and to the shared state, and send the last spans."""
+    await state.answers.close()
     await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()

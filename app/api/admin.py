@@ -69,6 +69,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
     async def plan(body: Json, operator: Operator) -> Json:
+        # Planned exactly as `retrieve` does it, so that the explanation cannot differ from the real plan.
         body = simplest_params("retrieve", body)
         call = answers.retrieve_call(body, Caller("explain", tenant=operator.tenant))
         members = state.membership.current(operator.tenant)
@@ -87,6 +88,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/engines": lambda operator: engines_view(state, actions.drills),
         "/admin/calibration": lambda operator: calibration_view(state),
         "/admin/selection": lambda operator: state.selector.state(state.settings.select),
+        "/admin/cache": lambda operator: state.answers.state(state.settings.cache),
         "/admin/overlap": lambda operator: overlap_view(state.instrumentation.overlap.agreement()),
         "/admin/settings": lambda operator: settings_view(state, environ, reload),
     }
@@ -109,6 +111,7 @@ def refused(params: Refusion) -> Json:
     lists = [
         RankedList(
             engine=sent.engine,
+            # Only what fusion reads. Texts are not sent, so documents are identified by key alone.
             hits=[{"id": hit.key, "score": hit.score, "confidence": hit.confidence} for hit in sent.hits],
             weight=sent.weight,
             fetch_k=sent.asked,
@@ -180,6 +183,7 @@ def _engine(engine: RemoteEngine) -> Json:
         "reason": engine.down_reason,
         **policies_view(engine),
     }
+    # For operators only; this view is open to all callers.
     del view["limit"]
     if not view["replicas"]:
         del view["replicas"]
@@ -187,6 +191,7 @@ def _engine(engine: RemoteEngine) -> Json:
 
 
 def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # Views change at any time and depend on the caller.
     more = {"cache-control": "no-store", **(headers or {})}
     return Response(envelope.dumps(body), status, more, media_type="application/json")
 

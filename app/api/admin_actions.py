@@ -20,7 +20,7 @@ MAX_DRILL_SECONDS = 600
 
 MAX_DELAY_MS = 60_000
 
-ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration")
+ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration", "purge")
 
 
 class AdminActions:
@@ -39,17 +39,20 @@ class AdminActions:
         action = body.get("action")
         if action not in ACTIONS:
             refuse_value("action", f"one of {', '.join(ACTIONS)}", action)
-        engine = self._engine(body.get("engine"))
         tenant = None if operator.tenant is None else operator.tenant.id
+        # At level warning, because these actions change answers for all callers of this process.
+        # A purge may concern all engines; every other action concerns one.
+        engine = None if action == "purge" and body.get("engine") is None else self._engine(body.get("engine"))
+        name = None if engine is None else engine.id
         line = {
             "action": action,
-            "engine": engine.id,
+            "engine": name,
             "tenant": tenant,
             "key": operator.key,
             "address": operator.address,
         }
         try:
-            said = await self._done(action, engine, body, tenant)
+            said = await self._purge(name, body) if engine is None else await self._done(action, engine, body, tenant)
         except RcpError as fault:
             self._log.warning("admin_refused", **line, detail=fault.message)
             raise
@@ -67,9 +70,22 @@ class AdminActions:
             return f"switched {action}" if changed else f"it was already {action}"
         if action in ("reset_calibration", "load_calibration"):
             return self._calibrate(action, engine.id, body, tenant)
+        if action == "purge":
+            return await self._purge(engine.id, body)
+        # Answers from before a drill, or with its faults, would hide when it began or ended.
+        await self._state.answers.purge(f"engine:{engine.id}")
         if action == "end_drill":
             return self._end_fault_injection(engine)
         return self._fault_injection(engine, body)
+
+    async def _purge(self, engine: str | None, body: dict[str, Any]) -> str:
+        """Forget cached answers: of one engine, of one tenant, or all."""
+        tenant = body.get("tenant")
+        if tenant is not None and (type(tenant) is not str or engine is not None):
+            refuse_value("tenant", "the id of a tenant, without 'engine'", tenant)
+        scope = f"engine:{engine}" if engine is not None else "*" if tenant is None else f"tenant:{tenant}"
+        await self._state.answers.purge(scope)
+        return "cached answers are forgotten" + ("" if scope == "*" else f": {scope}")
 
     def _calibrate(self, action: str, engine: str, body: dict[str, Any], own: str | None) -> str:
         """Delete the learned calibration of an engine, for one tenant or all, or load calibration learned elsewhere."""
@@ -77,6 +93,7 @@ class AdminActions:
         tenant = body.get("tenant")
         if tenant is not None and type(tenant) is not str:
             refuse_value("tenant", "the id of a tenant", tenant)
+        # Without `tenant`, calibration of all tenants is deleted, but loaded for the own tenant only.
         if action == "reset_calibration":
             found = learning.reset(engine, tenant)
             return f"learned calibration deleted in {found} scope(s)"
@@ -93,7 +110,9 @@ class AdminActions:
         except LegError as fault:
             message = f"the handshake failed: {fault.kind}: {fault.message}"
             raise BackendUnavailable(message, retryable=True) from None
-        return f"handshake completed with {advertisement.server['name']} {advertisement.server['version']}"[:200]
+        return f"handshake completed with {advertisement.server['name']} {advertisement.server['version']}"[
+            :200
+        ]  # engines choose these texts
 
     def _fault_injection(self, engine: RemoteEngine, body: dict[str, Any]) -> str:
         if not self._state.settings.admin.drills:

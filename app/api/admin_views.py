@@ -29,6 +29,7 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
     """All engines, the merged advertisement, and the length of the statistics window."""
     engines = state.engines
     windows = state.instrumentation.windows
+    # Keeps these engines, and drops the statistics of those that have left the registry.
     windows.forget([engine.id for engine in engines.engines])
     learned: dict[str, list[Json]] = {}
     for scope in state.pages.learning.view():
@@ -45,6 +46,7 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
         views.append({**view, "calibration": learned.get(engine.id, [])[:MAX_CALIBRATIONS]})
     return {
         "engines": views,
+        # Disabled in the registry; engines that an operator switched off are listed with their state.
         "disabled": [name for name in engines.disabled if name not in engines.switched_off],
         "merged": state.membership.current().capabilities,
         "windowSeconds": SLOT_SECONDS * SLOTS,
@@ -173,5 +175,6 @@ def _last_fault(engine_id: str, windows: RollingStatistics) -> Json | None:
 
 
 def _fault_injection(fault_injection: FaultInjection) -> Json:
+    # Never negative: the timer that ends a drill may be late.
     left = max(0.0, fault_injection.ends - asyncio.get_running_loop().time())
     return {"kind": fault_injection.kind, "delayMs": round(fault_injection.delay * 1000), "leftMs": round(left * 1000)}

@@ -26,7 +26,7 @@ MAX_QUERY = 1000
 class AuditLog:
     """Collects what is logged of one request. Its outcome is `error` until a result is recorded."""
 
-    __slots__ = ("_listed", "_lost", "code", "engines", "hits", "outcome")
+    __slots__ = ("_cache", "_listed", "_lost", "code", "engines", "hits", "outcome")
 
     def __init__(self) -> None:
         self.outcome = "error"
@@ -35,6 +35,7 @@ class AuditLog:
         self.hits = 0
         self._listed = False
         self._lost: Sequence[str] = ()
+        self._cache: str | None = None
 
     def answered(self, result: Mapping[str, Any]) -> None:
         """Record the result."""
@@ -44,7 +45,10 @@ class AuditLog:
             self._lost = meta["degraded"]
         else:
             self.outcome = "ok"
-        self.engines = (meta.get("x-gateway") or {}).get("engines") or ()
+        gateway = meta.get("x-gateway") or {}
+        self.engines = gateway.get("engines") or ()
+        self._cache = (gateway.get("cache") or {}).get("status")
+        # Other methods than `retrieve` may have no hits; a line then has no number of them.
         hits = result.get("hits")
         self._listed = type(hits) is list
         self.hits = len(hits) if type(hits) is list else 0
@@ -74,6 +78,7 @@ class AuditLog:
         line["method"] = known(request.method)
         line["outcome"] = self.outcome
         line["code"] = self.code
+        # Skipped engines got no call, so they neither answered nor failed.
         asked = [engine for engine in self.engines if engine["status"] != "skipped"]
         if asked:
             lost = {engine["id"]: engine.get("reason") for engine in asked if engine["status"] != "ok"}
@@ -82,6 +87,8 @@ class AuditLog:
             line["answered"] = len(asked) - len(lost)
             if lost:
                 line["failed"] = Counter(lost.values()) if many else lost
+        if self._cache is not None:
+            line["cache"] = self._cache
         if self._listed:
             line["hits"] = self.hits
         line["ms"] = round(took * 1000, 2)

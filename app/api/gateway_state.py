@@ -10,6 +10,7 @@ from app.api.admission import Admission
 from app.api.auth.authentication import Authenticator
 from app.api.caller import Caller
 from app.engines.registry import EngineSet
+from app.federation.answer_cache import AnswerCache
 from app.federation.capabilities import EngineOffer
 from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
@@ -20,7 +21,7 @@ from app.federation.sessions import RecentHits
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
-from app.settings.state import StateSettings
+from app.settings.state import CacheSettings, StateSettings
 from app.state.secret import DeploymentSecret
 from app.state.store import IN_MEMORY, StateBackend
 from app.telemetry.metrics import Metrics
@@ -44,6 +45,7 @@ class Readiness:
         """Why this gateway is not ready, or None if it is."""
         if self.draining:
             return "draining"
+        # Never reset: readiness must not follow engine health (see above).
         if not self._reached:
             self._reached = self._engines.reached
         return None if self._reached else "no engine has completed a handshake yet"
@@ -80,6 +82,8 @@ class GatewayState:
     """The key from which the names of tenants' memories are derived."""
     selector: EngineSelector = field(default_factory=EngineSelector)
     """Chooses the engines of a request, if `select` is on."""
+    answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
+    """Cached answers, and equal requests that share one fan-out."""
     backend: StateBackend = IN_MEMORY
     """Where sessions, cursors and limits are stored: in this process or in Redis."""
 
@@ -87,6 +91,7 @@ class GatewayState:
         """The current offers of the engines that the caller addresses."""
         if caller.engine is None:
             return self.membership.current(caller.tenant).offers
+        # Empty before the first handshake of the engine.
         return [
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
             for engine in self.engines.engines
@@ -99,8 +104,10 @@ class GatewayState:
         `fingerprint` identifies the registry file.
         """
         self.settings = settings
+        # The objects stay and their limits change, because requests in flight hold places of them.
         self.admission.renew(settings.server)
         self.answer_bytes.limit = settings.engines.max_held_bytes
+        self.answers.renew(settings.cache)
         self.membership.renew(
             identity_of(settings, fingerprint),
             settings.retrieve.max_k,

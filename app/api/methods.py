@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from app.api.admission import RETRY_AFTER_MS
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
+from app.federation.answer_cache import enabled
 from app.federation.broadcast import BroadcastContext
 from app.federation.calls import MethodCall, RetrieveCall
 from app.federation.capabilities import EVERY_EXTENSION, catalog_entries, info
@@ -26,7 +27,7 @@ from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
 from app.federation.request_options import requested_engines
-from app.federation.retrieve import retrieve
+from app.federation.retrieve import RetrieveAnswer, retrieve_answer
 from app.federation.sessions import scoped, scoped_key
 from app.protocol.envelope import check_params
 from app.protocol.errors import (
@@ -46,6 +47,7 @@ from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
 
 Params = dict[str, Any]
+Held = TypeVar("Held")
 Answer = Callable[[Params, Caller], Awaitable[Params]]
 """(params, caller) -> result. Raises RcpError."""
 
@@ -160,7 +162,16 @@ class RpcMethods:
                     call.deadline, answer(call, members, state.settings, state.instrumentation)
                 )
 
-            return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
+            if method not in WRITTEN:
+                return await asked()
+            try:
+                return await state.idempotency.once(call, asked)
+            finally:
+                # Even a failed call may have changed a part of the index.
+                writable = [
+                    offer.id for offer in members.offers if offer.advertisement and offer.advertisement.offers("index")
+                ]
+                await state.answers.purge(*[f"engine:{engine}" for engine in writable])
 
         return answer_forwarded
 
@@ -174,7 +185,10 @@ class RpcMethods:
             call = await self.method_call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
-            return await self._within_byte_budget(call.deadline, answer(context, pages))
+            result = await self._within_byte_budget(call.deadline, answer(context, pages))
+            if method == "feedback" and _reports_poison(params):
+                await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
+            return result
 
         return answer_broadcast
 
@@ -212,6 +226,7 @@ class RpcMethods:
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
         meta = read_meta(sent)
+        # A request can override the log level of its session (RCP §17.1).
         if meta.log_level is None and caller.log_level is not None:
             meta = replace(meta, log_level=caller.log_level)
         # A caller can shorten the deadline of the settings, and not extend it.
@@ -222,6 +237,7 @@ class RpcMethods:
             passed_on["traceId"] = caller.trace.id
         if caller.sent_id and passed_on.get("requestId") is None:
             passed_on["requestId"] = caller.sent_id
+        # Engines must not mix up the keys of different tenants.
         key = passed_on.get("idempotencyKey")
         if caller.tenant is not None and type(key) is str and key:
             passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)
@@ -264,14 +280,23 @@ class RpcMethods:
     async def _retrieve(self, params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
         state = self._state
         members = self._members(caller)
+        # While handshakes are missing, `retrieve` may still become available, and fails as unavailable instead.
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
             _check_session_engines(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.retrieve_call(params, caller)
-        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages, state.selector)
-        return await self._within_byte_budget(call.deadline, answer)
 
-    async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+        async def ask(call: RetrieveCall) -> RetrieveAnswer:
+            answer = retrieve_answer(
+                call, members, state.settings, state.instrumentation, stream, state.pages, state.selector
+            )
+            return await self._within_byte_budget(call.deadline, answer)
+
+        if not enabled(call, state.settings):
+            return (await ask(call)).result
+        return await state.answers.answer(call, members, state.settings, state.pages, ask, streamed=stream is not None)
+
+    async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
         """The result of `answer`, within `engines.max_held_bytes` for responses in memory. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
@@ -303,6 +328,11 @@ class RpcMethods:
         return f"<RpcMethods, {len(self._by_name)} methods>"
 
 
+def _reports_poison(params: Params) -> bool:
+    """Whether the screen may judge hits in another way from now on."""
+    return any(signal.get("poisonSuspected") for signal in params["signals"])
+
+
 def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
     """The deadline in seconds of a request whose params are not checked yet: a malformed `_meta` is ignored."""
     meta = params.get("_meta") if type(params) is dict else None
@@ -320,6 +350,7 @@ def negotiated(params: Params) -> int:
         raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
     if theirs < 1:
         raise VersionMismatch(f"this gateway supports protocol versions 1 to {PROTOCOL_VERSION}")
+    # A newer client is answered in our version, and decides itself whether to go on.
     return min(theirs, PROTOCOL_VERSION)
 
 

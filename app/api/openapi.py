@@ -37,6 +37,7 @@ OPERATIONS: Mapping[tuple[str, str], str] = {
     ("get", "/admin/session"): "The operator and what its requests reach.",
     ("get", "/admin/engines"): "All engines with breakers, replicas and statistics.",
     ("get", "/admin/calibration"): "Learned calibration of each engine, by tenant.",
+    ("get", "/admin/cache"): "Answer cache: requests by status, entries, bytes, and the oldest answer served stale.",
     ("get", "/admin/selection"): "Engine selection: coverage by number of engines, and how often each was asked.",
     ("get", "/admin/overlap"): "How much the results of engines overlap.",
     ("get", "/admin/settings"): "The settings in force, secrets masked, and where each comes from.",
@@ -68,6 +69,7 @@ def openapi_document(routes: list[Any]) -> Json:
     for schema in METHODS:
         paths[f"/rcp/{schema.name}"] = {"post": _rcp_operation(schema)}
     paths["/rcp"] = {"post": _any_rcp_operation()}
+    # Only what this deployment serves: settings can remove endpoints.
     served = {route.path for route in routes if isinstance(route, APIRoute)}
     for (verb, path), summary in OPERATIONS.items():
         if path in served:

@@ -79,10 +79,12 @@ class Reload:
     async def _keep_looking(self) -> None:
         while True:
             await self._next_look()
+            # Cleared before the files are read, so that a request during the reload causes another one.
             asked = self._asked.is_set()
             self._asked.clear()
             if self._also is not None:
                 await self._also()
+            # In a thread: files may be on a slow network volume.
             if await asyncio.to_thread(self._watch.changed):
                 await self._wait_until_quiet()
                 asked = True
@@ -112,6 +114,7 @@ class Reload:
             messages = [str(one) for one in fault.faults]
             logger().error("reload_failed", file=fault.file, faults=messages, in_force="the previous settings")
             return
+        # The failure of an earlier attempt is over once all files are valid again.
         self.failure = None
         self._apply(loaded_settings)
 
@@ -119,8 +122,10 @@ class Reload:
         """Apply the settings. Nothing is awaited, so no request sees a part of the change."""
         loaded, settings, tenants = loaded_settings
         state = self._state
+        # Engines that leave are closed after the longest deadline of the requests that may still use them.
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
+        # The series of engines that left end, and those of new engines start at 0.
         state.metrics.forget_engines(change.left)
         state.selector.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
@@ -136,6 +141,7 @@ class Reload:
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         log_duplicate_addresses(loaded.registry.engines)
         log_config_warnings(loaded_settings)
+        # Compared with the settings at startup: a change that is undone needs no restart.
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         state.metrics.server.restart_needed.set(len(waiting))
         if waiting:

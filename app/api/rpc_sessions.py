@@ -177,6 +177,7 @@ class SingleSession:
 
     async def end(self, caller: Caller) -> None:
         """End the session, and with it the connection."""
+        # The endpoint stops reading, and still answers the requests in flight.
         self._ended()
 
     def __repr__(self) -> str:

@@ -47,6 +47,7 @@ class SingleEngineMethods:
     ) -> Params:
         """The result of `method` at the engine that the caller addresses. Raises RcpError."""
         engine = self.engine(caller.engine or "", caller.tenant)
+        # Even `ping` fails, so that a caller does not take the engine for available.
         if engine.id in self._state.engines.switched_off:
             raise BackendUnavailable(f"engine '{engine.id}' is switched off by an operator", retryable=False)
         if method == "initialize":
@@ -67,6 +68,7 @@ class SingleEngineMethods:
         async def asked() -> Params:
             return await ask_single_engine(call, engine, members, state.settings, state.instrumentation)
 
+        # Keys are separate for each engine: the same key may be used at another one.
         return await state.idempotency.once(call, asked, engine.id) if method in WRITTEN else await asked()
 
     def _initialize(self, engine: RemoteEngine, params: Params, caller: Caller) -> Params:
@@ -92,6 +94,7 @@ class SingleEngineMethods:
             raise UnknownMethod(f"'{method[:100]}' is not an RCP method")
         if capability not in self._capabilities(_session_advertisement(engine, caller), caller):
             raise CapabilityMissing(f"engine '{engine.id}' does not offer '{capability[:100]}' here")
+        # Offered when the session began, but no longer: an error of availability, not of the caller.
         if capability not in self._capabilities(_advertisement(engine), caller):
             raise BackendUnavailable(f"engine '{engine.id}' no longer offers '{capability[:100]}'", retryable=False)
 

@@ -103,6 +103,7 @@ class StdioEndpoint:
         finally:
             for part in parts:
                 part.cancel()
+            # Waits for the cancelled tasks, so that none outlives the endpoint.
             ends = await asyncio.gather(*parts, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, OSError):
@@ -134,6 +135,7 @@ class StdioEndpoint:
 
     async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
         """Begin to answer one line, once there is capacity. It arrived at `arrived` (event-loop seconds)."""
+        # A loop, because a wake-up can mean either: a request has ended, or lines were written.
         while len(self._under_way) >= MAX_UNDER_WAY or self._send_queue.full:
             self._capacity.clear()
             await self._capacity.wait()

@@ -33,6 +33,11 @@ class Call:
     secret: bytes = field(default=b"", repr=False)
     """Key for the memory ids of this tenant; empty without tenants."""
 
+    @property
+    def tenant_id(self) -> str | None:
+        """The id of the caller's tenant; None without tenants."""
+        return None if self.tenant is None else self.tenant.id
+
 
 @dataclass(frozen=True, slots=True)
 class RetrieveCall(Call):

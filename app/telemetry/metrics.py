@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from app.telemetry.cache_metrics import CacheMetrics
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.exposition import Exposition, publish
 from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
@@ -288,6 +289,7 @@ class Metrics(EngineCounters):
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
         self.selection = SelectionMetrics(families)
+        self.cache = CacheMetrics(families)
         families.gauge(
             "rcp_gateway_build_info",
             "Always 1; the labels are the version and whether performance-critical modules are compiled.",

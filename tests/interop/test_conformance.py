@@ -1,4 +1,4 @@
-"""The conformance checks against real servers: published SDK over HTTP and stdio, and each endpoint of the gateway."""
+"""The conformance checks against real servers: the published SDK over HTTP and stdio, and the gateway's endpoints."""
 
 import json
 import sys
