@@ -20,7 +20,7 @@ from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RcpError
 
-MAX_UNDER_WAY = 128
+MAX_IN_FLIGHT = 128
 """Most lines in flight; further ones wait. It limits the memory that unread responses can take."""
 
 SHUTDOWN_SECONDS = 1.0
@@ -80,7 +80,7 @@ class StdioEndpoint:
         self._capacity = asyncio.Event()
         self._send_queue = SendQueue(write, self._capacity.set)
         self._protocol = protocol_of(self, self._send_queue)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
         self._engines_ready: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -96,8 +96,8 @@ class StdioEndpoint:
         parts = (self._engines_ready, self._reading, writing)
         try:
             await asyncio.wait([self._reading])
-            while self._under_way:
-                await asyncio.wait(self._under_way)
+            while self._in_flight:
+                await asyncio.wait(self._in_flight)
             self._send_queue.close()
             await asyncio.wait([writing], timeout=SHUTDOWN_SECONDS if self._stopping else None)
         finally:
@@ -118,7 +118,7 @@ class StdioEndpoint:
         """Stop now: requests in flight are cancelled and answered with -32010."""
         self._stopping = True
         self.leave()
-        for task in self._under_way:
+        for task in self._in_flight:
             task.cancel()
 
     async def _take_lines(self) -> None:
@@ -136,7 +136,7 @@ class StdioEndpoint:
     async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
         """Begin to answer one line, once there is capacity. It arrived at `arrived` (event-loop seconds)."""
         # A loop, because a wake-up can mean either: a request has ended, or lines were written.
-        while len(self._under_way) >= MAX_UNDER_WAY or self._send_queue.full:
+        while len(self._in_flight) >= MAX_IN_FLIGHT or self._send_queue.full:
             self._capacity.clear()
             await self._capacity.wait()
         request_id = next(self._request_ids)
@@ -150,7 +150,7 @@ class StdioEndpoint:
                 self._send_queue.put(self._protocol.refused(fault, request_id, None))
             else:
                 task = asyncio.get_running_loop().create_task(self._answer(message, request_id, arrived))
-                self._under_way.add(task)
+                self._in_flight.add(task)
                 task.add_done_callback(self._answered)
 
     async def _answer(self, message: Any, request_id: str, arrived: float) -> None:
@@ -170,7 +170,7 @@ class StdioEndpoint:
             self._send_queue.put(answer)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        self._in_flight.discard(task)
         self._capacity.set()
 
     def _written(self, writing: asyncio.Task[None]) -> None:
@@ -180,7 +180,7 @@ class StdioEndpoint:
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping else "reading" if self._reading else "not begun"
-        return f"<StdioEndpoint {state}, {len(self._under_way)} under way, {self._send_queue!r}, {self._splitter!r}>"
+        return f"<StdioEndpoint {state}, {len(self._in_flight)} in flight, {self._send_queue!r}, {self._splitter!r}>"
 
 
 class RcpLines:
