@@ -28,6 +28,7 @@ class GatewayApplication(FastAPI):
     """Path -> endpoint of its route."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Only exact paths are direct; those with an engine id go through the router.
         endpoint = self.direct.get(scope["path"]) if scope["type"] == "http" else None
         if endpoint is not None and not self.user_middleware:
             await endpoint(scope, receive, send)
@@ -43,6 +44,7 @@ class OverloadRefusal:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
+        # Encoded once, because refusals have to stay cheap under overload.
         self._fault = overload_error()
         self._body = envelope.failure(None, self._fault)
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
@@ -51,6 +53,7 @@ class OverloadRefusal:
         """Whether to refuse the request of this scope now. Only RCP requests are refused."""
         if not self._state.admission.full or scope["method"] != "POST":
             return False
+        # Probes and operators must get through, above all when the gateway is overloaded.
         path = scope["path"]
         return path == BASE or path.startswith(f"{BASE}/") or (path.startswith(ENGINES) and BASE in path)
 

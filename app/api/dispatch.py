@@ -6,16 +6,15 @@ method not offered (-32003), then params (-32602) and options (-32005).
 
 import asyncio
 from collections.abc import Mapping
-from math import ceil, inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from app.api.admission import RETRY_AFTER_MS
 from app.api.audit_log import AuditLog, known
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
-from app.api.methods import RpcMethods, deadline_seconds
+from app.api.load_shedding import LoadShedder
+from app.api.methods import RpcMethods
 from app.api.rpc_sessions import HandshakePolicy, http_handshake
 from app.api.running_requests import RunningRequest, RunningRequests
 from app.api.single_engine import SingleEngineMethods
@@ -28,7 +27,6 @@ from app.protocol.content import simplest_params
 from app.protocol.envelope import Request, RequestId
 from app.protocol.errors import (
     Cancelled,
-    DeadlineExceeded,
     GatewayBusy,
     InternalError,
     InvalidParams,
@@ -36,7 +34,6 @@ from app.protocol.errors import (
     RcpError,
 )
 from app.protocol.method_names import UNGATED
-from app.resilience.admission_queue import AdmissionQueue, TooLate
 from app.state.rate_limit import Reservation
 from app.telemetry.logs import logger
 from app.telemetry.tracing import OUTGOING, REQUEST_ID, Span, enter
@@ -51,9 +48,6 @@ DEFAULT_HITS = 10
 
 RESERVED_SECONDS = 5.0
 """Seconds after the deadline at which reserved hits are given back, if the gateway dies during the request."""
-
-BUSY_SHARE = 0.6
-"""Largest expected wait for a free engine slot, as a share of the time until the deadline."""
 
 SUCCESSFUL = ("ok", "degraded")
 """Outcomes of requests that got a result."""
@@ -83,8 +77,8 @@ class Dispatcher:
         self._handshake = handshake or http_handshake(state.settings, state.offers, state.backend)
         self._log = logger()
         self._in_flight = RunningRequests()
-        self._queue = AdmissionQueue()
-        self._methods = RpcMethods(state, lambda: self._queue.lag)
+        self._load = LoadShedder(state)
+        self._methods = RpcMethods(state, lambda: self._load.lag)
         self._single_engine = SingleEngineMethods(state, self._methods.method_call)
 
     async def message(
@@ -225,43 +219,11 @@ class Dispatcher:
         return await self._methods.streamed[method](params, caller, listener)
 
     async def _begin(self, method: str, params: Any, caller: Caller) -> None:
-        """Wait until the event loop has time for the request, and check that the caller may send it.
-
-        Raises GatewayBusy, DeadlineExceeded, Unauthorized.
-        """
-        federated = method == "retrieve" and caller.engine is None
-        if federated:
-            self._check_engines(params, caller)
-        if not self._queue.may_begin():
-            await self._wait(params, caller)
-            if federated:
-                # Less time is left now, and other requests have begun meanwhile.
-                self._check_engines(params, caller)
+        """Wait until the request can begin, and check that the caller may send it. Raises RcpError."""
+        await self._load.begin(method, params, caller)
+        # Members of a batch are checked here one by one; a single HTTP request has been checked before.
         if caller.tenant is not None:
             caller.tenant.check(method)
-
-    def _check_engines(self, params: Any, caller: Caller) -> None:
-        """Raises GatewayBusy if no engine has a free slot soon enough to answer this request before its deadline.
-
-        Otherwise its calls would wait until the deadline, and those that are sent just before it would be wasted.
-        """
-        least = inf
-        for engine in self._state.membership.current(caller.tenant).engines:
-            seconds = engine.expected_seconds
-            if seconds == 0.0:  # a free slot: the normal case, after one step of the loop
-                return
-            least = min(least, seconds)
-        # Engine slots are only a part of the wait while everything is saturated.
-        expected = max(least, self._state.admission.expected_seconds)
-        now = asyncio.get_running_loop().time()
-        arrived = now if caller.since is None else caller.since
-        left = arrived + deadline_seconds(params, self._state.settings) - now
-        if least < inf and expected > left * BUSY_SHARE:
-            raise GatewayBusy(
-                "all engines have too many calls in flight to answer before the deadline",
-                retryable=True,
-                retryAfterMs=RETRY_AFTER_MS,
-            )
 
     async def _release_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back the reserved hits that the answer did not contain."""
@@ -275,25 +237,6 @@ class Dispatcher:
             return None
         seconds = settings.retrieve.deadline_ms / 1000 + RESERVED_SECONDS
         return await authenticator.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
-
-    async def _wait(self, params: Any, caller: Caller) -> None:
-        """Wait until the event loop has time for this request.
-
-        Raises GatewayBusy at once if the expected wait exceeds the deadline, else DeadlineExceeded before the deadline.
-        """
-        arrived = asyncio.get_running_loop().time() if caller.since is None else caller.since
-        try:
-            await self._queue.wait(arrived + deadline_seconds(params, self._state.settings))
-        except TooLate as fault:
-            again = max(1, ceil(fault.seconds * 1000))
-            if fault.at_once:
-                raise GatewayBusy(
-                    "the gateway has too many requests to answer this one before its deadline",
-                    retryable=True,
-                    retryAfterMs=max(again, RETRY_AFTER_MS),
-                ) from None
-            message = "the request was still queued shortly before its deadline"
-            raise DeadlineExceeded(message, retryable=True, retryAfterMs=again) from None
 
     def knows(self, engine_id: str, tenant: Tenant | None = None) -> bool:
         """Whether this engine exists and is visible to the tenant."""

@@ -23,6 +23,7 @@ def metrics_route(state: GatewayState) -> APIRouter:
     @router.api_route(PATH, methods=READ_METHODS)
     async def metrics(request: Request) -> Response:
         """All metrics in the Prometheus or OpenMetrics text format."""
+        # Without authentication there is no role to require, so `/metrics` is open then.
         if state.authenticator is not None and state.settings.metrics.access != "open":
             try:
                 await state.authenticator.admin(request.scope)

@@ -198,6 +198,7 @@ def _plain_operation(verb: str, path: str, summary: str) -> Json:
         "operationId": f"{verb}{path.replace('/', '_')}",
         "responses": {"200": {"description": summary, "content": {media_type: {"schema": {}}}}},
     }
+    # `/engines` is open to all callers, and shows each its own engines.
     if path.startswith("/admin"):
         operation["description"] = (
             "For operators: requires the role `admin`, or without authentication a request from this machine."

@@ -51,6 +51,7 @@ def token_verifier(settings: GatewaySettings) -> TokenVerifier | None:
     """Verifies tokens, if `auth.mode` includes `jwt`."""
     if "jwt" not in settings.auth.mode:
         return None
+    # Imported here, because these modules need the optional libraries.
     from app.api.auth.jwks import SigningKeys
     from app.api.auth.jwt import JwtVerifier
 

@@ -48,6 +48,7 @@ def readiness(found: Readiness) -> ProbeResult:
 
 def quick_probes(state: GatewayState) -> Callable[[bytes], ProbeResult | None]:
     """A function that answers probes without a turn of the event loop: request target -> result, or None."""
+    # Without query strings: such a target is left to the application.
     probes: dict[bytes, Callable[[], ProbeResult]] = {
         b"/livez": liveness,
         b"/readyz": lambda: readiness(state.readiness),

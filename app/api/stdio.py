@@ -93,6 +93,7 @@ class StdioEndpoint:
         self._reading = loop.create_task(self._take_lines())
         writing = loop.create_task(self._send_queue.run())
         writing.add_done_callback(self._written)
+        # Requests that need no engine are answered before the first handshakes.
         parts = (self._engines_ready, self._reading, writing)
         try:
             await asyncio.wait([self._reading])

@@ -81,6 +81,7 @@ def is_modern(message: Any) -> bool:
     """Whether a parsed message describes itself, as since 2026-07-28. Earlier clients never send this key."""
     params = message.get("params") if type(message) is dict else None
     meta = params.get("_meta") if type(params) is dict else None
+    # The key alone decides: an invalid version has to be refused as such, not read as an earlier revision.
     return type(meta) is dict and VERSION_KEY in meta
 
 
