@@ -107,7 +107,7 @@ async def test_a_full_gateway_refuses_on_the_connection(engines: Any) -> None:
     assert [line["request_id"] for line in log.lines if line["event"] == "refused"] == ["mine"]
 
 
-async def test_a_refused_caller_that_asks_on_is_served_once_there_is_room(engines: Any) -> None:
+async def test_a_refused_caller_that_retries_is_served_once_there_is_capacity(engines: Any) -> None:
     """A caller that ignores `Retry-After` is not read for a while, and has its answer once there is room."""
     engine = await engines()
     engine.answers["retrieve"] = hang

@@ -190,7 +190,7 @@ async def test_a_handshake_can_be_asked_for(engines: Starter) -> None:
         assert (status, body["error"]["code"]) == (400, -32010)
 
 
-async def test_drills_only_if_they_are_wished_for() -> None:
+async def test_drills_only_if_they_are_enabled() -> None:
     """Without `admin.drills` a drill is refused with what to set; with it, answers fail until it is ended (B125)."""
     async with Usual() as gateway:
         status, body = await act(gateway, "wiki", "drill", kind="error")
@@ -261,7 +261,7 @@ async def test_the_page_is_served_with_a_policy() -> None:
     assert "style=" not in page
 
 
-async def test_faulty_files_are_told() -> None:
+async def test_faulty_files_are_reported() -> None:
     """Whether the files are what is in force, and if not why; without a reload there is nothing to tell."""
     async with running([]) as gateway:
         state = gateway.state

@@ -309,7 +309,7 @@ async def test_shutdown_ends_the_session_after_what_is_in_flight(engines: Starte
     assert code(answers.get("after", {"error": {"code": "not read"}})) in ("not read", None)
 
 
-async def test_told_to_stop_it_says_so(engines: Starter) -> None:
+async def test_a_stop_is_answered_to_requests_in_flight(engines: Starter) -> None:
     """When it must stop, each request under way is answered with -32010, members of a batch too."""
     stuck = await engines()
     stuck.answers["retrieve"] = hang
