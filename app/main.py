@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from app.api.admin import admin
 from app.api.admission import Admission
 from app.api.allowed_hosts import AllowedHosts
+from app.api.application import GatewayApplication
 from app.api.auth.authentication import Authenticator
 from app.api.console import console
 from app.api.cors import CorsPolicy
@@ -39,7 +40,7 @@ from app.api.pipe import Pipe
 from app.api.probes import probes
 from app.api.reload import Reload, log_config_warnings, log_duplicate_addresses
 from app.api.responses import Asgi, not_found
-from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
+from app.api.rpc import RpcEndpoint, rpc_routes
 from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
 from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation

@@ -1,6 +1,6 @@
-"""Endpoints for operators: engines, plans, overlap and settings to look at, and a few actions.
+"""The operator endpoints: views of engines, calibration, overlap and settings, plans, fusion, and actions.
 
-All but the list of engines are for operators only. Credentials and texts of hits are never shown.
+All but `/engines` require an operator. No response contains a credential or the text of a hit.
 """
 
 import asyncio
@@ -41,36 +41,38 @@ from app.protocol.fuse_params import Refusion, read_refusion
 
 FUSE = "/admin/fuse"
 LISTS_BYTES = 8_388_608
-"""Lists to be fused once more may be so long, where callers may send less: of fifty engines and 200 hits they are."""
+"""Body limit of `/admin/fuse`, if it exceeds that of callers: enough for the lists of 50 engines with 200 hits each."""
 
 Json = dict[str, Any]
 View = Callable[[Operator], Json | Awaitable[Json]]
 Action = Callable[[Json, Operator], Awaitable[Json]]
 
 SCOPE = "process"
-"""Whose view it is: each worker has its own breakers, bounds and replicas."""
+"""The scope of all views: each worker process has its own breakers, limits and replicas."""
 
 
 def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None = None) -> APIRouter:
-    """The routes of one gateway's operator view. `environ` and `reload` tell where settings are from."""
+    """The operator routes of one gateway. `environ` and `reload` show the sources of settings."""
     router = APIRouter()
     answers, actions = RpcMethods(state), AdminActions(state)
 
     @router.api_route("/engines", methods=READ_METHODS)
     async def engines(request: Request) -> Response:
         seen: Sequence[RemoteEngine] = state.engines.engines
+        # Open to all callers, who see their own engines only; operators see all of them.
         if state.authenticator is not None:
             try:
                 tenant = (await state.authenticator.identify(request.scope)).tenant
-            except AuthError as away:
-                return refusal(away)
+            except AuthError as error:
+                return refusal(error)
             if ADMIN not in tenant.roles:
                 seen = [engine for engine in seen if state.membership.sees(tenant, engine.id)]
         return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
     async def plan(body: Json, operator: Operator) -> Json:
+        # Planned exactly as `retrieve` does it, so that the explanation cannot differ from the real plan.
         body = simplest_params("retrieve", body)
-        call = answers.question(body, Caller("explain", tenant=operator.tenant))
+        call = answers.retrieve_call(body, Caller("explain", tenant=operator.tenant))
         members = state.membership.current(operator.tenant)
         now = asyncio.get_running_loop().time()
         blend = fusion_settings_of(call, state.settings)
@@ -100,17 +102,18 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     return router
 
 
-def refusal(away: AuthError) -> Response:
-    """The answer to somebody whom the guard does not let in: as at the RPC door."""
-    return _error_response(operator_refusal(away))
+def refusal(error: AuthError) -> Response:
+    """The response for an authentication error, the same as at the RCP endpoint."""
+    return _error_response(operator_refusal(error))
 
 
 def refused(params: Refusion) -> Json:
-    """Lists fused once more, by the one blend there is: the first `k` documents and what they are made of."""
+    """Fuse the lists of a request with the fusion of `retrieve`: the first `k` documents, and their shares."""
     options = FusionConfig(params.method, params.rrf_k, params.confidence_weight, silent=params.silent)
     lists = [
         RankedList(
             engine=sent.engine,
+            # Only what fusion reads. Texts are not sent, so documents are identified by key alone.
             hits=[{"id": hit.key, "score": hit.score, "confidence": hit.confidence} for hit in sent.hits],
             weight=sent.weight,
             fetch_k=sent.asked,
@@ -125,7 +128,7 @@ def refused(params: Refusion) -> Json:
 
 
 def _view_endpoint(state: GatewayState, view: View) -> Callable[[Request], Awaitable[Response]]:
-    """A door to look through, for operators."""
+    """An endpoint that returns a view to operators."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -138,7 +141,7 @@ def _view_endpoint(state: GatewayState, view: View) -> Callable[[Request], Await
 
 
 def _action_endpoint(state: GatewayState, action: Action) -> Callable[[Request], Awaitable[Response]]:
-    """A door to do something behind, for operators."""
+    """An endpoint that performs an action for operators."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -156,7 +159,7 @@ def _action_endpoint(state: GatewayState, action: Action) -> Callable[[Request],
 
 
 def _session(state: GatewayState, operator: Operator) -> Json:
-    """Who is let in, where, and whom its questions reach."""
+    """The operator, this gateway, and the engines that its requests reach."""
     members = state.membership.current(operator.tenant)
     fusion = (operator.tenant and operator.tenant.fusion) or state.settings.fusion
     return {
@@ -182,6 +185,7 @@ def _engine(engine: RemoteEngine) -> Json:
         "reason": engine.down_reason,
         **policies_view(engine),
     }
+    # For operators only; this view is open to all callers.
     del view["limit"]
     if not view["replicas"]:
         del view["replicas"]
@@ -189,11 +193,12 @@ def _engine(engine: RemoteEngine) -> Json:
 
 
 def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # Views change at any time and depend on the caller.
     more = {"cache-control": "no-store", **(headers or {})}
     return Response(envelope.dumps(body), status, more, media_type="application/json")
 
 
 def _error_response(error: OperatorRefused) -> Response:
-    """The answer to somebody who is kept out, or sent nonsense: an error as RCP writes it."""
+    """The response to a refused request: a JSON-RPC error."""
     headers = {"cache-control": "no-store", **error.headers}
     return Response(envelope.failure(None, error.fault), error.status, headers, media_type="application/json")

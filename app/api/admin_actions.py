@@ -1,6 +1,6 @@
-"""What an operator can do to an engine: repeat its handshake, switch it off or on, reset its breaker, inject faults.
+"""Actions of operators on one engine: handshake, off, on, reset, drill (fault injection), and calibration.
 
-Every action, done or refused, is logged with the operator. It holds for this process until the process ends.
+Each action is logged with the operator, even if it is refused. It affects this process only, until the process ends.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from app.protocol.param_fields import refuse_value
 from app.telemetry.logs import logger
 
 MAX_DRILL_SECONDS = 600
-"""Of one drill: it ends by itself."""
+"""Longest drill in seconds. It ends by itself, so that a forgotten drill does no lasting harm."""
 
 MAX_DELAY_MS = 60_000
 
@@ -24,7 +24,7 @@ ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calib
 
 
 class AdminActions:
-    """What operators have done to the engines of one gateway."""
+    """Performs actions on the engines of one gateway, and keeps its drills."""
 
     __slots__ = ("_log", "_state", "drills")
 
@@ -35,11 +35,12 @@ class AdminActions:
         self._log = logger()
 
     async def act(self, body: dict[str, Any], operator: Operator) -> str:
-        """Do what was asked, and say in a few words what came of it. Raises RcpError."""
+        """Perform the action in `body`, and return a short description of its effect. Raises RcpError."""
         action = body.get("action")
         if action not in ACTIONS:
             refuse_value("action", f"one of {', '.join(ACTIONS)}", action)
         tenant = None if operator.tenant is None else operator.tenant.id
+        # At level warning, because these actions change answers for all callers of this process.
         # A purge may concern all engines; every other action concerns one.
         engine = None if action == "purge" and body.get("engine") is None else self._engine(body.get("engine"))
         name = None if engine is None else engine.id
@@ -63,11 +64,11 @@ class AdminActions:
             return await self._handshake(engine)
         if action == "reset":
             engine.reset()
-            return "the breaker is closed, and replicas are in use"
+            return "the circuit breaker is closed, and all replicas are in use"
         if action in ("off", "on"):
             changed = await self._state.switches.switch(engine.id, action == "on")
             where = " at all processes" if self._state.switches.scope == "all" else ""
-            return f"switched {action}{where}" if changed else f"it was {action} already"
+            return f"switched {action}{where}" if changed else f"it was already {action}"
         if action in ("reset_calibration", "load_calibration"):
             return self._calibrate(action, engine.id, body, tenant)
         if action == "purge":
@@ -88,19 +89,20 @@ class AdminActions:
         return "cached answers are forgotten" + ("" if scope == "*" else f": {scope}")
 
     def _calibrate(self, action: str, engine: str, body: dict[str, Any], own: str | None) -> str:
-        """Forget what was learned of an engine, of one tenant or of all, or go on from what was learned elsewhere."""
+        """Delete the learned calibration of an engine, for one tenant or all, or load calibration learned elsewhere."""
         learning, fusion = self._state.pages.learning, self._state.settings.fusion
         tenant = body.get("tenant")
         if tenant is not None and type(tenant) is not str:
             refuse_value("tenant", "the id of a tenant", tenant)
+        # Without `tenant`, calibration of all tenants is deleted, but loaded for the own tenant only.
         if action == "reset_calibration":
             found = learning.reset(engine, tenant)
-            return f"what was learned of it is forgotten, in {found} scope(s)"
+            return f"learned calibration deleted in {found} scope(s)"
         maps = read_learned_maps(body.get("maps"))
         scope = "" if fusion.learning_scope == "gateway" else (tenant or own or "")
         for one in maps:
             learning.load(scope, engine, one.kind, one.sums, one.moments)
-        return f"{len(maps)} map(s) loaded" + (f" for the tenant {scope}" if scope else "")
+        return f"{len(maps)} map(s) loaded" + (f" for tenant {scope}" if scope else "")
 
     async def _handshake(self, engine: RemoteEngine) -> str:
         deadline = asyncio.get_running_loop().time() + engine.entry.timeout_ms / 1000
@@ -109,26 +111,29 @@ class AdminActions:
         except LegError as fault:
             message = f"the handshake failed: {fault.kind}: {fault.message}"
             raise BackendUnavailable(message, retryable=True) from None
-        return f"it is {advertisement.server['name']} {advertisement.server['version']}"[:200]
+        return f"handshake completed with {advertisement.server['name']} {advertisement.server['version']}"[
+            :200
+        ]  # engines choose these texts
 
     def _fault_injection(self, engine: RemoteEngine, body: dict[str, Any]) -> str:
         if not self._state.settings.admin.drills:
-            raise Unauthorized("drills are switched off; set admin.drills to true")
+            raise Unauthorized("drills are disabled; set admin.drills to true")
         kind = body.get("kind")
         if kind not in KINDS:
             refuse_value("kind", f"one of {', '.join(KINDS)}", kind)
         seconds = _number(body, "seconds", MAX_DRILL_SECONDS, 30)
         delay = _number(body, "delayMs", MAX_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
+        # At most one drill per engine: two would hide each other's effect.
         self._end_fault_injection(engine)
         self.drills[engine.id] = FaultInjection(engine, kind, delay, seconds)
-        return f"a drill has begun: {kind}, for {seconds:g} s"
+        return f"drill started: {kind}, for {seconds:g} s"
 
     def _end_fault_injection(self, engine: RemoteEngine) -> str:
         fault_injection = self.drills.pop(engine.id, None)
         if fault_injection is None or not fault_injection.on:
-            return "no drill was on"
+            return "no drill was running"
         fault_injection.end()
-        return "the drill is over"
+        return "drill ended"
 
     def _engine(self, engine_id: Any) -> RemoteEngine:
         if type(engine_id) is not str:
@@ -136,7 +141,7 @@ class AdminActions:
         for engine in self._state.engines.engines:
             if engine.id == engine_id:
                 return engine
-        raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
+        raise NotFound(f"there is no engine '{engine_id[:128]}'")
 
     def __repr__(self) -> str:
         return f"<AdminActions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"

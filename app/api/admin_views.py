@@ -1,7 +1,7 @@
-"""What the operator's pages show: engines with their last minutes, who agrees with whom, settings and tenants.
+"""The views of the operator endpoints: engines with recent statistics, overlap, calibration, settings and tenants.
 
-Values made of what the process knows already; no engine is asked. Never a credential or a text of a hit. It
-refuses to know who looks.
+They are built from data in this process, without calls to engines. They never contain a credential or the text of a
+hit.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, Rollin
 Json = dict[str, Any]
 
 MAX_CALIBRATIONS = 20
-"""Learned maps of one engine that the console lists; `/admin/calibration` has all."""
+"""Most learned calibration maps listed per engine; `/admin/calibration` has all of them."""
 
 
 async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]) -> Json:
-    """Every engine, the merged advertisement, and how long a window is."""
+    """All engines, the merged advertisement, and the length of the statistics window."""
     engines = state.engines
     windows = state.instrumentation.windows
+    # Keeps these engines, and drops the statistics of those that have left the registry.
     windows.forget([engine.id for engine in engines.engines])
     learned: dict[str, list[Json]] = {}
     for scope in state.pages.learning.view():
@@ -38,13 +39,14 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
     views: list[Json] = []
     limiter = heavy_work()
     for engine in engines.engines:
-        # Hundreds of engines take tens of milliseconds, so other requests run in between.
+        # Hundreds of engines take tens of milliseconds, so other requests must run in between.
         if not limiter.has_time():
             await limiter.wait()
         view = engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
         views.append({**view, "calibration": learned.get(engine.id, [])[:MAX_CALIBRATIONS]})
     return {
         "engines": views,
+        # Disabled in the registry; engines that an operator switched off are listed with their state.
         "disabled": [name for name in engines.disabled if name not in engines.switched_off],
         "merged": state.membership.current().capabilities,
         "windowSeconds": SLOT_SECONDS * SLOTS,
@@ -80,7 +82,7 @@ def engine_view(
 
 
 def policies_view(engine: RemoteEngine) -> Json:
-    """What keeps calls from the engine, or from one of its replicas."""
+    """The state of limits, breaker and replicas, which can keep calls from the engine."""
     standing, retry_in = engine.state(), engine.retry_in()
     return {
         "inFlight": standing.in_flight,
@@ -93,13 +95,13 @@ def policies_view(engine: RemoteEngine) -> Json:
 
 
 def window_view(engine_id: str, windows: RollingStatistics) -> Json:
-    """The last minutes of one engine, as a whole and slot by slot."""
+    """Recent statistics of one engine: of the whole window, and of each slot."""
     window, now = windows.of(engine_id), windows.clock()
     return {**_stretch(window.whole(now)), "slots": [_stretch(slot) for slot in window.slots(now)]}
 
 
 def overlap_view(agreement: Agreement) -> Json:
-    """Who gave what of recent answers, and with whom."""
+    """How much of recent answers each engine returned, alone and together with others."""
     return {
         "answers": agreement.answers,
         "hits": agreement.hits,
@@ -118,14 +120,14 @@ def overlap_view(agreement: Agreement) -> Json:
 
 
 def calibration_view(state: GatewayState) -> Json:
-    """What was learned of each engine's claims: what it claims, what that is worth, and on how much evidence."""
+    """Learned calibration: claimed confidence, its measured value, and the number of observations, by engine."""
     fusion = state.settings.fusion
     scopes = state.pages.learning.view()
     return {"learning": fusion.learning, "learningScope": fusion.learning_scope, "scopes": scopes}
 
 
 def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reload | None) -> Json:
-    """Every setting with its source, the tenants, and whether the files are in force."""
+    """All settings with their sources, the tenants, and whether the last reload failed."""
     return {
         "settings": [one._asdict() for one in effective(state.settings, environ)],
         "readiness": state.readiness.reason(),
@@ -136,7 +138,7 @@ def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reloa
 
 
 def _tenants(state: GatewayState, authenticator: Authenticator) -> Sequence[Json]:
-    """Who may see what; of keys no more than their names."""
+    """The tenants with roles, engines and limits. Of keys, only ids and expiry."""
     ids = sorted(engine.id for engine in state.engines.engines)
     tenants = []
     for name, entry in authenticator.declared.by_id.items():
@@ -173,5 +175,6 @@ def _last_fault(engine_id: str, windows: RollingStatistics) -> Json | None:
 
 
 def _fault_injection(fault_injection: FaultInjection) -> Json:
+    # Never negative: the timer that ends a drill may be late.
     left = max(0.0, fault_injection.ends - asyncio.get_running_loop().time())
     return {"kind": fault_injection.kind, "delayMs": round(fault_injection.delay * 1000), "leftMs": round(left * 1000)}

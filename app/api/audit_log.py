@@ -1,6 +1,6 @@
-"""The log line of each request: caller, method, engines asked, and outcome.
+"""The log line of each request: caller, method, engines and outcome.
 
-It never holds a hit, and holds the query only with `log.bodies`.
+It never contains a hit, and contains the query only with `log.bodies`.
 """
 
 from collections import Counter
@@ -14,17 +14,17 @@ from app.protocol.errors import RcpError
 from app.protocol.method_names import GATES, UNGATED, gate_of
 
 METHODS = frozenset({*UNGATED, *GATES})
-"""Every method name that logs may carry as it is."""
+"""Method names that logs contain unchanged."""
 
 MAX_NAMED = 20
-"""Engines that a line names. Of more it has their number, and failures by reason."""
+"""Most engines that a line lists. Beyond it, the line contains their number, and the failures by reason."""
 
 MAX_QUERY = 1000
-"""Characters of a query that a line holds."""
+"""Most characters of a query in a line."""
 
 
 class AuditLog:
-    """What one request has come to so far; until it has ended well, `error`."""
+    """Collects what is logged of one request. Its outcome is `error` until a result is recorded."""
 
     __slots__ = ("_cache", "_listed", "_lost", "code", "engines", "hits", "outcome")
 
@@ -38,7 +38,7 @@ class AuditLog:
         self._cache: str | None = None
 
     def answered(self, result: Mapping[str, Any]) -> None:
-        """It was answered with this result."""
+        """Record the result."""
         meta = result.get("_meta") or {}
         if "degraded" in meta:
             self.outcome = "degraded"
@@ -48,17 +48,18 @@ class AuditLog:
         gateway = meta.get("x-gateway") or {}
         self.engines = gateway.get("engines") or ()
         self._cache = (gateway.get("cache") or {}).get("status")
+        # Other methods than `retrieve` may have no hits; a line then has no number of them.
         hits = result.get("hits")
         self._listed = type(hits) is list
         self.hits = len(hits) if type(hits) is list else 0
 
     def failed(self, error: RcpError) -> None:
-        """It was answered with this error."""
+        """Record the error."""
         self.code = error.code
         self.engines = error.engines
 
     def attributes(self) -> dict[str, str | int | float]:
-        """What its span is told."""
+        """Attributes of the trace span."""
         code: dict[str, str | int | float] = {} if self.code is None else {"code": self.code}
         return {**code, "hits": self.hits}
 
@@ -68,11 +69,11 @@ class AuditLog:
         return tuple(self._lost)
 
     def reasons(self) -> set[str]:
-        """Why the answer lacks engines."""
+        """The reasons for which engines are missing from the answer."""
         return {engine["reason"] for engine in self.engines if engine["id"] in self._lost and engine.get("reason")}
 
     def line(self, request: Request, caller: Caller, took: float, size: int | None, *, bodies: bool) -> dict[str, Any]:
-        """What the log is told; `took` in seconds, `size` in bytes of the answer, None if another line tells it."""
+        """The fields of the log line. `took` in seconds; `size` of the response in bytes, None if unknown."""
         line: dict[str, Any] = {"request_id": caller.request_id}
         if caller.tenant is not None:
             line["tenant"] = caller.tenant.id
@@ -82,6 +83,7 @@ class AuditLog:
         line["method"] = known(request.method)
         line["outcome"] = self.outcome
         line["code"] = self.code
+        # Skipped engines got no call, so they neither answered nor failed.
         asked = [engine for engine in self.engines if engine["status"] != "skipped"]
         if asked:
             lost = {engine["id"]: engine.get("reason") for engine in asked if engine["status"] != "ok"}
@@ -106,7 +108,8 @@ class AuditLog:
 
 
 def known(method: str) -> str:
-    """The method as metrics and logs name it: names that callers invent are one, vendors' methods another."""
+    """The method as metrics and logs name it."""
+    # Callers can send any name, and must not create metric series at will.
     if method in METHODS:
         return method
     return "other" if gate_of(method) is None else EVERY_EXTENSION

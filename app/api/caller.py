@@ -35,7 +35,7 @@ class Caller(NamedTuple):
     """Arrival of the first bytes (event-loop seconds), from which the deadline counts. None: now."""
     trace: Trace | None = None
     """The trace context that the caller sent, if any."""
-    begun: SessionEngines | None = None
+    session_engines: SessionEngines | None = None
     """The engines with which its session began (RCP §13.2); None outside of sessions."""
     log_level: str | None = None
     """The log level of the session, for requests without one of their own (RCP §17.1)."""

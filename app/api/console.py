@@ -1,6 +1,6 @@
-"""The console's page at `/` and the files it loads, read once from the package.
+"""Serves the console: the page at `/` and the files that it loads, which are read once from the package.
 
-The page holds no secret, so anybody may load it. Separate from the endpoints that it calls, since it needs no gateway.
+Separate from the endpoints that the page calls: its files contain no data and need no authentication.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,6 +23,7 @@ def console() -> APIRouter:
     router = APIRouter()
     for path, (name, media_type) in FILES.items():
         router.add_api_route(path, _answer(name, media_type), methods=READ_METHODS)
+    # Browsers request it unasked, and a 404 would show up as an error.
     router.add_api_route("/favicon.ico", _no_icon, methods=READ_METHODS)
     return router
 

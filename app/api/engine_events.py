@@ -1,6 +1,6 @@
-"""What happens to engines, as log lines and as metric series that appear and disappear with them.
+"""Logs events of engines, and creates and removes their metric series.
 
-Separate from the composition root, which only passes these callbacks on.
+A module of its own, because `app/main.py` only passes these callbacks to the engines.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,8 @@ class EngineEvents:
         self._log = logs.logger()
 
     def declare(self, engines: Iterable[RemoteEngine]) -> None:
-        """Create the series of these engines, so that counters start at zero instead of appearing with an event."""
+        """Create the series of these engines, before they have events."""
+        # A counter that appears with its first event hides that event from rate().
         engines = list(engines)
         self._metrics.declare_engines((engine.id for engine in engines), CALL_KINDS)
         for engine in engines:
@@ -52,7 +53,7 @@ class EngineEvents:
             self._log.warning("engine_not_joined", engine=move.engine, gateway=move.gateway, reason=move.reason)
 
     def warmed(self, warmed: Warmed) -> None:
-        """The replacement of an engine whose entry changed has shaken hands, or has not in time."""
+        """The replacement of an engine with a changed entry has completed its handshake, or has failed to in time."""
         seconds = round(warmed.seconds, 1)
         if warmed.fault is None:
             self._log.info("engine_warmed", engine=warmed.engine, seconds=seconds)

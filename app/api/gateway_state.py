@@ -1,6 +1,6 @@
-"""The parts of one running gateway that its endpoints use, and whether it is ready.
+"""The state of one running gateway that its endpoints share, and its readiness.
 
-The composition root builds them and a reload replaces them in one step; endpoints read them for each request.
+`app/main.py` builds it and a reload changes it in one step. Endpoints read it anew for each request.
 """
 
 from collections import deque
@@ -31,9 +31,9 @@ from app.telemetry.metrics import Metrics
 
 
 class Readiness:
-    """Whether traffic should come here (decision 9): once an engine has been reached, until draining starts.
+    """Whether to send traffic to this gateway: from the first reached engine until draining starts.
 
-    It never follows engine health afterwards.
+    It does not follow engine health: if all engines are down, another gateway cannot reach them either.
     """
 
     __slots__ = ("_backend", "_engines", "_reached", "draining")
@@ -48,13 +48,14 @@ class Readiness:
         """Why this gateway is not ready, or None if it is."""
         if self.draining:
             return "draining"
+        # Never reset: readiness must not follow engine health (see above).
         if not self._reached:
             self._reached = self._engines.reached
         return None if self._reached else "no engine has completed a handshake yet"
 
     @property
     def degraded(self) -> bool:
-        """Whether an engine is down or what gateways share not at hand; said, but no reason not to be ready."""
+        """Whether an engine or the shared state is unavailable. It is reported, and does not affect readiness."""
         return self._backend.degraded or not all(engine.up for engine in self._engines.engines)
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class PartialAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class GatewayState:
-    """The parts of one running gateway that the doors use; `settings` are those that hold now."""
+    """The parts of one running gateway; `settings` are those in force."""
 
     version: str
     settings: GatewaySettings
@@ -89,16 +90,16 @@ class GatewayState:
     readiness: Readiness
     admission: Admission
     answer_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(EnginesSettings().max_held_bytes))
-    """What requests under way hold of engines' answers."""
+    """Limits the bytes of engine responses that requests in flight keep in memory."""
     authenticator: Authenticator | None = None
-    """Who tells callers apart; None: nobody does."""
+    """None without authentication."""
     pages: Pages = field(default_factory=lambda: Pages.from_settings(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.from_settings(StateSettings()))
     recent: RecentHits = field(default_factory=lambda: RecentHits.from_settings(McpSettings()))
     secret: DeploymentSecret = field(default_factory=lambda: DeploymentSecret(None, None))
-    """Key of the names that tenants are given."""
+    """The key from which the names of tenants' memories are derived."""
     selector: EngineSelector = field(default_factory=EngineSelector)
-    """Chooses the engines of a request, if engine selection is in use."""
+    """Chooses the engines of a request, if `select` is on."""
     answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
     """Cached answers, and equal requests that share one fan-out."""
     partial_answers: deque[PartialAnswer] = field(default_factory=lambda: deque(maxlen=PARTIAL_ANSWERS))
@@ -106,15 +107,16 @@ class GatewayState:
     switches: SharedSwitches = field(init=False)
     """Engines that operators have switched off."""
     backend: StateBackend = IN_MEMORY
-    """With whom it shares what outlives a request."""
+    """Where sessions, cursors and limits are stored: in this process or in Redis."""
 
     def __post_init__(self) -> None:
         self.switches = SharedSwitches(self.engines, self.backend, shared=self.settings.state.shared)
 
     def offers(self, caller: Caller) -> Sequence[EngineOffer]:
-        """What the engines that a caller speaks to offer now."""
+        """The current offers of the engines that the caller addresses."""
         if caller.engine is None:
             return self.membership.current(caller.tenant).offers
+        # Empty before the first handshake of the engine.
         return [
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
             for engine in self.engines.engines
@@ -122,11 +124,12 @@ class GatewayState:
         ]
 
     def renew(self, settings: GatewaySettings, fingerprint: str) -> None:
-        """Let other settings hold, and the engines that the living set has now: from the next request on.
+        """Apply changed settings and the current engines to the next requests. Running requests are not affected.
 
-        `fingerprint` tells the registry; requests under way go on as they began.
+        `fingerprint` identifies the registry file.
         """
         self.settings = settings
+        # The objects stay and their limits change, because requests in flight hold places of them.
         self.admission.renew(settings.server)
         self.answer_bytes.limit = settings.engines.max_held_bytes
         self.answers.renew(settings.cache)
@@ -139,5 +142,5 @@ class GatewayState:
 
 
 def identity_of(settings: GatewaySettings, fingerprint: str) -> str:
-    """What a gateway is called in `_meta.federation.path` (RCP §16): as it is told, or by its name and registry."""
+    """The id of a gateway in `_meta.federation.path` (RCP §16): `server.id`, else its name and the registry's hash."""
     return settings.server.id or f"{settings.server.name}-{fingerprint}"

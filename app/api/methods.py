@@ -1,4 +1,4 @@
-"""The RCP methods: which are offered (-32004, -32003), and who answers each, the gateway or its engines."""
+"""The RCP methods of the federation: whether each is offered (-32004, -32003), and the function that answers it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -53,13 +53,13 @@ Answer = Callable[[Params, Caller], Awaitable[Params]]
 
 
 class StreamedAnswer(Protocol):
-    """The same, telling a listener how it comes along."""
+    """An Answer that can send progress to a listener."""
 
     def __call__(self, params: Params, caller: Caller, stream: ProgressListener | None = None) -> Awaitable[Params]: ...
 
 
 FederatedAnswer = Callable[[MethodCall, Members, GatewaySettings, RetrieveInstrumentation], Coroutine[Any, Any, Params]]
-"""How the federation answers a method other than `retrieve`."""
+"""Answers a method other than `retrieve` with one engine."""
 
 FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
     {
@@ -73,43 +73,43 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
         "index/delete": indexing.delete,
     }
 )
-"""The methods that one engine answers, and how."""
+"""The methods that are answered by one engine."""
 
 BroadcastAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
-"""How the federation answers a method that several engines are asked at once."""
+"""Answers a method with several engines."""
 
 BROADCAST: Mapping[str, BroadcastAnswer] = MappingProxyType(
     {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
 )
-"""The methods that several engines answer together, and how; `retrieve` is a story of its own."""
+"""The methods that are sent to several engines, besides `retrieve`."""
 
 STREAMED = frozenset({"graph", "memory/recall"})
-"""Of these, which tell how they come along."""
+"""The methods of BROADCAST that send progress."""
 
-Accepted = tuple[CallMeta, float, float, str, int, Params]
-"""What a Call says besides its params and its method, in the order of its fields."""
+CallContext = tuple[CallMeta, float, float, str, int, Params]
+"""The first fields of MethodCall and RetrieveCall after the params, in their order."""
 
 WRITTEN = frozenset({"index/add", "index/delete"})
-"""The methods whose results are remembered under an `idempotencyKey`."""
+"""The methods whose results are stored under an `idempotencyKey`."""
 
 OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "session"})
-"""Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
+"""Keys of `_meta` that the gateway handles itself; all others are forwarded to engines."""
 
 ANSWERED = frozenset(
     {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *BROADCAST, EVERY_EXTENSION}
 )
-"""The methods with series of their own in the metrics; vendors' methods share one, all others another."""
+"""The methods with metric series of their own. Vendor extensions share one, all other names another."""
 
 
 class RpcMethods:
-    """The answers of one gateway."""
+    """Answers the methods of one gateway, for the federation of all engines."""
 
     def __init__(self, state: GatewayState, lag: Callable[[], float] = lambda: 0.0) -> None:
-        """`lag`: seconds that finishing an answer takes only because the loop has much to do."""
+        """`lag`: current delay of the event loop in seconds, which adds to the time that an answer takes."""
         self._state = state
         self._lag = lag
         self._warned = False
-        self._plain: dict[str, Answer] = {
+        self._by_name: dict[str, Answer] = {
             "initialize": self._initialize,
             "info": self._info,
             "ping": self._ping,
@@ -119,41 +119,43 @@ class RpcMethods:
             **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
         }
         broadcasting = {method: self._broadcasting(method, answer) for method, answer in BROADCAST.items()}
-        self._plain |= broadcasting
+        self._by_name |= broadcasting
         self.streamed: Mapping[str, StreamedAnswer] = {
             "retrieve": self._retrieve,
             **{method: broadcasting[method] for method in STREAMED},
         }
-        """The methods that can tell how they come along."""
+        """The methods that can send progress."""
 
     def of(self, method: str) -> Answer:
-        """The answer to `method`. Raises UnknownMethod (-32004) and CapabilityMissing (-32003)."""
-        answer = self._plain.get(method)
+        """The function that answers `method`. Raises UnknownMethod (-32004) and CapabilityMissing (-32003)."""
+        answer = self._by_name.get(method)
         if answer is not None:
             return answer
         if gate_of(method) is None:
-            raise UnknownMethod(f"'{method[:100]}' is not a method of RCP")
+            raise UnknownMethod(f"'{method[:100]}' is not an RCP method")
         if not method.startswith("x-"):
             raise CapabilityMissing(f"this gateway does not answer '{method}'")
         return self._forwarding(method, extend)
 
     def _members(self, caller: Caller) -> Members:
-        """The federation as the caller knows it: in a session, as it was when that began (RCP §13.2)."""
+        """The engines that the caller sees: in a session, those with which it began (RCP §13.2)."""
         membership = self._state.membership
-        if caller.begun is None:
+        if caller.session_engines is None:
             return membership.current(caller.tenant)
-        return membership.of_session(caller.tenant, caller.begun)
+        return membership.of_session(caller.tenant, caller.session_engines)
 
     def _forwarding(self, method: str, answer: FederatedAnswer) -> Answer:
-        """`answer` behind its gate: the merged advertisement comes before the params (RCP §12)."""
+        """An Answer that checks the gate and then sends the request to one engine."""
 
-        async def forwarded(params: Params, caller: Caller) -> Params:
+        async def answer_forwarded(params: Params, caller: Caller) -> Params:
             state = self._state
             members = self._members(caller)
+            # Before the params are checked (RCP §12).
             _check_gate(method, members, state.settings, caller)
+            # Sessions of different tenants must not meet at an engine, so they get names of their own.
             if caller.tenant is not None and type(params.get("sessionId")) is str:
                 params = {**params, "sessionId": scoped(members.identity, params["sessionId"], caller.tenant)}
-            call = await self.call(method, params, caller)
+            call = await self.method_call(method, params, caller)
 
             async def asked() -> Params:
                 return await self._within_byte_budget(
@@ -171,16 +173,16 @@ class RpcMethods:
                 ]
                 await state.answers.purge(*[f"engine:{engine}" for engine in writable])
 
-        return forwarded
+        return answer_forwarded
 
     def _broadcasting(self, method: str, answer: BroadcastAnswer) -> StreamedAnswer:
-        """The same, of several engines at once; a stream may hear how it comes along."""
+        """An Answer that checks the gate and then sends the request to several engines."""
 
-        async def broadcasted(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+        async def answer_broadcast(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
             state = self._state
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
-            call = await self.call(method, params, caller)
+            call = await self.method_call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
             result = await self._within_byte_budget(call.deadline, answer(context, pages))
@@ -188,42 +190,46 @@ class RpcMethods:
                 await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
             return result
 
-        return broadcasted
+        return answer_broadcast
 
-    async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
-        """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
-        accepted = self.accepted(params, caller)
+    async def method_call(self, method: str, params: Params, caller: Caller) -> MethodCall:
+        """The call of a method other than `retrieve`. Raises InvalidParams, BackendUnavailable."""
+        call_context = self.call_context(params, caller)
         secret = b""
         if caller.tenant is not None and method in MEMORIES:
             secret = await self._secret()
-        return MethodCall(params, *accepted, method=method, tenant=caller.tenant, secret=secret, caller=caller.name)
+        return MethodCall(params, *call_context, method=method, tenant=caller.tenant, secret=secret, caller=caller.name)
 
     async def _secret(self) -> bytes:
-        """The key of the names that tenants are given. Raises BackendUnavailable while it cannot be read."""
+        """The key from which names of memories are derived. Raises BackendUnavailable while it cannot be read."""
         state = self._state
         configured = state.settings.auth.secret
         if configured is None and state.secret.temporary and not self._warned:
             self._warned = True
-            logger().warning("memory_names_temporary", remedy="set auth.secret: they end with this process otherwise")
+            logger().warning(
+                "memory_names_temporary", remedy="set auth.secret, or memories are lost when this process ends"
+            )
         try:
             return await state.secret.key(configured)
         except StateUnreachable:
             raise BackendUnavailable(
-                "memories cannot be named now, for the shared state is not at hand", retryable=True
+                "memories are unavailable, because the shared state cannot be reached", retryable=True
             ) from None
 
-    def accepted(self, params: Params, caller: Caller) -> Accepted:
-        """What a Call says besides its params, for every method alike.
+    def call_context(self, params: Params, caller: Caller) -> CallContext:
+        """The fields of a call that are common to all methods.
 
-        Raises InvalidParams for params that cannot be used, and for a malformed `_meta`.
+        Raises InvalidParams for unusable params and for a malformed `_meta`.
         """
         check_params(params)
         settings = self._state.settings
         started = asyncio.get_running_loop().time() if caller.since is None else caller.since
         sent = params.get("_meta")
         meta = read_meta(sent)
+        # A request can override the log level of its session (RCP §17.1).
         if meta.log_level is None and caller.log_level is not None:
             meta = replace(meta, log_level=caller.log_level)
+        # A caller can shorten the deadline of the settings, and not extend it.
         most = settings.retrieve.deadline_ms
         deadline_ms = most if meta.deadline_ms is None else min(meta.deadline_ms, most)
         passed_on = {key: value for key, value in sent.items() if key not in OWN_META} if sent else {}
@@ -231,10 +237,11 @@ class RpcMethods:
             passed_on["traceId"] = caller.trace.id
         if caller.sent_id and passed_on.get("requestId") is None:
             passed_on["requestId"] = caller.sent_id
+        # Engines must not mix up the keys of different tenants.
         key = passed_on.get("idempotencyKey")
         if caller.tenant is not None and type(key) is str and key:
             passed_on["idempotencyKey"] = scoped_key(key, caller.tenant)
-        # What the loop needs under its present load is kept back like the reserve, so that no answer is late.
+        # The delay of the loop is subtracted like the reserve for fusion, so that no answer is late.
         seconds = deadline_ms / 1000 - min(self._lag(), deadline_ms / 1000 * RESERVE_SHARE)
         return meta, started, started + seconds, caller.request_id, settings.federation.depth, passed_on
 
@@ -260,7 +267,7 @@ class RpcMethods:
         return {} if nonce is None else {"nonce": nonce}
 
     async def _shutdown(self, params: Params, caller: Caller) -> Params:
-        return {}  # over HTTP a caller ends its own session, which is none, and never the gateway
+        return {}  # it ends the session of the caller, which the handshake policy does, and never the gateway
 
     async def _catalog(self, params: Params, caller: Caller) -> Params:
         check_params(params)
@@ -273,10 +280,11 @@ class RpcMethods:
     async def _retrieve(self, params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
         state = self._state
         members = self._members(caller)
+        # While handshakes are missing, `retrieve` may still become available, and fails as unavailable instead.
         if "retrieve" not in members.capabilities and len(members.offers) == len(members.engines):
-            _check_begun(members, caller)
+            _check_session_engines(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
-        call = self.question(params, caller)
+        call = self.retrieve_call(params, caller)
 
         async def ask(call: RetrieveCall) -> RetrieveAnswer:
             answer = retrieve_answer(
@@ -289,7 +297,7 @@ class RpcMethods:
         return await state.answers.answer(call, members, state.settings, state.pages, ask, streamed=stream is not None)
 
     async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
-        """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
+        """The result of `answer`, within `engines.max_held_bytes` for responses in memory. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
         if holder is None:
@@ -297,10 +305,11 @@ class RpcMethods:
                 holder = await budget.enter(deadline)
             except BudgetExhausted:
                 self._state.metrics.server.refused("memory")
-                message = "too many bytes of answers are held"
+                message = "the gateway has reached its limit of memory for engine responses"
                 raise GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS) from None
             finally:
                 if holder is None:
+                    # A coroutine that is never awaited would warn.
                     answer.close()
         before = HELD.set(holder)
         try:
@@ -309,14 +318,14 @@ class RpcMethods:
             HELD.reset(before)
             holder.release()
 
-    def question(self, params: Params, caller: Caller) -> RetrieveCall:
-        """The Call of a `retrieve` with these params. Raises InvalidParams, OptionUnsupported."""
-        accepted = self.accepted(params, caller)
+    def retrieve_call(self, params: Params, caller: Caller) -> RetrieveCall:
+        """The call of a `retrieve` with these params. Raises InvalidParams, OptionUnsupported."""
+        call_context = self.call_context(params, caller)
         screened = self._state.settings.screen.injection != "off"
-        return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
+        return RetrieveCall(read_retrieve(params), *call_context, tenant=caller.tenant, screened=screened)
 
     def __repr__(self) -> str:
-        return f"<RpcMethods, {len(self._plain)} methods>"
+        return f"<RpcMethods, {len(self._by_name)} methods>"
 
 
 def _reports_poison(params: Params) -> bool:
@@ -325,7 +334,7 @@ def _reports_poison(params: Params) -> bool:
 
 
 def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
-    """How long a request with these params may take, before they are checked: a malformed `_meta` says nothing."""
+    """The deadline in seconds of a request whose params are not checked yet: a malformed `_meta` is ignored."""
     meta = params.get("_meta") if type(params) is dict else None
     asked = meta.get("deadlineMs") if type(meta) is dict else None
     most = settings.retrieve.deadline_ms
@@ -333,34 +342,35 @@ def deadline_seconds(params: Any, settings: GatewaySettings) -> float:
 
 
 def negotiated(params: Params) -> int:
-    """The version that both sides speak (RCP §7.1). Raises InvalidParams, VersionMismatch (-32002) if there is none."""
+    """The common protocol version (RCP §7.1). Raises InvalidParams, and VersionMismatch (-32002) without one."""
     theirs = params.get("protocolVersion")
     if theirs is None:
         theirs = PROTOCOL_VERSION
     if type(theirs) is not int:
         raise InvalidParams("'protocolVersion' must be an integer of at least 1", field="protocolVersion")
     if theirs < 1:
-        raise VersionMismatch(f"this gateway speaks protocol versions 1 to {PROTOCOL_VERSION}")
+        raise VersionMismatch(f"this gateway supports protocol versions 1 to {PROTOCOL_VERSION}")
+    # A newer client is answered in our version, and decides itself whether to go on.
     return min(theirs, PROTOCOL_VERSION)
 
 
-def _check_begun(members: Members, caller: Caller) -> None:
+def _check_session_engines(members: Members, caller: Caller) -> None:
     """Raises BackendUnavailable (-32010) for a session that began before any engine had been reached."""
-    if caller.begun is not None and not members.offers:
+    if caller.session_engines is not None and not members.offers:
         raise BackendUnavailable(
-            "no engine had been reached when this session began; begin another one", retryable=False
+            "no engine had been reached when this session began; start a new session", retryable=False
         )
 
 
 def _check_gate(method: str, members: Members, settings: GatewaySettings, caller: Caller) -> None:
-    """Whether `method` is offered. Raises CapabilityMissing, or BackendUnavailable while no engine is known at all."""
+    """Raises CapabilityMissing if `method` is not offered, BackendUnavailable before any engine was reached."""
     capability = gate_of(method)
-    assert capability is not None, "what engines answer is gated"
+    assert capability is not None, "only gated methods are sent to engines"
     if capability in members.capabilities:
         return
     if capability in WRITING and not settings.index.enabled:
-        raise CapabilityMissing(f"this gateway does not write: '{method}' is switched off")
-    _check_begun(members, caller)
+        raise CapabilityMissing(f"'{method}' is disabled; set index.enabled to true")
+    _check_session_engines(members, caller)
     if members.engines and not members.offers:
         raise BackendUnavailable("no engine has been reached yet", retryable=True)
     raise CapabilityMissing(f"no engine behind this gateway offers '{capability[:100]}'")

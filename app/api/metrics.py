@@ -1,6 +1,6 @@
-"""`/metrics`, for Prometheus: a route of the gateway, or the only path of a port of its own (`metrics.port`).
+"""`/metrics`, for Prometheus: a route of the gateway, or the only path of another port (`metrics.port`).
 
-Separate from the probes, which are open to everyone and do no work.
+Separate from the probes, which need no authentication and do no work.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -17,24 +17,25 @@ PATH = "/metrics"
 
 
 def metrics_route(state: GatewayState) -> APIRouter:
-    """The route `/metrics`, open to callers as `metrics.access` says."""
+    """The route `/metrics`, with access according to `metrics.access`."""
     router = APIRouter()
 
     @router.api_route(PATH, methods=READ_METHODS)
     async def metrics(request: Request) -> Response:
         """All metrics in the Prometheus or OpenMetrics text format."""
+        # Without authentication there is no role to require, so `/metrics` is open then.
         if state.authenticator is not None and state.settings.metrics.access != "open":
             try:
                 await state.authenticator.admin(request.scope)
-            except AuthError as away:
-                return refusal(away)
+            except AuthError as error:
+                return refusal(error)
         return await exposition(state.metrics, request.headers.get("accept", ""))
 
     return router
 
 
 async def exposition(metrics: Metrics, accept: str) -> Response:
-    """The current values in the format that the Accept header asks for."""
+    """The current values, in the format that the Accept header requests."""
     text, content_type = await metrics.exposition.text(accept)
     return Response(text, headers={"content-type": content_type})
 

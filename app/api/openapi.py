@@ -1,7 +1,7 @@
 """`/openapi.json` and `/docs`: every endpoint of the gateway with schemas and examples, as OpenAPI and as a page.
 
-Both describe the software, not this deployment: they name no engine, tenant or setting, so anybody may read them, as
-the console's files. The page has no script and loads its style from here only. `server.docs: false` removes both.
+Both describe the software and not this deployment: they name no engine, tenant or setting, and need no authentication.
+The page has no script and loads its style from this gateway only. `server.docs: false` removes both.
 """
 
 import json
@@ -46,7 +46,7 @@ OPERATIONS: Mapping[tuple[str, str], str] = {
     ("post", "/admin/fuse"): "Fuse ranked lists with given options.",
     ("post", "/admin/actions"): "Act on one engine: handshake, off, on, reset, drill, end_drill.",
 }
-"""(method, path) -> what it does, for all that is described besides RCP."""
+"""(method, path) -> summary, for all operations besides RCP."""
 
 _ERROR: Json = {
     "type": "object",
@@ -59,8 +59,8 @@ _ERROR: Json = {
 }
 _ID: Json = {"type": ["string", "integer", "null"]}
 _VERSION: Json = {"const": "2.0"}
-_OPENED_BY = {
-    "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key or a JWT, if the gateway asks."}
+_SECURITY_SCHEMES = {
+    "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key or a JWT, if authentication is on."}
 }
 
 
@@ -70,29 +70,31 @@ def openapi_document(routes: list[Any]) -> Json:
     for schema in METHODS:
         paths[f"/rcp/{schema.name}"] = {"post": _rcp_operation(schema)}
     paths["/rcp"] = {"post": _any_rcp_operation()}
+    # Only what this deployment serves: settings can remove endpoints.
     served = {route.path for route in routes if isinstance(route, APIRoute)}
     for (verb, path), summary in OPERATIONS.items():
         if path in served:
             paths.setdefault(path, {})[verb] = _plain_operation(verb, path, summary)
     schemas: Json = {"Error": _ERROR}
     for described in (*(schema.params for schema in METHODS), *(schema for schema, _ in _OPERATOR_BODIES.values())):
-        schemas |= described.get("$defs", {})  # references lead to the document's components
+        # pydantic puts shared schemas into each document; references point to the components of this one.
+        schemas |= described.get("$defs", {})
     return {
         "openapi": "3.1.0",
         "info": {
-            # The protocol's version: which release of the gateway runs is nobody's business but the operator's.
+            # The version of the protocol. The release of the gateway is for operators only.
             "title": "rcp-gateway",
             "version": str(PROTOCOL_VERSION),
             "description": DESCRIPTION,
         },
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": _OPENED_BY},
+        "components": {"schemas": schemas, "securitySchemes": _SECURITY_SCHEMES},
         "security": [{}, {"apiKey": []}],
     }
 
 
 def docs_routes(document: Json) -> APIRouter:
-    """The routes of the document and of its page, both written once."""
+    """The routes of the document and of its page, which are rendered once."""
     router = APIRouter(include_in_schema=False)
     contents = {
         "/openapi.json": (envelope.dumps(document), "application/json"),
@@ -108,7 +110,7 @@ def docs_routes(document: Json) -> APIRouter:
 
 
 def _without_params(answer: Any) -> Any:
-    """`answer` as FastAPI is to see it: default arguments would be query parameters."""
+    """`answer` without its default arguments, which FastAPI would take for query parameters."""
 
     async def endpoint() -> Response:
         found: Response = await answer()
@@ -144,7 +146,7 @@ def _without_definitions(schema: Json) -> Json:
 
 
 def _any_rcp_operation() -> Json:
-    """The operation that takes every method, batches and vendor extensions."""
+    """The operation for all methods, batches and vendor extensions."""
     message = {"type": "object", "required": ["jsonrpc", "method"]}
     request = {"oneOf": [message, {"type": "array", "items": message, "minItems": 1}]}
     example = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
@@ -171,7 +173,7 @@ def _rcp_responses(result: Json, example: Json) -> Json:
         "oneOf": [{"required": ["result"]}, {"required": ["error"]}],
     }
     refused = {
-        "400": "The body is no JSON-RPC.",
+        "400": "The body is not JSON-RPC.",
         "401": "The credentials are missing or invalid (-32012).",
         "403": "The caller may not do this (-32012).",
         "413": "The body is too large (-32013).",
@@ -197,14 +199,15 @@ def _plain_operation(verb: str, path: str, summary: str) -> Json:
         "operationId": f"{verb}{path.replace('/', '_')}",
         "responses": {"200": {"description": summary, "content": {media_type: {"schema": {}}}}},
     }
+    # `/engines` is open to all callers, and shows each its own engines.
     if path.startswith("/admin"):
         operation["description"] = (
-            "For operators: a key with the role `admin`, or this machine where there are no keys."
+            "For operators: requires the role `admin`, or without authentication a request from this machine."
         )
-        operation["responses"]["403"] = {"description": "The caller is no operator."}
+        operation["responses"]["403"] = {"description": "The caller is not an operator."}
     if path in ("/readyz", "/metrics"):
         status, reason = (
-            ("503", "Not ready.") if path == "/readyz" else ("403", "`metrics.access` demands an operator.")
+            ("503", "Not ready.") if path == "/readyz" else ("403", "`metrics.access` requires an operator.")
         )
         operation["responses"][status] = {"description": reason}
     if verb == "post":
@@ -236,11 +239,11 @@ _OPERATOR_BODIES: Mapping[str, tuple[Json, Json]] = {
         {"action": "reset", "engine": "docs"},
     ),
 }
-"""Path -> schema and example of what an operator sends there."""
+"""Path -> (schema, example) of the request body."""
 
 
 def docs_page(document: Json) -> str:
-    """The document as one HTML page: an entry for each operation, which opens to its schemas and examples."""
+    """The document as one HTML page with a collapsible entry for each operation."""
     entries = [
         _entry(verb, path, operation)
         for path, operations in document["paths"].items()

@@ -61,8 +61,8 @@ async def authorize_operator(request: Request, state: GatewayState) -> Operator:
     if state.authenticator is not None:
         try:
             principal = await state.authenticator.admin(request.scope)
-        except AuthError as away:
-            raise operator_refusal(away) from None
+        except AuthError as error:
+            raise operator_refusal(error) from None
         return Operator(principal.tenant, principal.key_id, address)
     if not (_is_loopback(address) and _names_loopback(request.headers.get("host", ""))):
         raise OperatorRefused(
@@ -79,9 +79,9 @@ async def authorize_operator(request: Request, state: GatewayState) -> Operator:
     return Operator(None, None, address)
 
 
-def operator_refusal(away: AuthError) -> OperatorRefused:
+def operator_refusal(error: AuthError) -> OperatorRefused:
     """An authentication error as OperatorRefused."""
-    return OperatorRefused(away.status, away.fault, {name.decode(): value.decode() for name, value in away.headers})
+    return OperatorRefused(error.status, error.fault, {name.decode(): value.decode() for name, value in error.headers})
 
 
 async def body_of(request: Request, most: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Optional libraries: which settings need one, and what is built with it.
+"""Features that need an optional library: tokens, traces, shared state.
 
-A setting whose library is not installed keeps the gateway from starting, with the extra to install. The libraries are
-imported only where a setting needs them.
+The gateway does not start if a setting needs a library that is not installed; the error names the extra to install. The
+libraries are imported only if a setting needs them.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ def installed(library: str) -> bool:
     """Whether `library`, a dotted name, can be imported."""
     try:
         return find_spec(library) is not None
-    except ModuleNotFoundError:  # a parent of it is not there
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tuple[FieldError, ...]:
-    """A fault for each setting whose library is not installed. Over stdio there are no tokens."""
+    """An error for each setting whose library is not installed. Over stdio there is no authentication."""
     needs = (
         ("state.url", settings.state.shared, "redis", "redis"),
         ("auth.mode", over_http and "jwt" in settings.auth.mode, "joserfc", "jwt"),
@@ -32,7 +32,7 @@ def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tupl
         FieldError(
             path,
             f"needs the library '{library.partition('.')[0]}', which is not installed",
-            f"in the checkout, pip install '.[{extra}]'",
+            f"in the checkout, run pip install '.[{extra}]'",
         )
         for path, wanted, library, extra in needs
         if wanted and not installed(library)
@@ -40,7 +40,7 @@ def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tupl
 
 
 def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]) -> Tracing | None:
-    """What makes spans, if `traces.endpoint` is set. `lost` counts the spans that the collector did not take."""
+    """Creates and exports spans, if `traces.endpoint` is set. `lost` counts spans that could not be exported."""
     traces = settings.traces
     if traces.endpoint is None:
         return None
@@ -48,9 +48,10 @@ def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]
 
 
 def token_verifier(settings: GatewaySettings) -> TokenVerifier | None:
-    """What verifies tokens, if any are accepted."""
+    """Verifies tokens, if `auth.mode` includes `jwt`."""
     if "jwt" not in settings.auth.mode:
         return None
+    # Imported here, because these modules need the optional libraries.
     from app.api.auth.jwks import SigningKeys
     from app.api.auth.jwt import JwtVerifier
 

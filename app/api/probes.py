@@ -1,6 +1,6 @@
-"""`/livez` and `/readyz`, for orchestrators and load balancers: is the process alive, should it be sent traffic.
+"""`/livez` and `/readyz`, for orchestrators and load balancers.
 
-Neither does I/O or asks an engine. The server answers them by itself under load, see `quick_probes`.
+Neither performs I/O. Under load the HTTP server answers them without the application, see `quick_probes`.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from app.api.operator_access import READ_METHODS
 from app.protocol import envelope
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
-"""Paths that are answered however busy the gateway is."""
+"""Paths that are answered even at the limit of connections."""
 
-Verdict = tuple[int, bytes]
+ProbeResult = tuple[int, bytes]
 """HTTP status and JSON body."""
 
 
@@ -33,30 +33,34 @@ def probes(state: GatewayState) -> APIRouter:
     return router
 
 
-def liveness() -> Verdict:
+def liveness() -> ProbeResult:
     """Always 200: a blocked event loop could not answer."""
     return 200, envelope.dumps({"status": "alive"})
 
 
-def readiness(found: Readiness) -> Verdict:
-    """200 if traffic should be sent here, else 503."""
+def readiness(found: Readiness) -> ProbeResult:
+    """200 if this gateway should get traffic, else 503."""
     reason = found.reason()
     if reason is not None:
         return 503, envelope.dumps({"status": "not ready", "reason": reason})
     return 200, envelope.dumps({"status": "ready", "degraded": found.degraded})
 
 
-def quick_probes(state: GatewayState) -> Callable[[bytes], Verdict | None]:
-    """A function that answers a request target at once, without a turn of the event loop; None for other targets."""
-    probes: dict[bytes, Callable[[], Verdict]] = {b"/livez": liveness, b"/readyz": lambda: readiness(state.readiness)}
+def quick_probes(state: GatewayState) -> Callable[[bytes], ProbeResult | None]:
+    """A function that answers probes without a turn of the event loop: request target -> result, or None."""
+    # Without query strings: such a target is left to the application.
+    probes: dict[bytes, Callable[[], ProbeResult]] = {
+        b"/livez": liveness,
+        b"/readyz": lambda: readiness(state.readiness),
+    }
 
-    def verdict(target: bytes) -> Verdict | None:
+    def result(target: bytes) -> ProbeResult | None:
         probe = probes.get(target)
         return None if probe is None else probe()
 
-    return verdict
+    return result
 
 
-def _response(verdict: Verdict) -> Response:
-    status, body = verdict
+def _response(result: ProbeResult) -> Response:
+    status, body = result
     return Response(body, status, media_type="application/json")

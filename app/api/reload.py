@@ -1,7 +1,6 @@
-"""Other settings without a restart: the files are watched, read anew, and taken over in one step or not at all.
+"""Reloads the settings files while the gateway runs: all of them are applied in one step, or none if one is invalid.
 
-It decides when to look, that a faulty file changes nothing, and which settings wait for a restart. Requests under way
-finish as they began. It refuses to know how files are read and what an engine is.
+Requests in flight finish with the settings they began with. Some settings take effect only after a restart.
 """
 
 import asyncio
@@ -19,13 +18,13 @@ from app.settings.sources import LoadedSettings
 from app.telemetry.logs import logger
 
 QUIET_SECONDS = 0.2
-"""A file that has just changed is looked at once more after so long: it may still be being written."""
+"""After a change, files are read once they were unchanged for this long: they may still be being written."""
 
 MAX_LOOKS = 25
-"""So often in a row, some five seconds; what changes all the time is then read as it is, for a reload must come."""
+"""Most checks for further changes, about five seconds in all. Files that keep changing are then read as they are."""
 
 IDLE_SECONDS = 3600.0
-"""Between two looks if nothing is to be looked at by itself."""
+"""Interval of checks if `server.reload_seconds` is 0, which leaves reloads to SIGHUP."""
 
 AT_START = frozenset(
     {"server.host", "server.port", "server.workers", "server.worker_timeout_seconds", "server.keep_alive_seconds"}
@@ -34,27 +33,27 @@ AT_START = frozenset(
     | {"metrics.port", "cache.shared", "server.allowed_hosts", "server.cors_origins", "server.tls"}
 )
 SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen", "traces"})
-"""Settings that are read once, when the gateway starts."""
+"""Sections whose settings, like those of AT_START, are read only when the gateway starts."""
 
 Load = Callable[[], LoadedSettings]
 """Reads all files. Raises SettingsError."""
 
 
 class Reload:
-    """Keeps one gateway to what its files say."""
+    """Watches the settings files of one gateway and applies their changes."""
 
     __slots__ = ("_also", "_asked", "_began_with", "_load", "_state", "_task", "_watch", "failure")
 
     def __init__(
         self, state: GatewayState, load: Load, watch: Watch, also: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """`watch` must have looked at the files before they were read for `state`.
+        """`watch` must have recorded the files before they were read for `state`, so that no change is missed.
 
-        `also` is called at each look, for files with a content of their own, such as a certificate.
+        `also` is called at each check, for files that are reloaded by themselves, such as a TLS certificate.
         """
         self._also = also
         self.failure: str | None = None
-        """Why the files are not what is in force; None while they are."""
+        """Why the files could not be applied; None if they are in force."""
         self._state = state
         self._began_with = state.settings
         self._load = load
@@ -63,27 +62,29 @@ class Reload:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Begin to watch the files."""
         self._state.metrics.server.in_force_since(time.time())
         self._task = asyncio.create_task(self._keep_looking(), name="reload")
 
     async def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def ask(self) -> None:
-        """Read the files now, changed or not."""
+        """Request a reload now, even of unchanged files."""
         self._asked.set()
 
     async def _keep_looking(self) -> None:
         while True:
             await self._next_look()
+            # Cleared before the files are read, so that a request during the reload causes another one.
             asked = self._asked.is_set()
             self._asked.clear()
             if self._also is not None:
                 await self._also()
+            # In a thread: files may be on a slow network volume.
             if await asyncio.to_thread(self._watch.changed):
                 await self._wait_until_quiet()
                 asked = True
@@ -100,28 +101,31 @@ class Reload:
             await asyncio.sleep(QUIET_SECONDS)
             if not await asyncio.to_thread(self._watch.changed):
                 return
-        remedy = "they are read as they are now; write them only when something changes, and by renaming a new file"
+        remedy = "the current content is used; write files only when something changes, and replace them by a rename"
         logger().warning("files_keep_changing", seconds=MAX_LOOKS * QUIET_SECONDS, remedy=remedy)
 
     async def now(self) -> None:
-        """Read all files and take over what they say, or nothing of it if there is a fault in one."""
+        """Read all files and apply them, or none of them if one is invalid."""
         try:
             loaded_settings = await asyncio.to_thread(self._load)
         except SettingsError as fault:
             self.failure = str(fault)
             self._state.metrics.server.reloaded(None)
             messages = [str(one) for one in fault.faults]
-            logger().error("reload_failed", file=fault.file, faults=messages, in_force="what was before")
+            logger().error("reload_failed", file=fault.file, faults=messages, in_force="the previous settings")
             return
+        # The failure of an earlier attempt is over once all files are valid again.
         self.failure = None
         self._apply(loaded_settings)
 
     def _apply(self, loaded_settings: LoadedSettings) -> None:
-        """The one step: no request sees half of it."""
+        """Apply the settings. Nothing is awaited, so no request sees a part of the change."""
         loaded, settings, tenants = loaded_settings
         state = self._state
+        # Engines that leave are closed after the longest deadline of the requests that may still use them.
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
+        # The series of engines that left end, and those of new engines start at 0.
         state.metrics.forget_engines(change.left)
         state.selector.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
@@ -137,10 +141,11 @@ class Reload:
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         log_duplicate_addresses(loaded.registry.engines)
         log_config_warnings(loaded_settings)
+        # Compared with the settings at startup: a change that is undone needs no restart.
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         state.metrics.server.restart_needed.set(len(waiting))
         if waiting:
-            logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
+            logger().warning("restart_needed", settings=waiting, remedy="restart the gateway to apply them")
 
     def __repr__(self) -> str:
         state = "not started" if self._task is None else "ended" if self._task.done() else "watching"
@@ -148,9 +153,11 @@ class Reload:
 
 
 def log_duplicate_addresses(entries: Iterable[EngineEntry]) -> None:
-    """Warn of engines that are one and the same under two ids."""
+    """Warn about an engine that is registered under two ids."""
     for pair in duplicate_addresses(entries):
-        logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
+        logger().warning(
+            "same_engine_twice", engines=list(pair), remedy="remove one of them: fusion would count its hits twice"
+        )
 
 
 def log_config_warnings(loaded: LoadedSettings) -> None:
@@ -160,12 +167,12 @@ def log_config_warnings(loaded: LoadedSettings) -> None:
 
 
 def _waits(key: str) -> bool:
-    """Whether this setting waits for a restart."""
+    """Whether this setting takes effect only after a restart."""
     return key in AT_START or key.partition(".")[0] in SECTIONS_AT_START
 
 
 def differing(one: GatewaySettings, other: GatewaySettings) -> Iterator[str]:
-    """The settings, as `section.key`, in which they differ."""
+    """The settings that differ, as `section.key`."""
     for section in type(one).model_fields:
         ours, theirs = getattr(one, section), getattr(other, section)
         for key in type(ours).model_fields:

@@ -40,11 +40,13 @@ def parse_path(path: str, known: Callable[[str], bool]) -> RpcPath | None:
 
     A path with an unknown engine has a target, too: the endpoint refuses it by name.
     """
+    # A dict lookup instead of parsing: this runs for every request.
     usual = _USUAL.get(path)
     if usual is not None:
         return usual
     if path.startswith(BASE):
         behind = path[len(BASE) :]
+        # `/rcpx` is not a path of RCP.
         return RpcPath(None, behind[1:]) if not behind or behind[0] == "/" else None
     if not path.startswith(ENGINES):
         return None
@@ -55,5 +57,6 @@ def parse_path(path: str, known: Callable[[str], bool]) -> RpcPath | None:
 def _engine_paths(rest: str) -> list[RpcPath]:
     """All ways to read `{id}/rcp` or `{id}/rcp/{method}`, the shortest method first."""
     steps = rest.split("/")
+    # For the engine `a/rcp/b`, the path `a/rcp/b/rcp/info` has two readings.
     cuts = [index for index in range(len(steps) - 1, 0, -1) if steps[index] == BASE[1:]]
     return [RpcPath("/".join(steps[:cut]), "/".join(steps[cut + 1 :])) for cut in cuts if any(steps[:cut])]

@@ -1,7 +1,7 @@
-"""Sessions of callers (RCP §5.2, §13): begun by `initialize`, needed before anything but `info`, `ping`, `shutdown`.
+"""Sessions of callers (RCP §5.2, §13). `initialize` begins one; `info`, `ping` and `shutdown` work without.
 
-Over stdio there is one session and it is always needed; over HTTP it is with `handshake: required`. A session keeps the
-engines and capabilities that it began with.
+Over stdio there is one session, and it is required. Over HTTP sessions are required with `server.handshake: required`.
+A session keeps the engines and capabilities with which it began.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,101 +18,99 @@ from app.settings.schema import GatewaySettings
 from app.state.store import IN_MEMORY, MemoryStore, StateBackend, Store
 
 DEFAULT_LOG_LEVEL = "info"
-"""Of a caller that wants a log and does not say how much of it."""
+"""The level for a caller that requests a log without a level."""
 
 SET_ENGINES = 100
-"""Engines of a set on average if the store of sets is full."""
+"""Assumed average number of engines in a set, for the size limit of the store."""
 
 Offers = Callable[[Caller], Sequence[EngineOffer]]
-"""What the engines that a caller speaks to offer now."""
+"""The current offers of the engines that a caller addresses."""
 
 
 class Session(NamedTuple):
-    """One session as it is kept."""
+    """One session as it is stored."""
 
     partner: str
-    """The other key of the same session: it is found by its token and by its address."""
+    """The other store key of the session, which can be found by token and by address."""
     engines: str
-    """Digest of the engines that it began with."""
+    """Digest of the engines with which it began."""
     log_level: str | None = None
     begun: int = 1
-    """How often `initialize` has been called for it and `shutdown` has not: clients of one address share a session."""
+    """Calls of `initialize` minus calls of `shutdown`: clients behind one address share a session."""
 
 
 class RpcSessions(Protocol):
-    """The sessions of one transport."""
+    """Stores the sessions of one transport."""
 
     async def find(self, caller: Caller) -> Session | None:
-        """The caller's session, if it is initialized. It lives on."""
+        """The caller's session, if it is initialized. This renews its lifetime."""
         ...
 
-    async def named(self, caller: Caller) -> bool:
-        """Whether the caller proves that it has a session of its own, which cannot begin twice."""
+    async def has_token(self, caller: Caller) -> bool:
+        """Whether the caller has a session of its own, which cannot be initialized twice."""
         ...
 
     @property
-    def unsure(self) -> bool:
-        """Whether a session that is not known here may be known elsewhere, where nobody can look now."""
+    def unreachable(self) -> bool:
+        """Whether the store cannot be reached now, so that a missing session may exist."""
         ...
 
     async def begin(self, caller: Caller, offers: Sequence[EngineOffer], log_level: str | None) -> str | None:
-        """Begin a session with these engines. Its token, if the transport's sessions have one."""
+        """Begin a session with these engines. Returns its token, if the transport uses tokens."""
         ...
 
     async def end(self, caller: Caller) -> None:
-        """Its session is over: it may begin another."""
+        """End the caller's session."""
         ...
 
 
 class CallerSessions:
-    """The sessions of HTTP callers, each at one endpoint: that of the federation, or of one engine.
+    """The sessions of HTTP callers, separately for the federation and for each engine.
 
-    Callers that send back the token they were given have the session of that token. All others have the session of
-    their address, also those that send a token that is unknown, forged or expired: clients that cannot set headers
-    cannot be told apart behind one address, so they share a session. It ends when each has shut down.
+    A caller that sends its token has the session of that token. All others, including those with an unknown or expired
+    token, have the session of their address: clients that cannot set headers are indistinguishable behind one address
+    and share a session, which ends when all have called `shutdown`.
     """
 
     __slots__ = ("_seconds", "_sets", "_store")
 
     def __init__(self, store: Store, sets: SessionSets, seconds: float) -> None:
-        """A session ends `seconds` after it was last used."""
+        """A session expires `seconds` after its last use."""
         self._store = store
         self._sets = sets
         self._seconds = seconds
 
     async def find(self, caller: Caller) -> Session | None:
-        """The session, by token or by address; it then lives on."""
+        """The session, by token or by address. This renews its lifetime."""
         if caller.session is not None:
             by_token = _by_token(caller, caller.session)
             session = await self._store.get(by_token, _load)
             if session is not None:
                 await self._put(by_token, session)
                 return session
-        # Clients that share an address change the session while others renew it: none of that may be lost.
+        # An atomic change: clients that share an address may modify the session while this call renews it.
         by_address = _by_address(caller)
         return await self._store.change(by_address, _as_it_is, self._seconds, _load, list, size=_size)
 
-    async def named(self, caller: Caller) -> bool:
-        """Whether it sends the token of a session."""
+    async def has_token(self, caller: Caller) -> bool:
+        """Whether the caller sent the token of a session."""
         return (
             caller.session is not None and await self._store.get(_by_token(caller, caller.session), _load) is not None
         )
 
     @property
-    def unsure(self) -> bool:
-        """Whether other gateways' sessions cannot be looked up."""
+    def unreachable(self) -> bool:
+        """Whether the shared store cannot be reached."""
         return self._store.degraded
 
     async def begin(self, caller: Caller, offers: Sequence[EngineOffer], log_level: str | None) -> str:
-        """A session of the caller, and its token.
-
-        Another client at the same address keeps all that it was promised: engines that have left since stay.
-        """
+        """Begin a session and return its token."""
         token = token_urlsafe(18)
         by_token, by_address = _by_token(caller, token), _by_address(caller)
         engines = await self._sets.keep(offers)
         shared = engines.digest
         other = await self._store.get(by_address, _load)
+        # Another client at this address must keep all engines that it was promised, so departed ones are added.
         if other is not None and other.engines != shared:
             before = await self._sets.find(other.engines)
             if before is not None:
@@ -126,7 +124,7 @@ class CallerSessions:
         return token
 
     async def end(self, caller: Caller) -> None:
-        """End the session of the token; that of the address when it was the last there."""
+        """End the session of the token, and that of the address with its last client."""
         by_address = _by_address(caller)
         if caller.session is not None:
             by_token = _by_token(caller, caller.session)
@@ -151,7 +149,7 @@ class CallerSessions:
 
 
 class SingleSession:
-    """The session of a transport with one caller, as long as it is open; `ended` is called when the caller ends it."""
+    """The session of a transport with one caller. `ended` is called on `shutdown`."""
 
     __slots__ = ("_ended", "_session", "_sets")
 
@@ -161,24 +159,25 @@ class SingleSession:
         self._session: Session | None = None
 
     async def find(self, caller: Caller) -> Session | None:
-        """The session, once there has been a handshake."""
+        """The session; None before the handshake."""
         return self._session
 
-    async def named(self, caller: Caller) -> bool:
-        """Whether there has been one: a pipe has one caller."""
+    async def has_token(self, caller: Caller) -> bool:
+        """Whether the handshake has taken place: a pipe has one caller."""
         return self._session is not None
 
     @property
-    def unsure(self) -> bool:
-        """There is no elsewhere."""
+    def unreachable(self) -> bool:
+        """False: the session is in this object."""
         return False
 
     async def begin(self, caller: Caller, offers: Sequence[EngineOffer], log_level: str | None) -> None:
-        """There has been one. A pipe needs no token."""
+        """Begin the session. A pipe needs no token."""
         self._session = Session("", (await self._sets.keep(offers)).digest, log_level)
 
     async def end(self, caller: Caller) -> None:
-        """The caller wants to leave."""
+        """End the session, and with it the connection."""
+        # The endpoint stops reading, and still answers the requests in flight.
         self._ended()
 
     def __repr__(self) -> str:
@@ -186,7 +185,7 @@ class SingleSession:
 
 
 class HandshakePolicy:
-    """The rule, for one transport's sessions."""
+    """Requires `initialize` before other methods, for the sessions of one transport."""
 
     __slots__ = ("_offers", "_sessions", "_sets")
 
@@ -196,26 +195,29 @@ class HandshakePolicy:
         self._offers = offers
 
     async def before(self, method: str, caller: Caller) -> Caller:
-        """The caller in its session, where `method` may be called now, known or not.
+        """The caller with the data of its session.
 
-        Raises NotInitialized (-32001) if it is too early, InvalidRequest (-32600) for a second `initialize`. While
-        sessions cannot be looked up everybody passes: the rule protects nothing.
+        Raises NotInitialized (-32001) without a session, InvalidRequest (-32600) for a second `initialize`.
         """
         if method == "initialize":
-            if await self._sessions.named(caller):
-                raise InvalidRequest("this session is initialized already; 'info' tells what it can do", field="method")
+            if await self._sessions.has_token(caller):
+                raise InvalidRequest(
+                    "this session is already initialized; call 'info' for its capabilities", field="method"
+                )
             return caller
         session = await self._sessions.find(caller)
         if session is not None:
-            return caller._replace(begun=await self._sets.find(session.engines), log_level=session.log_level)
-        if method not in UNGATED and not self._sessions.unsure:
+            return caller._replace(session_engines=await self._sets.find(session.engines), log_level=session.log_level)
+        # While the store cannot be reached, every caller passes: the handshake is no protection, and must not cost
+        # availability.
+        if method not in UNGATED and not self._sessions.unreachable:
             raise NotInitialized("this session is not initialized; send 'initialize' first")
         return caller
 
     async def after(self, method: str, caller: Caller, params: Mapping[str, Any], result: dict[str, Any]) -> None:
-        """`method` has been answered with `result`: a session may have begun, which gives it a token, or ended."""
+        """Begin or end a session after a successful `initialize` or `shutdown`. Adds the session token to `result`."""
         if method == "initialize":
-            # Nothing was awaited since the result was made: these are the engines that it speaks of.
+            # Nothing was awaited since the result was built, so these are the engines that it describes.
             token = await self._sessions.begin(caller, self._offers(caller), log_level_of(params))
             if token is not None:
                 result["_meta"] = {**result.get("_meta", {}), "session": token}
@@ -227,7 +229,7 @@ class HandshakePolicy:
 
 
 def log_level_of(params: Mapping[str, Any]) -> str | None:
-    """What a caller wants to have logged in its whole session, as its `initialize` says (RCP §17.1); None: nothing."""
+    """The log level of a session, from the params of `initialize` (RCP §17.1); None: no log."""
     capabilities, meta = params.get("capabilities"), params.get("_meta")
     wanted = capabilities.get("log") if type(capabilities) is dict else None
     level = meta.get("logLevel") if type(meta) is dict else None
@@ -239,19 +241,19 @@ def log_level_of(params: Mapping[str, Any]) -> str | None:
 def http_handshake(
     settings: GatewaySettings, offers: Offers, backend: StateBackend = IN_MEMORY
 ) -> HandshakePolicy | None:
-    """What the settings demand over HTTP; None where every request counts as initialized."""
+    """The policy for HTTP; None if the settings do not require a handshake."""
     if settings.server.handshake == "optional":
         return None
-    most = 2 * settings.state.max_sessions  # each is found by its token and by its address
+    most = 2 * settings.state.max_sessions  # two keys per session: token and address
     seconds = settings.state.session_ttl_seconds
-    # A session outlives a change of the registry: that is when it matters what it began with.
+    # Permanent: a session survives a change of the registry, when the engines with which it began matter most.
     store = backend.store("handshakes", MemoryStore(most, most), permanent=True)
     sets = session_sets(settings, backend)
     return HandshakePolicy(CallerSessions(store, sets, seconds), sets, offers)
 
 
 def session_sets(settings: GatewaySettings, backend: StateBackend = IN_MEMORY) -> SessionSets:
-    """Where the engines of sessions are kept: no more sets than sessions."""
+    """The store for the engines of sessions. There are at most as many sets as sessions."""
     most = settings.state.max_sessions
     kept = MemoryStore(most, most * SET_ENGINES)
     store = backend.store("session-engines", kept, constant=True, permanent=True)

@@ -1,11 +1,11 @@
-"""JSON-RPC over a pipe (RCP §5.1): one message per line in both directions, answered in the order in which they finish.
+"""JSON-RPC over stdin and stdout (RCP §5.1): one message per line, with responses in the order of completion.
 
-`StdioEndpoint` reads and writes lines for any protocol; `RcpLines` is RCP. Each request is answered exactly once, also
-when the caller leaves or the gateway stops.
+`StdioEndpoint` reads and writes lines for RCP and MCP; `RcpLines` is RCP. Each request is answered exactly once, even
+if the caller closes its end or the gateway stops.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -20,31 +20,31 @@ from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RcpError
 
-MAX_UNDER_WAY = 128
-"""Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
+MAX_IN_FLIGHT = 128
+"""Most lines in flight; further ones wait. It limits the memory that unread responses can take."""
 
 SHUTDOWN_SECONDS = 1.0
-"""Seconds that a caller has to read the last answers when the gateway stops."""
+"""Seconds that the caller has to read the last responses when the gateway stops."""
 
 SESSION = "stdio"
 
 SPEAKS_MCP = InvalidRequest(
-    "this is a message of MCP, and `rcp-gateway stdio` speaks RCP: start `rcp-gateway mcp` instead"
+    "this is an MCP message, but `rcp-gateway stdio` speaks RCP: start `rcp-gateway mcp` instead"
 )
 
 Read = Callable[[], Awaitable[bytes]]
-"""The next bytes, none at the end. Raises OSError."""
+"""The next bytes; empty at the end. Raises OSError."""
 
 
 class LineProtocol(Protocol):
-    """What the messages of a pipe mean."""
+    """The protocol of the lines: RCP or MCP."""
 
     async def answer(self, message: Any, request_id: str, arrived: float) -> bytes | None:
-        """The response to a parsed line that was read at `arrived` (event-loop seconds); None if there is none."""
+        """The response to a parsed line that arrived at `arrived` (event-loop seconds); None for notifications."""
         ...
 
     def refused(self, fault: RcpError, request_id: str, message_id: envelope.RequestId) -> bytes:
-        """The response to a line that is no message."""
+        """The response to a line that is not a message."""
         ...
 
     def needs_engines(self, message: Any) -> bool:
@@ -60,7 +60,10 @@ ProtocolOf = Callable[["StdioEndpoint", SendQueue], LineProtocol]
 
 
 class StdioEndpoint:
-    """One caller at the other end of a pipe. `reach_engines` ends when the engines have had time to be reached."""
+    """Serves the caller at the other end of a pipe.
+
+    `reach_engines` returns once engines had time for their first handshake.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class StdioEndpoint:
         max_line_bytes: int,
         read: Read,
         write: Write,
-        reach_engines: Callable[[], Awaitable[None]],
+        reach_engines: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._limit = max_line_bytes
         self._splitter = LineSplitter(self._limit)
@@ -77,63 +80,64 @@ class StdioEndpoint:
         self._capacity = asyncio.Event()
         self._send_queue = SendQueue(write, self._capacity.set)
         self._protocol = protocol_of(self, self._send_queue)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
         self._engines_ready: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def serve(self) -> None:
-        """Until the caller leaves (the end of its input, or `shutdown`), what is under way included, or `stop`."""
+        """Serve until the input ends, or `leave` or `stop` is called. Only `stop` cancels the requests in flight."""
         loop = asyncio.get_running_loop()
-        self._engines_ready = loop.create_task(self._wait_for_engines())
+        self._engines_ready = loop.create_task(self._reach_engines())
         self._reading = loop.create_task(self._take_lines())
         writing = loop.create_task(self._send_queue.run())
         writing.add_done_callback(self._written)
+        # Requests that need no engine are answered before the first handshakes.
         parts = (self._engines_ready, self._reading, writing)
         try:
             await asyncio.wait([self._reading])
-            while self._under_way:
-                await asyncio.wait(self._under_way)
+            while self._in_flight:
+                await asyncio.wait(self._in_flight)
             self._send_queue.close()
             await asyncio.wait([writing], timeout=SHUTDOWN_SECONDS if self._stopping else None)
         finally:
             for part in parts:
                 part.cancel()
+            # Waits for the cancelled tasks, so that none outlives the endpoint.
             ends = await asyncio.gather(*parts, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, OSError):
-                raise end  # a fault of ours; an OSError is a caller that is gone
+                raise end  # a bug; an OSError means that the caller is gone
 
     def leave(self) -> None:
-        """No further line is read; what is under way is still answered."""
+        """Stop reading. Requests in flight are still answered."""
         if self._reading is not None:
             self._reading.cancel()
 
     def stop(self) -> None:
-        """End at once: what is under way is answered with -32010."""
+        """Stop now: requests in flight are cancelled and answered with -32010."""
         self._stopping = True
         self.leave()
-        for task in self._under_way:
+        for task in self._in_flight:
             task.cancel()
 
-    async def _wait_for_engines(self) -> None:
-        await self._reach_engines()
-
     async def _take_lines(self) -> None:
-        """Read the pipe to its end, no faster than the caller reads."""
+        """Read lines until the end of the input, and no faster than the caller reads responses."""
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while chunk := await self._read():
                 arrived = loop.time()
                 for line in self._splitter.feed(chunk):
                     await self._take(line, arrived)
+        # The last line may have no newline.
         for line in self._splitter.rest():
             await self._take(line, loop.time())
 
     async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
-        """Begin to answer one line, as soon as there is room for it; it was read at `arrived` (event-loop seconds)."""
-        while len(self._under_way) >= MAX_UNDER_WAY or self._send_queue.full:
+        """Begin to answer one line, once there is capacity. It arrived at `arrived` (event-loop seconds)."""
+        # A loop, because a wake-up can mean either: a request has ended, or lines were written.
+        while len(self._in_flight) >= MAX_IN_FLIGHT or self._send_queue.full:
             self._capacity.clear()
             await self._capacity.wait()
         request_id = next(self._request_ids)
@@ -147,17 +151,18 @@ class StdioEndpoint:
                 self._send_queue.put(self._protocol.refused(fault, request_id, None))
             else:
                 task = asyncio.get_running_loop().create_task(self._answer(message, request_id, arrived))
-                self._under_way.add(task)
+                self._in_flight.add(task)
                 task.add_done_callback(self._answered)
 
     async def _answer(self, message: Any, request_id: str, arrived: float) -> None:
-        """One message, or a batch, from beginning to end."""
+        """Answer one message or batch, and queue the response."""
         try:
             if (
                 self._engines_ready is not None
                 and not self._engines_ready.done()
                 and self._protocol.needs_engines(message)
             ):
+                # Shielded: several requests wait for the same task.
                 await asyncio.shield(self._engines_ready)
             answer = await self._protocol.answer(message, request_id, arrived)
         except asyncio.CancelledError:
@@ -166,21 +171,21 @@ class StdioEndpoint:
             self._send_queue.put(answer)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        self._in_flight.discard(task)
         self._capacity.set()
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Nothing can be written any more: done, or nobody is there to read it."""
+        """Writing has ended: all is written, or the caller is gone."""
         if not writing.cancelled() and writing.exception() is not None:
             self.stop()
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping else "reading" if self._reading else "not begun"
-        return f"<StdioEndpoint {state}, {len(self._under_way)} under way, {self._send_queue!r}, {self._splitter!r}>"
+        return f"<StdioEndpoint {state}, {len(self._in_flight)} in flight, {self._send_queue!r}, {self._splitter!r}>"
 
 
 class RcpLines:
-    """RCP over a pipe, as one session."""
+    """RCP over stdio: all lines belong to one session."""
 
     def __init__(self, state: GatewayState, endpoint: StdioEndpoint, send_queue: SendQueue) -> None:
         sets = session_sets(state.settings)
@@ -217,7 +222,7 @@ class RcpLines:
 
 
 def _is_mcp(message: Any) -> bool:
-    """Whether it is a client of MCP that begins: the version is a date in MCP, and an integer in RCP."""
+    """Whether this is the first message of an MCP client. The version is a date in MCP, and an integer in RCP."""
     if type(message) is not dict or message.get("method") not in ("initialize", "server/discover"):
         return False
     params = message.get("params")

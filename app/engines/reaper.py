@@ -27,13 +27,13 @@ class Reaper:
     def watch(self, group: int) -> None:
         """End this process group if the gateway is killed."""
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        self._write_line(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         """The group has ended, and its number may soon be that of another."""
         if group in self._groups:
             self._groups.discard(group)
-            self._tell(f"-{group}\n")
+            self._write_line(f"-{group}\n")
 
     def close(self) -> None:
         """Let it end; if groups are left, it ends them."""
@@ -44,7 +44,7 @@ class Reaper:
                 process.stdin.close()
             process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             try:

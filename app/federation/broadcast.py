@@ -100,7 +100,7 @@ class BroadcastResult(NamedTuple):
         ]
 
 
-async def gather(
+async def broadcast(
     context: BroadcastContext,
     candidates: Candidates,
     make_request: MakeRequest,
@@ -171,14 +171,14 @@ def settings_of(context: BroadcastContext) -> GatewaySettings:
 
 
 def with_report(
-    context: BroadcastContext, gathered: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
+    context: BroadcastContext, collected: BroadcastResult, result: Mapping[str, Any], more_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """`result` with `usage.notes` and the report of every engine in `_meta`, as for `retrieve`."""
-    lines = [*gathered.notes, *notes(gathered.outcomes), *more_notes, *sanitized(result.get("hits", ()))]
+    lines = [*collected.notes, *notes(collected.outcomes), *more_notes, *sanitized(result.get("hits", ()))]
     usage = {**result.get("usage", {}), **({"notes": lines} if lines else {})}
-    engines = report([*gathered.outcomes, *gathered.skipped], of_hits="hits" in result)
+    engines = report([*collected.outcomes, *collected.skipped], of_hits="hits" in result)
     meta: dict[str, Any] = {"x-gateway": {"id": context.members.identity, "engines": engines}}
-    dropped = degraded(gathered.outcomes)
+    dropped = degraded(collected.outcomes)
     if dropped:
         meta["degraded"] = dropped
     return {**result, **({"usage": usage} if usage else {}), "_meta": meta}

@@ -187,7 +187,7 @@ class ProgressReporter:
         if wait > 0 or not self._listener.ready:
             # One timer is enough: it sends whatever has arrived by then.
             if self._timer is None:
-                self._timer = self._loop.call_later(wait if wait > 0 else PARTIAL_SECONDS, self._tell_late)
+                self._timer = self._loop.call_later(wait if wait > 0 else PARTIAL_SECONDS, self._send_late)
             return None
         self._changed = False
         began = perf_counter()
@@ -197,7 +197,7 @@ class ProgressReporter:
         self._next = self._loop.time() + pause
         return hits
 
-    def _tell_late(self) -> None:
+    def _send_late(self) -> None:
         """Send the list that was not due, or that the caller could not take, when the last engine call ended."""
         self._timer = None
         hits = self._hits()

@@ -372,8 +372,8 @@ def _extended(given: RankedList | None, before: RankedList) -> RankedList:
 
 def _lambda(params: RetrieveParams) -> float | None:
     """The requested MMR lambda, whether requested of the gateway or of the engines."""
-    wish = params.gateway.mmr or params.options.mmr
-    return None if wish is None else wish.lambda_
+    mmr = params.gateway.mmr or params.options.mmr
+    return None if mmr is None else mmr.lambda_
 
 
 # --- Snapshots (RCP §7.7) ---

@@ -13,7 +13,7 @@ from app.protocol import envelope
 from app.protocol.errors import ParseError
 
 PREFIX: Final = "hit_"
-"""Tells these ids apart from the engines' own."""
+"""Distinguishes these ids from those of engines."""
 
 URI: Final = "rcp://hit/"
 """Begins the URI of a hit as an MCP resource; the id follows."""

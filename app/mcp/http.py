@@ -4,9 +4,6 @@ An answer is plain JSON, or an event stream if the client wants progress. A clie
 """
 
 import asyncio
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
-from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -23,111 +20,47 @@ from app.api.caller import Caller, arrival_of
 from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
-from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
-from app.api.rpc import (
+from app.api.http_requests import (
     CHALLENGE,
     COMPRESSED,
-    MAX_SESSION,
     REVOKED,
     SHUTDOWN_ERROR_SECONDS,
-    SHUTDOWN_MESSAGE,
+    SHUTTING_DOWN,
     read_whole_body,
-    valid_request_id,
 )
+from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc_path import MCP_METADATA, MCP_PATH, MCP_PATHS
 from app.api.streaming import EventStream, Send
-from app.mcp import server
-from app.mcp.server import McpAnswer, McpError, McpMessage, McpServer, read_message
+from app.mcp import messages
+from app.mcp.messages import McpError, McpMessage, read_message
+from app.mcp.request_headers import SESSION_HEADER, McpRequest, check_mirrored, version_of
+from app.mcp.server import McpAnswer, McpServer
 from app.mcp.tools import Tools
 from app.protocol import envelope, sse
-from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RateLimited, RcpError
+from app.protocol.errors import InvalidRequest, PayloadTooLarge, RateLimited, RcpError
 from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
-from app.telemetry.tracing import read_trace
 
 READING: Final = {"id": 0, "method": "retrieve"}
-"""What a tool call counts as to roles and limits."""
+"""The RCP request as which a tool call counts for roles and limits."""
 
 COUNTED: Final = ("tools/call", "resources/read")
 """Methods that count against limits. A client sends several others before it calls a tool, and they do no work."""
 
-VERSION, METHOD, NAME, SESSION = b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id"
-
 STATUSES: Final = {
-    server.PARSE_ERROR: 400,
-    server.INVALID_REQUEST: 400,
-    server.INVALID_PARAMS: 400,
-    server.HEADER_MISMATCH: 400,
-    server.EXTENSION_NEEDED: 400,
-    server.VERSION_UNSUPPORTED: 400,
-    server.METHOD_NOT_FOUND: 404,
+    messages.PARSE_ERROR: 400,
+    messages.INVALID_REQUEST: 400,
+    messages.INVALID_PARAMS: 400,
+    messages.HEADER_MISMATCH: 400,
+    messages.EXTENSION_NEEDED: 400,
+    messages.VERSION_UNSUPPORTED: 400,
+    messages.METHOD_NOT_FOUND: 404,
 }
 """HTTP statuses of errors in 2026-07-28. In earlier revisions the error of a request has status 200."""
 
-NO_STREAM = InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
+NO_STREAM = InvalidRequest("send MCP messages with POST; there are no sessions and no stream of server messages")
 NOT_JSON = InvalidRequest("the Content-Type must be application/json")
-NOT_ACCEPTED = InvalidRequest("answers are application/json or text/event-stream, and Accept allows neither")
-SHUTTING_DOWN = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
-
-
-class McpRequest:
-    """One HTTP request, as far as its headers go, and what has been learned of its message."""
-
-    __slots__ = (
-        "accept",
-        "begun",
-        "caller",
-        "content_type",
-        "headers",
-        "message_id",
-        "receive",
-        "request_id",
-        "scope",
-        "send",
-        "sent_id",
-        "session",
-        "stream",
-        "trace",
-        "version",
-    )
-
-    caller: Caller
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, new_id: str) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.accept = b""
-        self.begun = False  # whether a plain answer is being sent
-        self.content_type = b""
-        self.session: str | None = None
-        self.version: str | None = None
-        self.message_id: envelope.RequestId = None
-        self.stream: EventStream | None = None
-        parent = state = b""
-        for name, value in scope["headers"]:
-            if name == b"accept":
-                self.accept = self.accept + b"," + value if self.accept else value
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == VERSION:
-                self.version = value.decode("latin-1")
-            elif name == SESSION and len(value) <= MAX_SESSION:
-                self.session = value.decode("latin-1")
-            elif name == b"traceparent":
-                parent = value
-            elif name == b"tracestate":
-                state = state + b"," + value if state else value
-        self.trace = read_trace(parent, state) if parent else None
-        if scope.get("http_version") == "1.0":
-            self.accept = b""  # it has no chunks, so a client could not tell the end of a stream from its breaking off
-        self.sent_id = valid_request_id(scope["headers"])
-        self.request_id = self.sent_id or new_id
-
-    @property
-    def events_only(self) -> bool:
-        """Whether the client accepts an event stream and no JSON."""
-        return bool(self.accept) and not sse.accepted(self.accept, sse.JSON_TYPES)
+NOT_ACCEPTED = InvalidRequest("responses are application/json or text/event-stream, but Accept allows neither")
 
 
 class McpEndpoint:
@@ -137,7 +70,7 @@ class McpEndpoint:
         self._dispatcher = dispatcher
         self._authenticator = state.authenticator
         self._state = state
-        # What is learned from feedback of one caller is bounded, so callers without a credential are told apart, too.
+        # Callers without credential are distinguished by address: what feedback of one caller can change is limited.
         self._client_address = ClientAddress(state.settings.server.trusted_proxies)
         tools = Tools(dispatcher, state)
         self._server = McpServer(tools, state.metrics.mcp, state.settings.server.name, state.version)
@@ -145,14 +78,14 @@ class McpEndpoint:
         self._renew(state.settings)
 
     def _renew(self, settings: GatewaySettings) -> None:
-        """Follow changed settings, from the next request on."""
+        """Apply changed settings to the next requests."""
         self._settings = settings
         gateway = settings.server
         self._hosts = McpHostPolicy(settings.mcp, gateway.public_url, gateway.allowed_hosts, gateway.cors_origins)
         self._resource = ProtectedResource(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A reload replaces the settings as a whole, so identity tells.
+        # A reload replaces the settings object, so comparing identity is enough.
         if self._state.settings is not self._settings:
             self._renew(self._state.settings)
         request = McpRequest(scope, receive, send, next(self._request_ids))
@@ -161,8 +94,8 @@ class McpEndpoint:
             return
         try:
             await self._serve(request)
-        except AuthError as away:
-            await self._refuse_caller(away, request)
+        except AuthError as error:
+            await self._refuse_caller(error, request)
         except ClientDisconnected:
             await close_connection(scope, receive)
         except asyncio.CancelledError:
@@ -177,7 +110,7 @@ class McpEndpoint:
                 await request.stream.end()
 
     async def _serve(self, request: McpRequest) -> None:
-        """Answer one request. Raises AuthError for what is refused before it is a message."""
+        """Answer one request. Raises AuthError if it is refused before its message is read."""
         self._check_head(request)
         if self._authenticator is None:
             request.caller = Caller(
@@ -195,7 +128,7 @@ class McpEndpoint:
             raise ClientDisconnected
 
     def _check_head(self, request: McpRequest) -> None:
-        """Raises AuthError for what the headers alone rule out."""
+        """Raises AuthError if the headers alone are a reason to refuse."""
         scope = request.scope
         refusal = self._hosts.refusal(scope["headers"])
         if scope["method"] != "POST":
@@ -218,7 +151,7 @@ class McpEndpoint:
     async def _serve_authenticated(self, authenticator: Authenticator, request: McpRequest) -> None:
         """Serve an authenticated caller, for as long as its credential is valid. Raises AuthError."""
         principal = await authenticator.identify(request.scope)
-        # For every method: without the role nothing here is of use, and a client finds out when it connects.
+        # For every method: no tool works without this role, and a client should learn that when it connects.
         authenticator.check_role(principal, READING)
         running = authenticator.enter(principal)
         request.caller = Caller(
@@ -281,22 +214,22 @@ class McpEndpoint:
             for line in lines:
                 logger().info("mcp", **line, bytes=len(answer or b""))
 
-    async def _spend(self, principal: Principal | None, messages: list[Any]) -> None:
+    async def _spend(self, principal: Principal | None, members: list[Any]) -> None:
         """Count those of these messages that ask engines against the caller's limits. Raises AuthError."""
-        calls = [READING for each in messages if type(each) is dict and each.get("method") in COUNTED]
+        calls = [READING for each in members if type(each) is dict and each.get("method") in COUNTED]
         if principal is not None and self._authenticator is not None and calls:
             await self._authenticator.spend(principal, calls if len(calls) > 1 else READING)
 
     async def _answer_one(
         self, request: McpRequest, message: Any, principal: Principal | None
     ) -> tuple[int, bytes | None, list[Any]]:
-        """(HTTP status, body, log lines). Raises McpError for what is no message, AuthError."""
+        """(HTTP status, body, log lines). Raises McpError for a malformed message, AuthError at a limit."""
         # Before anything can fail, so that every error carries the id.
-        request.message_id = server.id_of(message)
-        version = _version_of(request, message)
+        request.message_id = messages.id_of(message)
+        version = version_of(request, message)
         read = read_message(message, version)
         if read.modern:
-            _check_headers(request.scope["headers"], read)
+            check_mirrored(request.scope["headers"], read)
             request.caller = request.caller._replace(session=None)  # since 2026-07-28 there are no sessions
         await self._spend(principal, [message])
         if read.method == "initialize" and not read.modern:
@@ -310,7 +243,7 @@ class McpEndpoint:
         return status, answer.body, [] if answer.line is None else [answer.line]
 
     async def _work(self, request: McpRequest, message: McpMessage) -> McpAnswer:
-        """The answer to one message; its progress is sent meanwhile, if the client wants that and accepts events."""
+        """The answer to one message. Progress is sent meanwhile if the client requests it and accepts events."""
         watch = DisconnectWatcher(request.receive)
         notify = None
         if message.meta.get("progressToken") is not None and sse.accepted(request.accept):
@@ -319,32 +252,32 @@ class McpEndpoint:
             )
 
             def notify(notification: bytes) -> None:
-                # Only now: a call that ends before its first notification stays a plain answer with a length.
+                # Opened by the first notification: a faster call gets a plain response with a length.
                 stream.open()
                 stream.notify(notification)
 
         return await unless_hung_up(self._server.answer(message, request.caller, notify), watch)
 
-    def _batch(self, request: McpRequest, messages: list[Any]) -> list[Any]:
+    def _batch(self, request: McpRequest, members: list[Any]) -> list[Any]:
         """The members of a batch. Raises McpError if it cannot be answered."""
-        if (request.version or server.ASSUMED) != server.BATCHES:
-            text = f"batches exist in revision {server.BATCHES} only: send each message in a request of its own"
-            raise McpError(server.INVALID_REQUEST, text)
+        if (request.version or messages.ASSUMED) != messages.BATCHES:
+            text = f"batches exist in revision {messages.BATCHES} only: send each message in a request of its own"
+            raise McpError(messages.INVALID_REQUEST, text)
         most = self._settings.server.max_batch
-        if not 0 < len(messages) <= most:
-            raise McpError(server.INVALID_REQUEST, f"a batch contains 1 to {most} messages")
-        return messages
+        if not 0 < len(members) <= most:
+            raise McpError(messages.INVALID_REQUEST, f"a batch contains 1 to {most} messages")
+        return members
 
     async def _answer_batch(self, request: McpRequest, members: list[Any]) -> tuple[int, bytes | None, list[Any]]:
         """The members run at the same time."""
 
         async def answered(member: Any) -> McpAnswer:
             try:
-                read = read_message(member, server.BATCHES)
+                read = read_message(member, messages.BATCHES)
                 if read.method == "initialize":
-                    raise McpError(server.INVALID_REQUEST, "'initialize' cannot be part of a batch")
+                    raise McpError(messages.INVALID_REQUEST, "'initialize' cannot be part of a batch")
             except McpError as fault:
-                return McpAnswer(fault.body(server.id_of(member)))
+                return McpAnswer(fault.body(messages.id_of(member)))
             return await self._server.answer(read, request.caller)
 
         request.session = None
@@ -363,7 +296,7 @@ class McpEndpoint:
             await request.stream.finish(body)
             return
         if request.session is not None and status == 200:
-            headers = (*headers, (SESSION, request.session.encode("latin-1")))
+            headers = (*headers, (SESSION_HEADER, request.session.encode("latin-1")))
         request.begun = True
         name = (b"x-request-id", request.request_id.encode())
         if body is None:
@@ -377,25 +310,25 @@ class McpEndpoint:
         elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
             await send_answer(request.send, status, body, request.request_id, *headers)
 
-    async def _refuse_caller(self, away: AuthError, request: McpRequest) -> None:
-        """Answer a request that is refused; if its stream has begun, with the last event."""
+    async def _refuse_caller(self, error: AuthError, request: McpRequest) -> None:
+        """Send the response for a refused request; as the last event if its stream has begun."""
         if request.begun:
             return  # HTTP has no way to replace an answer that is being sent
-        body = self._dispatcher.refused_caller(away, request.request_id, request.message_id)
-        headers = [*away.headers]
-        if away.status == 403 and away.principal is not None and self._resource.advertised:
+        body = self._dispatcher.refused_caller(error, request.request_id, request.message_id)
+        headers = [*error.headers]
+        if error.status == 403 and error.principal is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
         shown = [
             (name, self._resource.challenge(request.scope, value) if name == b"www-authenticate" else value)
             for name, value in headers
         ]
-        if away.quiet and away.status != 405:
+        if error.quiet and error.status != 405:
             shown.append(CLOSE)
         request.session = None
-        await self._send(request, away.status, body, *shown)
+        await self._send(request, error.status, body, *shown)
 
     async def _send_metadata(self, request: McpRequest) -> None:
-        """RFC 9728 §3: everybody may read it."""
+        """Send the OAuth metadata, which needs no authentication (RFC 9728 §3)."""
         scope = request.scope
         if not self._resource.advertised:
             await not_found(scope, request.receive, request.send)
@@ -426,48 +359,3 @@ def mcp_routes(endpoint: McpEndpoint) -> list[Route]:
     """The routes of MCP and of its OAuth metadata."""
     paths = (*MCP_PATHS, MCP_METADATA)
     return [Route(path, endpoint, name=f"mcp {path}", include_in_schema=False) for path in paths]
-
-
-def _version_of(request: McpRequest, message: Any) -> str:
-    """The revision of a message. Raises McpError for one that is not spoken."""
-    version = request.version
-    if version == server.MODERN or server.is_modern(message):
-        return server.MODERN
-    if version is None:
-        return server.ASSUMED
-    if version not in server.HANDSHAKE:
-        raise server.unsupported(version)
-    return version
-
-
-def _check_headers(headers: Iterable[tuple[bytes, bytes]], message: McpMessage) -> None:
-    """Since 2026-07-28 headers mirror the message, so that proxies can route it. Raises McpError for a difference."""
-    found: dict[bytes, str] = {}
-    for name, value in headers:
-        if name in (VERSION, METHOD, NAME):
-            if name in found:
-                raise McpError(server.HEADER_MISMATCH, f"the header {name.decode()} is given twice")
-            found[name] = value.decode("latin-1").strip()
-    if message.id is None or server.VERSION_KEY not in message.meta or server.CAPABILITIES_KEY not in message.meta:
-        return  # a notification mirrors nothing; a request without these members is refused for that
-    expected = {VERSION: message.meta[server.VERSION_KEY], METHOD: message.method}
-    key = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}.get(message.method)
-    if key is not None:
-        expected[NAME] = message.params.get(key)
-    for name, value in expected.items():
-        if type(value) is str and _decoded(found.get(name)) != value:
-            problem = "does not equal the message" if name in found else "is missing"
-            raise McpError(server.HEADER_MISMATCH, f"the header {name.decode()} {problem}")
-
-
-def _decoded(value: str | None) -> str | None:
-    """A header's value; `=?base64?…?=` contains one that is no visible ASCII. None if that cannot be read."""
-    if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
-        return value
-    digits = value[len("=?base64?") : -len("?=")]
-    try:
-        decoded = b64decode(digits, validate=True)
-        # Only the canonical spelling counts, as for proxies that compare the encoded form.
-        return decoded.decode() if b64encode(decoded).decode() == digits else None
-    except (Base64Error, UnicodeDecodeError):
-        return None

@@ -1,8 +1,4 @@
-"""MCP messages and methods, for every transport: what is a message, which revision it is in, and how it is answered.
-
-Two kinds of revision are spoken: 2026-07-28, in which each request describes itself, and the earlier ones, which begin
-with `initialize`. Nothing is kept between requests in either.
-"""
+"""The MCP methods, for every transport: how each message is answered. Nothing is kept between requests."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,88 +7,42 @@ from typing import Any, Final, NamedTuple
 
 from app.api.caller import Caller
 from app.api.running_requests import RunningRequests
+from app.mcp.messages import (
+    CANCELLED,
+    CANCELLED_CODE,
+    EXTENSION_NEEDED,
+    HANDSHAKE,
+    INTERNAL,
+    INVALID_PARAMS,
+    LINKS_SINCE,
+    METHOD_NOT_FOUND,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    SERVER_KEY,
+    McpError,
+    McpMessage,
+    check_described,
+    declares_extension,
+)
 from app.mcp.rendering import clean, cleaned
 from app.mcp.tool_definitions import EXTENSION, NAMES
 from app.mcp.tools import ExtensionNeeded, ToolCall, Tools, UnknownTool
 from app.protocol import envelope
-from app.protocol.errors import InvalidParams, NotFound, RcpError
+from app.protocol.errors import NotFound, RcpError
 from app.telemetry.logs import logger
 from app.telemetry.metric_groups import McpMetrics
 
 Json = dict[str, Any]
 
-MODERN: Final = "2026-07-28"
-"""The revision in which each request is self-contained."""
-
-HANDSHAKE: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""The revisions that begin with `initialize`, oldest first. Of 2024-11-05 its messages, not its HTTP+SSE transport."""
-
-ASSUMED: Final = "2025-03-26"
-"""The revision of an HTTP request that names none; later ones require the header."""
-
-BATCHES: Final = "2025-03-26"
-"""The one revision with JSON-RPC batches."""
-
-LINKS_SINCE: Final = "2025-06-18"
-"""The first revision with content of the type `resource_link`; clients of earlier ones reject it."""
-
-_META: Final = "io.modelcontextprotocol/"
-VERSION_KEY: Final = _META + "protocolVersion"
-CAPABILITIES_KEY: Final = _META + "clientCapabilities"
-SERVER_KEY: Final = _META + "serverInfo"
-
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
-HEADER_MISMATCH, EXTENSION_NEEDED, VERSION_UNSUPPORTED, RESOURCE_NOT_FOUND = -32020, -32021, -32022, -32002
-CANCELLED_CODE: Final = -32800
-
 FRESH_MS: Final = 60_000
 """How long a client may cache the tools: they describe engines, which come and go."""
-
-CANCELLED: Final = "notifications/cancelled"
-"""How a request is cancelled, except over HTTP since 2026-07-28: there the client closes the connection."""
 
 Notify = Callable[[bytes], None]
 """Sends a notification to the client of a request, without blocking."""
 
 
-class McpError(Exception):
-    """An error of the protocol, as opposed to a tool result with `isError`."""
-
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.data = data
-
-    def body(self, message_id: envelope.RequestId) -> bytes:
-        """The JSON-RPC response."""
-        error: Json = {"code": self.code, "message": self.message}
-        if self.data is not None:
-            error["data"] = self.data
-        return envelope.dumps({"jsonrpc": "2.0", "id": envelope.written_id(message_id), "error": error})
-
-
-class McpMessage(NamedTuple):
-    """One message of a client: a request, or a notification, which has no id."""
-
-    method: str
-    params: Json
-    id: envelope.RequestId
-    version: str
-    """The revision it is in."""
-
-    @property
-    def modern(self) -> bool:
-        return self.version == MODERN
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        meta = self.params.get("_meta")
-        return meta if type(meta) is dict else {}
-
-
 class McpAnswer(NamedTuple):
-    """What a message is answered with."""
+    """The answer to a message, and what is logged of it."""
 
     body: bytes | None
     """None for a notification."""
@@ -100,50 +50,6 @@ class McpAnswer(NamedTuple):
     """Of the error, if it is one."""
     line: Mapping[str, Any] | None = None
     """Its log line, which lacks only the bytes that were sent."""
-
-
-def is_modern(message: Any) -> bool:
-    """Whether a parsed message describes itself as since 2026-07-28. Earlier clients never send this key."""
-    params = message.get("params") if type(message) is dict else None
-    meta = params.get("_meta") if type(params) is dict else None
-    return type(meta) is dict and VERSION_KEY in meta
-
-
-def id_of(message: Any) -> envelope.RequestId:
-    """The id that an error about a parsed message echoes; None if it has none, or one that MCP does not allow."""
-    sent = message.get("id") if type(message) is dict else None
-    return sent if type(sent) is str or envelope.is_integer_id(sent) else None
-
-
-def read_message(message: Any, version: str) -> McpMessage:
-    """A parsed message. Raises McpError."""
-    if type(message) is not dict or message.get("jsonrpc") != "2.0":
-        raise McpError(INVALID_REQUEST, "a message is a JSON object with 'jsonrpc': \"2.0\"")
-    method, params = message.get("method"), message.get("params")
-    if type(method) is not str or not method:
-        raise McpError(INVALID_REQUEST, "'method' must be a string")
-    message_id = id_of(message)
-    # MCP is stricter than JSON-RPC: null and fractions cannot be matched to an answer by every client.
-    if "id" in message and message_id is None:
-        raise McpError(INVALID_REQUEST, "'id' must be a string or an integer")
-    # Params that are JSON but no text (half a surrogate pair) or nest too deep have been marked by the parser.
-    try:
-        envelope.check_params(params)
-    except InvalidParams as fault:
-        raise McpError(INVALID_PARAMS, fault.message) from None
-    if params is not None and type(params) is not dict:
-        raise McpError(INVALID_PARAMS, "'params' must be an object")
-    return McpMessage(method, params or {}, message_id, version)
-
-
-def unsupported(version: str) -> McpError:
-    """For a revision that is not spoken."""
-    return McpError(
-        VERSION_UNSUPPORTED,
-        f"this revision is not spoken here: requests that describe themselves are answered in {MODERN}, and "
-        f"{', '.join(HANDSHAKE)} begin with 'initialize'",
-        {"supported": [MODERN], "requested": version[:100]},
-    )
 
 
 class McpServer:
@@ -195,7 +101,7 @@ class McpServer:
             if running is None or not running.is_the_cause():
                 raise
             fault = McpError(CANCELLED_CODE, "cancelled by the client")
-        except Exception:  # noqa: BLE001 - the edge of a request: a fault of ours is an answer, too
+        except Exception:  # noqa: BLE001 - the edge of a request: a bug becomes an error response
             logger().exception("internal_error", request_id=caller.request_id, method=self._shown(message))
             fault = McpError(INTERNAL, "internal error; search the log for this request id")
         finally:
@@ -216,7 +122,7 @@ class McpServer:
 
     async def _result(self, message: McpMessage, caller: Caller, notify: Notify | None) -> Json:
         if message.modern:
-            _check_described(message)
+            check_described(message)
         if message.method == "tools/call":
             return await self._call_tool(message, caller, notify)
         method = self._methods.get(message.method)
@@ -286,7 +192,7 @@ class McpServer:
         token = message.meta.get("progressToken")
         # Clients correlate progress by their own token; without one they could not.
         progress = None if notify is None or token is None else EngineProgress(token, notify)
-        call = ToolCall(caller, progress, extended=_declares_extension(message), links=message.version >= LINKS_SINCE)
+        call = ToolCall(caller, progress, extended=declares_extension(message), links=message.version >= LINKS_SINCE)
         try:
             if tool is None:
                 raise UnknownTool
@@ -363,35 +269,13 @@ class EngineProgress:
         return f"<EngineProgress {self._answered} engines answered>"
 
 
-def _check_described(message: McpMessage) -> None:
-    """Raises McpError for a request that lacks what each request since 2026-07-28 has."""
-    meta = message.meta
-    missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
-    if missing:
-        raise McpError(INVALID_PARAMS, f"'params._meta' lacks {' and '.join(missing)}")
-    version = meta[VERSION_KEY]
-    if type(version) is not str:
-        raise McpError(INVALID_PARAMS, f"'params._meta.{VERSION_KEY}' must be a string")
-    if version != MODERN:
-        raise unsupported(version)
-    if type(meta[CAPABILITIES_KEY]) is not dict:
-        raise McpError(INVALID_PARAMS, f"'params._meta.{CAPABILITIES_KEY}' must be an object")
-
-
-def _declares_extension(message: McpMessage) -> bool:
-    """Whether this request declares our extension; before 2026-07-28 requests do not describe their client."""
-    capabilities = message.meta.get(CAPABILITIES_KEY) if message.modern else None
-    extensions = capabilities.get("extensions") if type(capabilities) is dict else None
-    return type(extensions) is dict and EXTENSION in extensions
-
-
 def _check_one_page(message: McpMessage) -> None:
     if message.params.get("cursor") is not None:
         raise McpError(INVALID_PARAMS, "this cursor is unknown: the list has one page")
 
 
 def _scope(caller: Caller) -> str:
-    """Who may share a cached list: everybody, unless it depends on the tenant."""
+    """Who may share a cached list: all clients, unless it depends on the tenant."""
     return "public" if caller.tenant is None else "private"
 
 

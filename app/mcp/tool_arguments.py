@@ -1,7 +1,7 @@
-"""The arguments of the tools, read leniently where a model's habits do no harm and strictly where silence would.
+"""Validates the arguments of the tools: lenient about types, strict about names.
 
-"8" is a number, null is nothing, and several hosts send objects and lists as JSON in a string. An argument that a tool
-does not have is refused by name, so that the model can correct its call.
+Models write numbers as strings and null for absent values, and several hosts send objects and lists as JSON strings.
+An unknown argument is refused by name, so that the model can correct its call.
 """
 
 from collections.abc import Mapping

@@ -161,7 +161,7 @@ _PASSAGES: Json = {
         "answer": {**_TEXT, "description": "Names this answer for `feedback`"},
     },
     "required": ["hits"],
-    # Two forms, told apart by `usage`, which only a raw result has.
+    # Two forms. Only a raw result has `usage`.
     "anyOf": [
         {"properties": {"hits": _list(_HIT), "engines": _list(_REPORT)}, "required": ["notice", "engines"]},
         {"required": ["usage"]},  # a raw result: its hits have whatever fields their engines gave them

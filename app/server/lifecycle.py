@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 
+from app.api.application import OverloadRefusal
 from app.api.auth.client_address import ClientAddress
 from app.api.gateway_state import GatewayState
 from app.api.probes import quick_probes
 from app.api.responses import only_probes
-from app.api.rpc import OverloadRefusal
 from app.server.connection_limits import ConnectionLimits
 from app.server.http_protocol import HttpProtocol
 from app.server.shutdown_stage import ShutdownStage, advanced

@@ -111,10 +111,6 @@ class RequestResponse:
         self._unread += len(piece)
         self._wake()
 
-    def peek_body(self) -> bytes:
-        """What has arrived of the body and was not taken."""
-        return b"".join(self._pieces)
-
     def end_body(self) -> None:
         """The last byte of the request arrived."""
         self.more_body = False

@@ -78,7 +78,7 @@ async def test_engines_and_what_can_be_done_to_them() -> None:
         await expect(page.locator("#act-off")).to_be_visible()
         handshakes = len(stage.engines["wiki"].requests("initialize"))
         await page.click("#act-handshake")
-        await expect(page.locator("#said")).to_contain_text("it is Wiki")
+        await expect(page.locator("#said")).to_contain_text("handshake completed with Wiki")
         assert len(stage.engines["wiki"].requests("initialize")) > handshakes
         await page.click("summary:has-text('Drill')")
         await page.select_option("#drill-kind", "error")

@@ -107,7 +107,7 @@ async def test_a_full_gateway_refuses_on_the_connection(engines: Any) -> None:
     assert [line["request_id"] for line in log.lines if line["event"] == "refused"] == ["mine"]
 
 
-async def test_a_refused_caller_that_asks_on_is_served_once_there_is_room(engines: Any) -> None:
+async def test_a_refused_caller_that_retries_is_served_once_there_is_capacity(engines: Any) -> None:
     """A caller that ignores `Retry-After` is not read for a while, and has its answer once there is room."""
     engine = await engines()
     engine.answers["retrieve"] = hang
@@ -186,7 +186,7 @@ async def test_who_cannot_be_served_in_time_is_refused(engines: Any) -> None:
     with own_log() as log:
         async with running([entry("e", engine)], {"server": {"max_in_flight": 1000}}) as gateway:
             dispatcher = Dispatcher(gateway.state)
-            dispatcher._pace._turning = True  # the loop is busy with something else
+            dispatcher._load._queue._turning = True  # the loop is busy with something else
 
             async def ask(number: int) -> Json:
                 message = {**question(None), "id": number}
@@ -194,7 +194,7 @@ async def test_who_cannot_be_served_in_time_is_refused(engines: Any) -> None:
                 now = asyncio.get_running_loop().time()
                 answer = json.loads(await dispatcher.message(message, Caller(f"r{number}", since=now), None) or b"")
                 if "error" in answer:
-                    dispatcher._pace._turn()  # the loop has time again
+                    dispatcher._load._queue._turn()  # the loop has time again
                 return answer
 
             answers = await asyncio.gather(*(ask(number) for number in range(20)))

@@ -70,8 +70,8 @@ def test_tokens_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
         made_state([], settings, tenants={"a": tenant()})
 
 
-def test_nothing_is_loaded_that_is_not_wished() -> None:
-    """Without callers that are told apart, neither the limits library nor that for tokens is loaded."""
+def test_optional_libraries_are_loaded_on_demand() -> None:
+    """Without authentication, the libraries for tokens are not loaded."""
     program = (
         "import sys, app.main; from app.settings.schema import *; from app.settings.sources import LoadedRegistry;"
         "app.main.build_app(app.main.build_state(LoadedRegistry(Registry(engines=[]), '0'), GatewaySettings()));"

@@ -106,7 +106,7 @@ async def test_the_id_is_echoed_where_it_can_be_read(body: bytes, expected: Any)
     assert answer.json()["id"] == expected
 
 
-async def test_too_large_a_body_of_a_stranger_is_not_read_to_its_end() -> None:
+async def test_too_large_a_body_of_an_unknown_caller_is_not_read_to_its_end() -> None:
     """A stranger's body is bounded like any other."""
     async with running([], {"server": {"max_body_bytes": 2048}}, reach=False, tenants=TENANTS) as gateway:
         declared = await gateway.post(b"x" * 4096)
@@ -161,7 +161,7 @@ async def test_an_expired_key() -> None:
     assert statuses == [200, 401]
 
 
-async def test_no_engine_hears_of_a_callers_credential(engines: Any) -> None:
+async def test_no_engine_gets_a_callers_credential(engines: Any) -> None:
     """What a caller presents goes no further than here."""
     engine = await engines()
     headers = {**bearer(KEY), "cookie": "c=1", "x-forwarded-for": "9.9.9.9", "proxy-authorization": "Basic x"}

@@ -74,7 +74,7 @@ async def test_odd_value_costs_itself_alone(engine: Any, odd: bytes, text: str, 
         *(b'{"id":%d,"score":1}' % number for number in (2**64, 2**100, 2**100 + 1, -(2**63) - 1, 10**400)),
     ],
 )
-async def test_hit_whose_id_or_score_cannot_be_told_is_dropped(engine: Any, odd: bytes) -> None:
+async def test_hit_with_unreadable_id_or_score_is_dropped(engine: Any, odd: bytes) -> None:
     """With a note; it is never served under a changed id, and never taken for another."""
     answer = await served(engine, answering(odd, SOUND))
     assert texts(answer) == {"sound": "fine"}

@@ -95,7 +95,7 @@ async def test_a_plan_that_cannot_be_made_is_an_error() -> None:
     assert response.json()["error"]["data"]["field"] == "k"
 
 
-async def test_an_answer_tells_its_parts() -> None:
+async def test_an_answer_explains_its_parts() -> None:
     """With `explain` the answer holds its plan, each hit's parts and the lists, and the hits are as without."""
     async with Usual() as gateway:
         plain = await gateway.retrieve(k=4)

@@ -293,7 +293,7 @@ async def test_stacked_gateways_answer_and_a_ring_ends(engines: Any) -> None:
     assert "inner" in ring["usage"]["notes"][0]
 
 
-async def test_who_is_missing_behind_another_gateway_is_told(engines: Any) -> None:
+async def test_engines_missing_behind_another_gateway_are_reported(engines: Any) -> None:
     """The notes of a gateway that counts as one engine are passed on, whatever was asked for."""
     well, broken = await engines(capabilities=GRAPHING), await engines(capabilities=GRAPHING)
     well.answers["graph"] = {"communities": []}

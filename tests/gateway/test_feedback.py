@@ -48,7 +48,7 @@ async def test_copies_under_other_ids_are_found(engines: Any) -> None:
     assert (heard(one), heard(two)) == ([on("mine")], [on("yours")])
 
 
-async def test_namespaces_tell_without_a_session(engines: Any) -> None:
+async def test_namespaces_route_feedback_without_a_session(engines: Any) -> None:
     """A prefix leads to its engine, which gets the id without it; anything else goes to all without a namespace."""
     one, two = await listening_to_feedback(engines), await listening_to_feedback(engines)
     three = await listening_to_feedback(engines)
@@ -91,7 +91,7 @@ async def test_accepted_counts_signals_not_engines(engines: Any) -> None:
     assert none["code"] == -32010
 
 
-async def test_engines_that_take_no_feedback_are_not_told(engines: Any) -> None:
+async def test_engines_without_feedback_get_none(engines: Any) -> None:
     """A signal whose engine takes none is not recorded, which a note counts; nobody else hears of it."""
     deaf, hearing = await engines(results=hits("a")), await listening_to_feedback(engines, results=hits("b"))
     async with running([entry("deaf", deaf), entry("hearing", hearing)]) as gateway:

@@ -35,7 +35,7 @@ async def test_local_fuses_hits_as_retrieve_does(engines: Any) -> None:
     assert set(result) == {"hits", "usage", "_meta"}
 
 
-async def test_what_engines_are_told_beside_the_params(engines: Any) -> None:
+async def test_what_engines_get_besides_the_params(engines: Any) -> None:
     """Less time than the caller has, one level less, our identity, and what else its `_meta` says; not its token."""
     engine = await graphing(engines, {"hits": []})
     meta = {"deadlineMs": 9000, "federation": {"depth": 2, "path": ["p"]}, "progressToken": "t", "traceId": "x"}
@@ -294,7 +294,7 @@ async def test_where_nobody_may_be_asked(engines: Any, op: str, empty: Json) -> 
     assert engine.requests("graph") == []
 
 
-async def test_a_graph_tells_its_progress(engines: Any) -> None:
+async def test_a_graph_sends_progress(engines: Any) -> None:
     """As an event stream: each engine that ended, then `fuse`, then the plain answer."""
     one = await graphing(engines, {"hits": [hit("a")]})
     message = {"jsonrpc": "2.0", "id": 1, "method": "graph"}

@@ -270,7 +270,7 @@ async def test_where_nobody_may_be_asked(engines: Any) -> None:
     assert engine.requests("memory/build") == engine.requests("memory/recall") == []
 
 
-async def test_a_recall_tells_its_progress(engines: Any) -> None:
+async def test_a_recall_sends_progress(engines: Any) -> None:
     """As an event stream, with the hits so far until the last engine has ended."""
     first_told = asyncio.Event()
 

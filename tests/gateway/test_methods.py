@@ -219,7 +219,7 @@ async def test_no_other_space_takes_over(engines: Any) -> None:
     assert not other.requests("embed")
 
 
-async def test_writing_is_off_unless_told(engines: Any) -> None:
+async def test_writing_is_off_by_default(engines: Any) -> None:
     """`index.enabled` is off: neither advertised nor sent to anybody (B125)."""
     engine = await engines(capabilities=WRITES)
     engine.answers["index/add"] = {"ids": ["x"]}
@@ -327,7 +327,7 @@ async def test_what_is_served_is_what_conformance_counts(engines: Any) -> None:
         assert (await gateway.result("info"))["_meta"]["conformance"] == "L0"
 
 
-async def test_a_refusal_tells_no_secret(engines: Any) -> None:
+async def test_a_refusal_reveals_no_secret(engines: Any) -> None:
     """An engine that quotes its own credentials in what it refuses does not make us pass them on (B102)."""
     engine = await engines(capabilities=RERANKS)
     engine.answers["rerank"] = RpcFault(-32602, "no s3cret-token", {"field": "s3cret-token"})

@@ -150,7 +150,7 @@ async def test_an_engine_can_be_switched_off_and_on() -> None:
     """Off, it is not asked and its own endpoint says so; on, it is asked again; neither is done twice."""
     async with Usual() as gateway:
         assert await act(gateway, "wiki", "off") == (200, {"said": "switched off"})
-        assert await act(gateway, "wiki", "off") == (200, {"said": "it was off already"})
+        assert await act(gateway, "wiki", "off") == (200, {"said": "it was already off"})
         assert asked(await gateway.retrieve()) == {"code": "ok", "docs": "ok", "wiki": "disabled"}
         error = await gateway.error("retrieve", {"query": "q"}, base="/engines/wiki/rcp")
         assert (error["code"], "switched off" in error["message"]) == (-32010, True)
@@ -183,14 +183,14 @@ async def test_a_handshake_can_be_asked_for(engines: Starter) -> None:
     async with running([entry("docs", engine)]) as gateway:
         engine.capabilities = {"retrieve": {"maxK": 7}}
         status, body = await act(gateway, "docs", "handshake")
-        assert (status, body["said"].startswith("it is Docs")) == (200, True)
+        assert (status, body["said"].startswith("handshake completed with Docs")) == (200, True)
         assert (await gateway.result("info"))["capabilities"]["retrieve"]["maxK"] == 7
         await engine.stop()
         status, body = await act(gateway, "docs", "handshake")
         assert (status, body["error"]["code"]) == (400, -32010)
 
 
-async def test_drills_only_if_they_are_wished_for() -> None:
+async def test_drills_only_if_they_are_enabled() -> None:
     """Without `admin.drills` a drill is refused with what to set; with it, answers fail until it is ended (B125)."""
     async with Usual() as gateway:
         status, body = await act(gateway, "wiki", "drill", kind="error")
@@ -203,9 +203,9 @@ async def test_drills_only_if_they_are_wished_for() -> None:
         result = await gateway.retrieve()
         assert asked(result)["wiki"] == "connect"
         assert "on purpose" in str(result["usage"]["notes"])
-        assert await act(gateway, "wiki", "end_drill") == (200, {"said": "the drill is over"})
+        assert await act(gateway, "wiki", "end_drill") == (200, {"said": "drill ended"})
         assert asked(await gateway.retrieve())["wiki"] == "ok"
-        assert await act(gateway, "wiki", "end_drill") == (200, {"said": "no drill was on"})
+        assert await act(gateway, "wiki", "end_drill") == (200, {"said": "no drill was running"})
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ async def test_the_page_is_served_with_a_policy() -> None:
     assert "style=" not in page
 
 
-async def test_faulty_files_are_told() -> None:
+async def test_faulty_files_are_reported() -> None:
     """Whether the files are what is in force, and if not why; without a reload there is nothing to tell."""
     async with running([]) as gateway:
         state = gateway.state

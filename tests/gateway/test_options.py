@@ -320,7 +320,7 @@ async def test_recency_needs_a_field_that_holds_a_time(engines: Any) -> None:
     assert (malformed["code"], malformed["data"]["field"]) == (-32602, "recency.halfLifeDays")
 
 
-async def test_the_rewritten_query_is_told_if_engines_agree(engines: Any) -> None:
+async def test_the_rewritten_query_is_returned_if_engines_agree(engines: Any) -> None:
     """With `rewrite`, what the engines made of the query is in the answer if it is one thing."""
     one, two = await engines(capabilities=ABLE), await engines(capabilities=ABLE)
     for engine in (one, two):

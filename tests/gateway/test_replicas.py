@@ -190,7 +190,7 @@ async def test_workers_share_the_state(engines: Any, redis_url: str, tmp_path: P
         assert await gateway.end() == 0
 
 
-async def test_a_gateway_without_its_redis_serves_and_tells_no_secret(engines: Any, tmp_path: Path) -> None:
+async def test_a_gateway_without_its_redis_serves_and_reveals_no_secret(engines: Any, tmp_path: Path) -> None:
     """A process whose Redis is not there starts, answers, says that it goes on alone, and logs no password."""
     engine = await serving(engines, *range(30))
     gateway = await start_gateway(tmp_path, [entry("e", engine)], {"state": {"url": "redis://:SECRET@127.0.0.1:1/0"}})

@@ -136,7 +136,7 @@ async def test_a_session_that_began_with_nothing(engines: Starter) -> None:
         for method, params in (("retrieve", SPARSELY), ("rerank", RERANK)):
             answer = await ask(method, params)
             assert code(answer) == -32010
-            assert "begin another" in answer["error"]["message"]
+            assert "start a new session" in answer["error"]["message"]
 
 
 async def test_sessions_are_the_same_for_every_gateway_that_shares_them(engines: Starter, redis_url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.api.send_queue import FULL_BYTES
-from app.api.stdio import MAX_UNDER_WAY
+from app.api.stdio import MAX_IN_FLIGHT
 from tests.gateway.conftest import Starter
 from tests.support.log_lines import own_log
 from tests.support.piped_gateway import PATIENCE, PipedGateway, piped
@@ -47,16 +47,16 @@ async def test_the_deadline_counts_from_the_line(engines: Starter) -> None:
         return {"hits": hits("a")}
 
     engine.answers["retrieve"] = held
-    async with piped([entry("e", engine, maxConcurrency=MAX_UNDER_WAY, timeoutMs=60_000)]) as gateway:
-        for number in range(MAX_UNDER_WAY):
+    async with piped([entry("e", engine, maxConcurrency=MAX_IN_FLIGHT, timeoutMs=60_000)]) as gateway:
+        for number in range(MAX_IN_FLIGHT):
             gateway.ask("retrieve", ASK, number)
         gateway.ask("retrieve", {"query": "late", "_meta": {"deadlineMs": 50}}, "late")
-        await until(lambda: len(engine.requests()) == MAX_UNDER_WAY)
+        await until(lambda: len(engine.requests()) == MAX_IN_FLIGHT)
         loop = asyncio.get_running_loop()
         over = loop.time() + 0.1
         await until(lambda: loop.time() >= over)
         release.set()
-        answers = [await gateway.message() for _ in range(MAX_UNDER_WAY + 1)]
+        answers = [await gateway.message() for _ in range(MAX_IN_FLIGHT + 1)]
     assert [code(answer) for answer in answers if answer["id"] == "late"] == [-32014]
     assert "late" not in [request.params["query"] for request in engine.requests()]
 
@@ -237,12 +237,12 @@ async def test_a_caller_that_does_not_read_is_not_read_either(engines: Starter) 
         for number in range(400):
             gateway.ask("retrieve", {**ASK, "_meta": {"progressToken": number}}, number)
         send_queue: Any = gateway.endpoint._send_queue
-        await until(lambda: send_queue.unsent > FULL_BYTES and not gateway.endpoint._under_way)
+        await until(lambda: send_queue.unsent > FULL_BYTES and not gateway.endpoint._in_flight)
         assert gateway.taken < 400
         taken = gateway.taken
         await asyncio.sleep(0.05)
         assert gateway.taken == taken
-        assert send_queue.unsent < FULL_BYTES + (MAX_UNDER_WAY + 1) * 250_000
+        assert send_queue.unsent < FULL_BYTES + (MAX_IN_FLIGHT + 1) * 250_000
         gateway.reading.set()
         answered: list[int] = []
         while len(answered) < 400:
@@ -252,7 +252,7 @@ async def test_a_caller_that_does_not_read_is_not_read_either(engines: Starter) 
         assert sorted(answered) == list(range(400))
 
 
-async def test_only_so_many_are_under_way(engines: Starter) -> None:
+async def test_only_so_many_are_in_flight(engines: Starter) -> None:
     """Of more requests than may be under way the rest waits in the pipe."""
     stuck, release = await engines(), asyncio.Event()
 
@@ -263,18 +263,18 @@ async def test_only_so_many_are_under_way(engines: Starter) -> None:
     stuck.answers["retrieve"] = held
     settings = {"retrieve": {"deadline_ms": 60_000}}
     async with piped([entry("e", stuck, timeoutMs=60_000, maxConcurrency=1000)], settings) as gateway:
-        for number in range(MAX_UNDER_WAY + 10):
+        for number in range(MAX_IN_FLIGHT + 10):
             gateway.ask("retrieve", ASK, number)
-        await until(lambda: len(gateway.endpoint._under_way) == MAX_UNDER_WAY)
+        await until(lambda: len(gateway.endpoint._in_flight) == MAX_IN_FLIGHT)
         assert repr(gateway.endpoint).startswith(
-            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <SendQueue 0 bytes unread>"
+            f"<StdioEndpoint reading, {MAX_IN_FLIGHT} in flight, <SendQueue 0 bytes unread>"
         )
         release.set()
-        answered = {(await gateway.message())["id"] for _ in range(MAX_UNDER_WAY + 10)}
-        assert answered == set(range(MAX_UNDER_WAY + 10))
+        answered = {(await gateway.message())["id"] for _ in range(MAX_IN_FLIGHT + 10)}
+        assert answered == set(range(MAX_IN_FLIGHT + 10))
 
 
-async def test_the_end_of_the_pipe_finishes_what_is_under_way(engines: Starter) -> None:
+async def test_the_end_of_the_pipe_finishes_what_is_in_flight(engines: Starter) -> None:
     """When the caller has said all it wants, everything it asked is answered, a last line without newline too."""
     slow = await engines()
 
@@ -290,7 +290,7 @@ async def test_the_end_of_the_pipe_finishes_what_is_under_way(engines: Starter) 
     assert sorted(answer["id"] for answer in gateway.unread()) == list(range(6))
 
 
-async def test_shutdown_ends_the_session_after_what_is_under_way(engines: Starter) -> None:
+async def test_shutdown_ends_the_session_after_what_is_in_flight(engines: Starter) -> None:
     """After `shutdown` no further line is read; what was asked before is answered, and so is `shutdown`."""
     state = made_state([entry("e", await engines())])
     gateway = PipedGateway(state)
@@ -309,7 +309,7 @@ async def test_shutdown_ends_the_session_after_what_is_under_way(engines: Starte
     assert code(answers.get("after", {"error": {"code": "not read"}})) in ("not read", None)
 
 
-async def test_told_to_stop_it_says_so(engines: Starter) -> None:
+async def test_a_stop_is_answered_to_requests_in_flight(engines: Starter) -> None:
     """When it must stop, each request under way is answered with -32010, members of a batch too."""
     stuck = await engines()
     stuck.answers["retrieve"] = hang

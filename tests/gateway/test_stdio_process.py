@@ -155,7 +155,7 @@ def test_files_in_place_of_pipes(tmp_path: Path) -> None:
     assert {line["id"]: line.get("error", {}).get("code") for line in lines} == {1: None, 2: -32001}
 
 
-def test_a_faulty_file_is_told_on_stderr(tmp_path: Path) -> None:
+def test_a_faulty_file_is_reported_on_stderr(tmp_path: Path) -> None:
     """What keeps it from serving is told as by the other commands, and nothing comes on stdout."""
     argv = command(tmp_path, [{"id": "x"}])
     done = subprocess.run(

@@ -234,7 +234,7 @@ async def test_page_that_was_kept_is_a_stream_of_its_own_response(engines: Any) 
         assert [message["params"]["stage"] for message in told] == ["recall", "fuse"]
 
 
-async def test_all_engines_at_once_are_all_told(engines: Any) -> None:
+async def test_simultaneous_answers_are_all_reported(engines: Any) -> None:
     """Engines that end in one moment have a frame each."""
     entries = [entry(f"e{number}", await engines(results=hits(number))) for number in range(5)]
     async with running(entries) as gateway:
@@ -403,7 +403,7 @@ def serving_tasks() -> list[Any]:
     return [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]
 
 
-async def test_slow_reader_hears_the_response(engines: Any) -> None:
+async def test_slow_reader_gets_the_response(engines: Any) -> None:
     """A caller that pauses within the time allowed misses progress at most, never the response."""
     entries = [entry(f"e{number}", await engines(results=large(30 + number))) for number in range(4)]
     async with (
@@ -420,7 +420,7 @@ async def test_slow_reader_hears_the_response(engines: Any) -> None:
     assert len(messages[-1]["result"]["hits"]) == 33
 
 
-async def test_a_caller_that_opts_in_hears_a_log_of_its_engines(engines: Any) -> None:
+async def test_a_caller_that_opts_in_gets_a_log_of_its_engines(engines: Any) -> None:
     """`_meta.logLevel` brings `notifications/log` for engines that fail, and at debug for those that answer too."""
     well, sick = await engines(), await engines()
     sick.answers["retrieve"] = RpcFault(-32010, "down")

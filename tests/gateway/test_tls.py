@@ -223,7 +223,7 @@ def test_one_file_may_hold_both(tls_files: Json, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_bad_files_are_told(
+def test_bad_files_are_reported(
     authority: Authority, tls_files: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str
 ) -> None:
     """Before anybody listens, the setting that names the file is told, and what is wrong with it."""

@@ -107,6 +107,7 @@ class Authenticator:
         `fusion`: the settings that tenants override (None: unchanged).
         """
         self.declared = tenants
+        # None when only tenants change; their settings lie over those of the whole gateway.
         self._fusion = fusion or self._fusion
         self._keyring = ApiKeys(tenants.by_id)
         self._tenants = {name: tenant_of(name, entry, self._fusion) for name, entry in tenants.by_id.items()}
@@ -133,6 +134,7 @@ class Authenticator:
                 self._refuse_unknown(scope, "a credential is required: Authorization: Bearer, or X-API-Key", None)
             # Anonymous callers share a tenant, so their limits are counted by address.
             return Principal(tenant, ANONYMOUS, None, Owner(ANONYMOUS, self._client_address.address(scope)))
+        # Keys first: the check is local, and a token may need a fetch of the issuer's keys.
         key = self._keyring.owner(credential.token, self._clock()) if "keys" in self.modes else None
         if key is not None:
             return Principal(self._tenants[key.tenant], key, key.id, Owner(key.tenant))
@@ -167,6 +169,7 @@ class Authenticator:
             # Not a 429: the batch would exceed the limit at any time, so a retry is useless.
             fault = InvalidParams(f"a batch of this caller may contain at most {most} messages", field="batch")
             self._refuse(principal, "requests", 200, fault)
+        # Recorded only after success, so that `leave` gives back what was taken and no more.
         reached = await self._quotas.take(principal.owner, limits, count)
         if reached is not None:
             self._refuse_limited(principal, reached)

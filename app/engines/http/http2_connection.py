@@ -340,10 +340,10 @@ class Http2Connection(asyncio.Protocol):
 
     def _send_content(self, stream: Stream) -> None:
         while stream.unsent and not self._paused:
-            room = min(self._h2.local_flow_control_window(stream.id), self._h2.max_outbound_frame_size)
-            if room <= 0:
+            window = min(self._h2.local_flow_control_window(stream.id), self._h2.max_outbound_frame_size)
+            if window <= 0:
                 return
-            piece, stream.unsent = stream.unsent[:room], stream.unsent[room:]
+            piece, stream.unsent = stream.unsent[:window], stream.unsent[window:]
             self._h2.send_data(stream.id, piece.tobytes(), end_stream=not stream.unsent)
             if stream.unsent:
                 self._write()  # `pause_writing` is received of only then

@@ -5,7 +5,7 @@ A signal goes to the engines that the session remembers for its hit, else to tho
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, with_report
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, broadcast, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import dedups
@@ -124,16 +124,16 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
         return _engine_request(request, routed, context, engine)
 
     if not candidates.engines and not candidates.lost and context.settings.fusion.learning == "on":
-        gathered = BroadcastResult({}, (), candidates.skipped)  # no engine takes feedback, but the gateway does
+        collected = BroadcastResult({}, (), candidates.skipped)  # no engine takes feedback, but the gateway does
     else:
-        gathered = await gather(context, candidates, engine_request, _read, idempotent=False)
-    accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in gathered.answers()}
+        collected = await broadcast(context, candidates, engine_request, _read, idempotent=False)
+    accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in collected.answers()}
     unrouted = (
         (f"{len(routed.unrouted)} signal(s) concern hits of engines that do not take feedback",)
         if routed.unrouted
         else ()
     )
-    return with_report(context, gathered, {"accepted": recorded(routed.engine_requests, accepted, learned)}, unrouted)
+    return with_report(context, collected, {"accepted": recorded(routed.engine_requests, accepted, learned)}, unrouted)
 
 
 async def _learned(context: BroadcastContext, pages: Pages, request: FeedbackParams) -> list[int]:

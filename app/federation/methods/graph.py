@@ -11,7 +11,7 @@ from app.federation.broadcast import (
     BroadcastRequest,
     BroadcastResult,
     HitFusion,
-    gather,
+    broadcast,
     settings_of,
     with_report,
 )
@@ -68,24 +68,24 @@ async def graph(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     hit_fusion = HitFusion(gateway, settings_of(context), min(request.k or DEFAULT_K, members.max_k), screen)
     partial_hits = hit_fusion.partial_hits if request.op in FUSED else None
     read = partial(read_result, NEEDED[request.op])
-    gathered = await gather(context, candidates, partial(_engine_request, request, context), read, partial_hits)
+    collected = await broadcast(context, candidates, partial(_engine_request, request, context), read, partial_hits)
     # No engine was asked because of the seeds, not because of a cycle, which has a note.
-    if not gathered.engine_calls and not gathered.notes:
+    if not collected.engine_calls and not collected.notes:
         raise InvalidParams("no available engine owns any of the 'seedIds'", field="seedIds")
     # Screening long texts takes a while; other requests run in between.
-    for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
+    for _ in hit_fusion.steps(collected.engine_calls, collected.outcomes):
         await asyncio.sleep(0)
-    fusion = hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
+    fusion = hit_fusion.fusion(collected.engine_calls, collected.outcomes)
     if request.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(request.session_id, fusion.origins(hit_fusion.keys(fusion)))
-    result = _joined(request, gathered, hit_fusion.hits(fusion))
+    result = _joined(request, collected, hit_fusion.hits(fusion))
     if screen is not None:
         context.instrumentation.screened(screen)
     result["usage"] = {
-        "candidates": sum([outcome.candidates for outcome in gathered.outcomes]),
+        "candidates": sum([outcome.candidates for outcome in collected.outcomes]),
         "latencyMs": round((perf_counter() - began) * 1000, 2),
     }
-    return with_report(context, gathered, result, (*request.notes, *fusion.notes))
+    return with_report(context, collected, result, (*request.notes, *fusion.notes))
 
 
 def _fit(op: str, _: Engine, advertisement: Advertisement) -> UnfitEngine | None:
@@ -121,9 +121,9 @@ def _engine_request(request: GraphParams, context: BroadcastContext, engine: Eng
     return BroadcastRequest(params, asked)
 
 
-def _joined(request: GraphParams, gathered: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
+def _joined(request: GraphParams, collected: BroadcastResult, hits: list[Hit]) -> dict[str, Any]:
     """The merged fields: those of the operation, others that an engine added, and unknown ones."""
-    op, responses = request.op, gathered.responses()
+    op, responses = request.op, collected.responses()
     result = other_fields(responses, _JOINED)
     if op in FUSED or hits:
         result["hits"] = hits

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, gather, settings_of, with_report
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, HitFusion, broadcast, settings_of, with_report
 from app.federation.calls import MethodCall
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for
 from app.federation.engine_interface import Engine
@@ -144,7 +144,7 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
         params["sessionId"] = scoped(members.identity, request.session_id, call.tenant)
     screen = await pages.screen(context.settings.screen)
     hit_fusion = HitFusion(gateway, settings_of(context), members.max_k, screen)
-    gathered = await gather(
+    collected = await broadcast(
         context,
         candidates,
         lambda _: BroadcastRequest(params),
@@ -152,9 +152,9 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
         hit_fusion.partial_hits,
         single_engine=memory is not None,
     )
-    for _ in hit_fusion.steps(gathered.engine_calls, gathered.outcomes):
+    for _ in hit_fusion.steps(collected.engine_calls, collected.outcomes):
         await asyncio.sleep(0)
-    responses, fusion = gathered.responses(), hit_fusion.fusion(gathered.engine_calls, gathered.outcomes)
+    responses, fusion = collected.responses(), hit_fusion.fusion(collected.engine_calls, collected.outcomes)
     # Remembered only if some engine can receive feedback on these hits.
     if request.session_id is not None and "feedback" in members.capabilities and len(fusion):
         await pages.origins.remember(request.session_id, fusion.origins(hit_fusion.keys(fusion)))
@@ -163,7 +163,7 @@ async def memory_recall(context: BroadcastContext, pages: Pages) -> dict[str, An
         result["hits"] = hit_fusion.hits(fusion)
     if screen is not None:
         context.instrumentation.screened(screen)
-    return with_report(context, gathered, result, fusion.notes)
+    return with_report(context, collected, result, fusion.notes)
 
 
 def owner_of(call: MethodCall) -> MemoryOwner:

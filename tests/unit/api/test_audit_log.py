@@ -67,9 +67,9 @@ def test_an_error_knows_whom_it_was_about() -> None:
     error.engines = REPORT[1:]
     audit = AuditLog()
     audit.failed(error)
-    told = line(audit, Caller("r"))
-    assert (told["outcome"], told["code"], told["answered"]) == ("error", -32010, 0)
-    assert "tenant" not in told
+    shown = line(audit, Caller("r"))
+    assert (shown["outcome"], shown["code"], shown["answered"]) == ("error", -32010, 0)
+    assert "tenant" not in shown
 
 
 def test_results_of_any_shape() -> None:

@@ -9,14 +9,14 @@ from app.state.quotas import Owner
 
 
 def test_sessions_of_two_tenants_are_never_one() -> None:
-    """Where callers are told apart, the session's name has its tenant before it."""
+    """With authentication, the name of the session begins with the tenant."""
     assert Caller("r").cancel_scope is None
     assert Caller("r", "s").cancel_scope == "s"
     assert Caller("r", "s", tenant=Tenant("red")).cancel_scope == "red:s"
     assert Caller("r", tenant=Tenant("red")).cancel_scope is None
 
 
-def test_a_principal_tells_no_secret() -> None:
+def test_a_principal_reveals_no_secret() -> None:
     """In an incident one sees who and with which key, by name."""
     principal = Principal(Tenant("red"), ApiKey("red", "k", b"SECRET", 0.0), "k", Owner("red"))
     assert repr(principal) == "<Principal of red with k, 0 limited requests>"

@@ -1,4 +1,4 @@
-"""What browsers are told of other sites, and of our own pages."""
+"""Headers for browsers: which other sites may call, and what our own pages may do."""
 
 from typing import Any
 

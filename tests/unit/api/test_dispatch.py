@@ -261,16 +261,16 @@ async def test_meta_of_the_caller_is_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "told"), [(500, 400), (60_000, 2900), (None, 2900)], ids=["caller's", "beyond ours", "none stated"]
+    ("stated", "forwarded"), [(500, 400), (60_000, 2900), (None, 2900)], ids=["caller's", "beyond ours", "none stated"]
 )
-def test_deadline_is_the_smaller_of_both(stated: int | None, told: int) -> None:
+def test_deadline_is_the_smaller_of_both(stated: int | None, forwarded: int) -> None:
     """A caller's deadline may only shorten ours (B27)."""
 
     async def story() -> None:
         gateway = FakeGateway(FakeEngine("docs", timeoutMs=60_000), retrieve={"deadline_ms": 3000})
         await gateway.ask("retrieve", {"query": "q", "_meta": None if stated is None else {"deadlineMs": stated}})
         (asked,) = gateway.engines[0].asked
-        assert asked["_meta"]["deadlineMs"] == pytest.approx(told, abs=1)
+        assert asked["_meta"]["deadlineMs"] == pytest.approx(forwarded, abs=1)
 
     virtually(story())
 
@@ -287,7 +287,7 @@ def test_no_time_to_ask_anybody() -> None:
     virtually(story())
 
 
-async def test_repr_tells_what_is_under_way() -> None:
+async def test_repr_shows_requests_in_flight() -> None:
     """In an incident a dispatcher says how many requests can be called off, and whether it is ready."""
     shown = repr(FakeGateway().dispatcher)
     assert shown.startswith("<Dispatcher ")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.api import reload as room
+from app.api import reload as module
 from app.api.reload import MAX_LOOKS, Reload
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.file_watch import Watch
@@ -30,7 +30,7 @@ class Restless(Watch):
 @pytest.fixture(autouse=True)
 def _swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits between two looks."""
-    monkeypatch.setattr(room, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0)
 
 
 def faulty() -> Any:
@@ -39,7 +39,7 @@ def faulty() -> Any:
 
 
 @pytest.mark.parametrize(("changes", "reads_at", "warned"), [(4, 5, False), (float("inf"), MAX_LOOKS + 1, True)])
-async def test_files_are_read_once_they_have_settled(changes: float, reads_at: int, warned: bool) -> None:
+async def test_files_are_read_once_they_stop_changing(changes: float, reads_at: int, warned: bool) -> None:
     """As soon as a look finds what the last one found; those that never settle are read as they are, and it is said."""
     looked: list[int] = []
 

@@ -17,14 +17,14 @@ class Sink:
         self.open = asyncio.Event()
         self.open.set()
         self.data = b""
-        self.room = 0
+        self.writes = 0
 
     async def write(self, data: bytes) -> None:
         await self.open.wait()
         self.data += data
 
     def made(self) -> None:
-        self.room += 1
+        self.writes += 1
 
     @property
     def lines(self) -> list[Any]:
@@ -32,7 +32,7 @@ class Sink:
 
 
 async def test_lines_leave_in_order_and_then_it_ends() -> None:
-    """Everything put before `close` is written, each with its newline; room is told of."""
+    """Everything put before `close` is written, each with its newline; the callback is called."""
     log_writer = Sink()
     box = SendQueue(log_writer.write, log_writer.made)
     writing = asyncio.create_task(box.run())
@@ -44,7 +44,7 @@ async def test_lines_leave_in_order_and_then_it_ends() -> None:
     box.close()
     await asyncio.wait_for(writing, PATIENCE)
     assert log_writer.data == b"0\n1\n2\n3\n"
-    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<SendQueue 0 bytes unread, closing>")
+    assert (box.unsent, log_writer.writes > 0, repr(box)) == (0, True, "<SendQueue 0 bytes unread, closing>")
 
 
 async def test_what_nobody_takes_is_unread() -> None:

@@ -38,7 +38,7 @@ def fuse() -> dict[str, Any]:
     return {"progressToken": "t", "progress": 1.0, "stage": "fuse"}
 
 
-def told(frame: bytes) -> Any:
+def message_of(frame: bytes) -> Any:
     """What a frame says: the params of a progress, or the response."""
     message = json.loads(frame.removeprefix(b"data: "))
     return message["params"] if "method" in message else message
@@ -111,7 +111,7 @@ def test_frames_come_in_order_and_the_response_is_last() -> None:
         caller.stream.send(fuse())
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
         await caller.stream.finish(RESPONSE)
-        assert [told(frame) for frame in caller.frames] == [
+        assert [message_of(frame) for frame in caller.frames] == [
             recall(1),
             recall(2),
             recall(3),
@@ -190,7 +190,7 @@ def test_pause_before_a_comment_is_a_setting() -> None:
     virtually(story())
 
 
-def test_slow_caller_hears_the_newest_of_each_kind() -> None:
+def test_slow_caller_gets_the_newest_of_each_kind() -> None:
     """Whoever does not read has one frame per kind waiting, the newest; the response is never dropped (B67)."""
 
     async def story() -> None:
@@ -210,7 +210,7 @@ def test_slow_caller_hears_the_newest_of_each_kind() -> None:
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
         caller.reads.set()
         await finishing
-        assert [told(frame) for frame in caller.frames] == [
+        assert [message_of(frame) for frame in caller.frames] == [
             recall(0),
             recall(1),
             recall(999),
@@ -310,7 +310,7 @@ def test_hit_that_cannot_be_written_costs_its_list() -> None:
         caller.stream.open()
         caller.stream.send(recall(1, partial={"hits": [deep]}))
         await caller.stream.finish(RESPONSE)
-        assert told(caller.frames[0]) == recall(1)
+        assert message_of(caller.frames[0]) == recall(1)
 
     virtually(story())
 
@@ -375,7 +375,7 @@ def test_endpoint_answers_with_a_stream_once_it_is_open() -> None:
         assert exchange.header("content-length") is None
         assert exchange.header("content-encoding") is None
         assert exchange.header("x-request-id")
-        assert [told(event["body"]) for event in exchange.sent[1:] if event["body"]] == [
+        assert [message_of(event["body"]) for event in exchange.sent[1:] if event["body"]] == [
             recall(1),
             json.loads(RESPONSE),
         ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, gather, with_report
+from app.federation.broadcast import BroadcastContext, BroadcastRequest, BroadcastResult, broadcast, with_report
 from app.federation.candidates import candidates_for
 from app.federation.engine_interface import Engine
 from app.federation.outcome import Outcome, skipped, succeeded
@@ -33,26 +33,26 @@ def engine_request(engine: Engine) -> BroadcastRequest | Outcome:
     return skipped("c", "seeds", "none of its own") if engine.id == "c" else BroadcastRequest({"op": "x"}, 7)
 
 
-async def gathered(
+async def broadcast_to(
     *engines: FakeEngine, names: list[str] | None = None, **more: Any
 ) -> tuple[BroadcastContext, BroadcastResult]:
     call = {key: more.pop(key) for key in ("meta", "seconds") if key in more}
     context = context_of("graph", {}, *engines, **call)
     options = read_gateway(None if names is None else {"engines": names})
     candidates = candidates_for(context.call, context.members, "graph", options)
-    return context, await gather(context, candidates, engine_request, succeeded, **more)
+    return context, await broadcast(context, candidates, engine_request, succeeded, **more)
 
 
 async def error_of(*engines: FakeEngine, **more: Any) -> RcpError:
     with pytest.raises(RcpError) as error:
-        await gathered(*engines, **more)
+        await broadcast_to(*engines, **more)
     return error.value
 
 
 async def test_all_candidates_with_a_engine_request_are_asked() -> None:
     """With the method of the call, each with its own `_meta`; the others are skipped with their reason."""
     engines = [graph("a", weight=3.0), graph("b", BadStatus("503")), graph("c"), FakeEngine("d")]
-    context, found = await gathered(*engines)
+    context, found = await broadcast_to(*engines)
     assert [(outcome.engine, outcome.status) for outcome in found.outcomes] == [("a", "ok"), ("b", "failed")]
     assert {outcome.engine: outcome.kind for outcome in found.skipped} == {"c": "seeds", "d": "capability"}
     assert engines[0].methods == ["graph"]
@@ -68,28 +68,28 @@ async def test_all_candidates_with_a_engine_request_are_asked() -> None:
 
 async def test_a_result_without_notes_has_no_usage() -> None:
     """`feedback` has none by itself."""
-    context, found = await gathered(graph("a"))
+    context, found = await broadcast_to(graph("a"))
     assert "usage" not in with_report(context, found, {"accepted": 1})
 
 
 async def test_what_is_not_idempotent_is_sent_so() -> None:
     """Engines are told, and send it once."""
     engine = graph("a")
-    await gathered(engine, idempotent=False)
+    await broadcast_to(engine, idempotent=False)
     assert engine.idempotent == [False]
 
 
 async def test_nobody_with_a_engine_request() -> None:
-    """Nothing is gathered; what that means is the method's to say."""
-    _, found = await gathered(graph("c"))
+    """No engine is asked; what that means is the method's to say."""
+    _, found = await broadcast_to(graph("c"))
     assert (found.engine_calls, found.outcomes) == ({}, [])
 
 
 async def test_nobody_may_be_asked() -> None:
-    """A loop or a used-up depth: nothing is gathered, and a note says why."""
+    """A loop or a used-up depth: no engine is asked, and a note says why."""
     engine = graph("a")
     for federation in ({"depth": 0}, {"path": ["us"]}):
-        _, found = await gathered(engine, meta={"federation": federation})
+        _, found = await broadcast_to(engine, meta={"federation": federation})
         assert found.notes[0].startswith("no engine was asked: ")
         assert len(found.skipped) == 1
     assert engine.asked == []

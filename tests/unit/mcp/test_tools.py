@@ -42,7 +42,7 @@ async def test_a_search_finds_as_many_as_it_says() -> None:
     assert len(result["structuredContent"]["results"]) <= SEARCH_K == 10
 
 
-async def test_every_request_is_witnessed() -> None:
+async def test_every_request_is_dispatched() -> None:
     """Each tool that asks RCP counts as a request of its method; `fetch` asks nobody."""
     tools, gateway = toolbox()
     asked: dict[str, Any] = {

@@ -32,15 +32,15 @@ def test_what_has_no_tokens_form(value: bytes) -> None:
 @given(st.lists(st.tuples(st.sampled_from([b"authorization", b"x-api-key", b"x"]), st.binary(max_size=40)), max_size=4))
 def test_whatever_bytes_come(headers: list[tuple[bytes, bytes]]) -> None:
     """Any bytes are one credential, none, or unreadable; nothing that is raised repeats them."""
-    found = told = None
+    found = shown = None
     try:
         found = credential_of(headers)
     except MalformedCredential as fault:
-        told = str(fault)
+        shown = str(fault)
     assert found is None or found.token.isascii()
-    if told is not None:
+    if shown is not None:
         sent = [value.decode("latin-1") for name, value in headers if name != b"x" and len(value) > 12]
-        assert not [value for value in sent if value in told]
+        assert not [value for value in sent if value in shown]
 
 
 def test_a_long_one_is_not_looked_at() -> None:

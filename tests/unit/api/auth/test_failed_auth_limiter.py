@@ -4,7 +4,7 @@ from app.api.auth.authentication import FAILURE_WINDOW, FailedAuthLimiter
 
 
 def test_failures_of_a_minute() -> None:
-    """So many are in order; then the wait is told, until the minute since the first is over."""
+    """The first failures are allowed; then the wait is returned, until a minute after the first."""
     now = 100.0
     failed_auth = FailedAuthLimiter(2, 10, lambda: now)
     assert [failed_auth.failed("a") for _ in range(3)] == [0.0, 0.0, FAILURE_WINDOW]
