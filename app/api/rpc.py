@@ -121,7 +121,7 @@ class RpcEndpoint:
         head = self._read_headers(scope)
         request_id = head.request_id
         request = _RpcRequest(scope, path, head, receive, send, arrived)
-        # The order matters: cheap checks first, and nothing of the body is read for a request that is refused anyway.
+        # Cheap checks come first, so that a flood of bad requests costs little.
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -141,9 +141,9 @@ class RpcEndpoint:
             else:
                 request.caller = Caller(
                     request_id,
-                    head.session,
-                    path.engine,
-                    self._address(scope),
+                    session=head.session,
+                    engine=path.engine,
+                    address=self._address(scope),
                     since=arrived,
                     trace=head.trace,
                     sent_id=head.sent_id,
@@ -177,17 +177,16 @@ class RpcEndpoint:
             await self._refuse_unknown_engine(send, path.engine, request_id)
             return
         running = authenticator.enter(principal)
-        address = principal.owner.address
         request.admitted = AdmittedRequest(authenticator, principal, running)
         request.caller = Caller(
             request_id,
-            head.session,
-            path.engine,
-            address,
-            principal.tenant,
-            principal.key_id,
-            request.arrived,
-            head.trace,
+            session=head.session,
+            engine=path.engine,
+            address=principal.owner.address,
+            tenant=principal.tenant,
+            key_id=principal.key_id,
+            since=request.arrived,
+            trace=head.trace,
             sent_id=head.sent_id,
         )
         try:
