@@ -16,7 +16,7 @@ from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_disconnected
 from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.http_requests import (
@@ -245,7 +245,7 @@ class RpcEndpoint:
                 watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):
                     server_settings = self._state.settings.server
-                    request.stream = EventStream(request.send, head.request_id, server_settings, watch.hang_up)
+                    request.stream = EventStream(request.send, head.request_id, server_settings, watch.disconnect)
                 work = self._dispatcher.message(message, caller, request.path.method or None, request.stream)
             elif type(message) is list:
                 if 1 < len(message) <= self._state.settings.server.max_batch:
@@ -255,7 +255,7 @@ class RpcEndpoint:
                 work = self._dispatcher.batch(message, caller, request.path.method or None)
             else:
                 raise InvalidRequest(NO_JSON_RPC)
-            return await unless_hung_up(work, watch)
+            return await unless_disconnected(work, watch)
         except asyncio.CancelledError:
             if request.stream is None or not request.stream.opened:
                 raise

@@ -17,7 +17,7 @@ from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_disconnected
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.http_requests import (
@@ -249,7 +249,7 @@ class McpEndpoint:
         notify = None
         if message.meta.get("progressToken") is not None and sse.accepted(request.accept):
             stream = request.stream = EventStream(
-                request.send, request.request_id, self._settings.server, watch.hang_up
+                request.send, request.request_id, self._settings.server, watch.disconnect
             )
 
             def notify(notification: bytes) -> None:
@@ -257,7 +257,7 @@ class McpEndpoint:
                 stream.open()
                 stream.notify(notification)
 
-        return await unless_hung_up(self._server.answer(message, request.caller, notify), watch)
+        return await unless_disconnected(self._server.answer(message, request.caller, notify), watch)
 
     def _batch(self, request: McpRequest, members: list[Any]) -> list[Any]:
         """The members of a batch. Raises McpError if it cannot be answered."""
@@ -286,7 +286,7 @@ class McpEndpoint:
         async def all_answered() -> list[McpAnswer]:
             return await asyncio.gather(*map(answered, members))
 
-        answers = await unless_hung_up(all_answered(), DisconnectWatcher(request.receive))
+        answers = await unless_disconnected(all_answered(), DisconnectWatcher(request.receive))
         bodies = [answer.body for answer in answers if answer.body is not None]
         lines = [answer.line for answer in answers if answer.line is not None]
         return (200, b"[" + b",".join(bodies) + b"]", lines) if bodies else (202, None, lines)

@@ -28,7 +28,6 @@ class McpRequest:
         "begun",
         "caller",
         "content_type",
-        "headers",
         "message_id",
         "receive",
         "request_id",
