@@ -201,7 +201,7 @@ class Authenticator:
     async def release_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
         """Give back the reserved hits that the answer did not contain; it contained `hits`."""
         if caller.tenant is not None:
-            await self._quotas.settle_hits(_owner_of(caller.tenant, caller), reservation, hits)
+            await self._quotas.release_hits(_owner_of(caller.tenant, caller), reservation, hits)
 
     def start(self) -> None:
         """Start background work."""
