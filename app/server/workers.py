@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from app.server.shutdown_stage import AT_ONCE, ShutdownStage, advanced, told
+from app.server.shutdown_stage import AT_ONCE, ShutdownStage, advanced, worker_signal
 from app.telemetry.logs import logger
 
 FIRST_PAUSE = 0.1
@@ -87,7 +87,10 @@ class Workers:
         self._looked = time.monotonic()
 
     def run(self, drain_seconds: float, grace_seconds: float) -> int:
-        """Keep them all until told to stop; the exit code. The seconds are what each worker takes to end."""
+        """Keep all workers running until a signal stops them, and return the exit code.
+
+        A worker takes at most `drain_seconds` and `grace_seconds` to end.
+        """
         self._seconds = (drain_seconds + grace_seconds, grace_seconds)
         with _signals() as signals:
             while self._workers or (self._due and self.stage is ShutdownStage.SERVING):
@@ -138,7 +141,7 @@ class Workers:
         self._listener.close()
         seconds = {ShutdownStage.DRAINING: self._seconds[0], ShutdownStage.FINISHING: self._seconds[1]}.get(stage, 0.0)
         self._kill_at = time.monotonic() + seconds + MARGIN_SECONDS
-        self._signal_all(told(stage))
+        self._signal_all(worker_signal(stage))
 
     def _signal_all(self, number: signal.Signals) -> None:
         for worker in self._workers.values():

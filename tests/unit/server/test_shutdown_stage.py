@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from app.server.shutdown_stage import TOLD, ShutdownStage, advanced, told
+from app.server.shutdown_stage import WORKER_SIGNALS, ShutdownStage, advanced, worker_signal
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_signals_hasten(stage: ShutdownStage, number: signal.Signals, then: Shut
 
 
 def test_every_stage_can_be_told() -> None:
-    """Each stage after serving has a signal of its own that workers are told it with."""
-    assert {TOLD[told(stage)] for stage in ShutdownStage if stage is not ShutdownStage.SERVING} == set(
-        ShutdownStage
-    ) - {ShutdownStage.SERVING}
+    """Each stage after serving has a signal of its own for workers."""
+    assert {
+        WORKER_SIGNALS[worker_signal(stage)] for stage in ShutdownStage if stage is not ShutdownStage.SERVING
+    } == set(ShutdownStage) - {ShutdownStage.SERVING}
