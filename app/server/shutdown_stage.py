@@ -1,7 +1,6 @@
-"""How far a gateway is on its way out, and what each signal means for that.
+"""The stages of a shutdown, and the signals that lead to them. Pure.
 
-Pure. Every signal only ever hastens: a second one skips what the first would have waited for. It refuses to know what
-is done at each stage.
+A signal only ever moves the process forward: a second one skips what the first would have waited for.
 """
 
 import signal
