@@ -64,7 +64,7 @@ from app.server.http_protocol import HttpProtocol
 from app.server.lifecycle import GatewayServer
 from app.server.listeners import listen, listen_for_metrics
 from app.server.preflight import start_faults
-from app.server.shutdown_stage import AT_ONCE, TOLD, ShutdownStage, told
+from app.server.shutdown_stage import AT_ONCE, WORKER_SIGNALS, ShutdownStage, worker_signal
 from app.server.tls import ServerCertificate
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
@@ -348,8 +348,8 @@ def work(
     All workers share the listeners, those of `metering` too: the worker that is scraped reports for all.
     """
     end_on_signals()
-    end_with_parent(told(ShutdownStage.FINISHING))
-    signals: dict[int, ShutdownStage | None] = {int(number): stage for number, stage in TOLD.items()}
+    end_with_parent(worker_signal(ShutdownStage.FINISHING))
+    signals: dict[int, ShutdownStage | None] = {int(number): stage for number, stage in WORKER_SIGNALS.items()}
     signals |= {signal.SIGHUP: None, signal.SIGINT: ShutdownStage.SERVING}
     start_log(LogSettings())
     try:
@@ -418,12 +418,12 @@ async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool)
     reload = Reload(state, files.load, watch)
     relax_garbage_collection()
 
-    async def settled() -> None:
+    async def wait_for_engines() -> None:
         await state.engines.first_checks(state.settings.retrieve.deadline_ms / 1000)
 
     protocol_of = partial(McpLines if mcp else RcpLines, state)
     read, write = Pipe(requests).read, Pipe(responses).write
-    endpoint = StdioEndpoint(protocol_of, settings.server.max_line_bytes, read, write, settled)
+    endpoint = StdioEndpoint(protocol_of, settings.server.max_line_bytes, read, write, wait_for_engines)
     for number, act in ((signal.SIGINT, endpoint.stop), (signal.SIGTERM, endpoint.stop), (signal.SIGHUP, reload.ask)):
         asyncio.get_running_loop().add_signal_handler(number, act)
     await state.backend.start()

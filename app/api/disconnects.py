@@ -26,14 +26,14 @@ async def close_connection(scope: Scope, receive: Receive) -> None:
             pass
 
 
-async def unless_hung_up(work: Awaitable[Result], watch: "DisconnectWatcher") -> Result:
+async def unless_disconnected(work: Awaitable[Result], watch: "DisconnectWatcher") -> Result:
     """Await `work`, but cancel it when the caller disconnects. Raises ClientDisconnected."""
     try:
         return await work
     except asyncio.CancelledError:
         task = asyncio.current_task()
         # `uncancel` is not 0 if the task was cancelled for another reason as well, such as shutdown.
-        if watch.hung_up and task is not None and task.uncancel() == 0:
+        if watch.disconnected and task is not None and task.uncancel() == 0:
             raise ClientDisconnected from None
         raise
     finally:
@@ -43,11 +43,11 @@ async def unless_hung_up(work: Awaitable[Result], watch: "DisconnectWatcher") ->
 class DisconnectWatcher:
     """Cancels the task that created it when the caller disconnects. It costs a timer, and for slow requests a task."""
 
-    __slots__ = ("_receive", "_task", "_timer", "_watcher", "hung_up")
+    __slots__ = ("_receive", "_task", "_timer", "_watcher", "disconnected")
 
     def __init__(self, receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        self.hung_up = False
+        self.disconnected = False
         self._receive = receive
         self._task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
@@ -60,10 +60,10 @@ class DisconnectWatcher:
         if self._watcher is not None:
             self._watcher.cancel()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Cancel the work: the caller has disconnected, or does not read."""
         if self._task is not None:
-            self.hung_up = True
+            self.disconnected = True
             self._task.cancel()
             self._task = None
 
@@ -74,8 +74,8 @@ class DisconnectWatcher:
         # The body has been read completely, so the next event is the disconnect.
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.hang_up()
+        self.disconnect()
 
     def __repr__(self) -> str:
-        state = "hung up" if self.hung_up else "over" if self._task is None else "waiting"
+        state = "disconnected" if self.disconnected else "over" if self._task is None else "waiting"
         return f"<DisconnectWatcher {state}{', listening' if self._watcher is not None else ''}>"

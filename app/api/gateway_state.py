@@ -1,6 +1,6 @@
 """The state of one running gateway that its endpoints share, and its readiness.
 
-`app/main.py` builds it and a reload changes it in one step. Endpoints read it anew for each request.
+`app/main.py` builds it and a reload changes it in one step. Endpoints read it for each request.
 """
 
 from collections import deque

@@ -16,7 +16,7 @@ from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_disconnected
 from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.http_requests import (
@@ -121,7 +121,7 @@ class RpcEndpoint:
         head = self._read_headers(scope)
         request_id = head.request_id
         request = _RpcRequest(scope, path, head, receive, send, arrived)
-        # The order matters: cheap checks first, and nothing of the body is read for a request that is refused anyway.
+        # Cheap checks come first, so that a flood of bad requests costs little.
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -141,9 +141,9 @@ class RpcEndpoint:
             else:
                 request.caller = Caller(
                     request_id,
-                    head.session,
-                    path.engine,
-                    self._address(scope),
+                    session=head.session,
+                    engine=path.engine,
+                    address=self._address(scope),
                     since=arrived,
                     trace=head.trace,
                     sent_id=head.sent_id,
@@ -177,17 +177,16 @@ class RpcEndpoint:
             await self._refuse_unknown_engine(send, path.engine, request_id)
             return
         running = authenticator.enter(principal)
-        address = principal.owner.address
         request.admitted = AdmittedRequest(authenticator, principal, running)
         request.caller = Caller(
             request_id,
-            head.session,
-            path.engine,
-            address,
-            principal.tenant,
-            principal.key_id,
-            request.arrived,
-            head.trace,
+            session=head.session,
+            engine=path.engine,
+            address=principal.owner.address,
+            tenant=principal.tenant,
+            key_id=principal.key_id,
+            since=request.arrived,
+            trace=head.trace,
             sent_id=head.sent_id,
         )
         try:
@@ -246,7 +245,7 @@ class RpcEndpoint:
                 watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):
                     server_settings = self._state.settings.server
-                    request.stream = EventStream(request.send, head.request_id, server_settings, watch.hang_up)
+                    request.stream = EventStream(request.send, head.request_id, server_settings, watch.disconnect)
                 work = self._dispatcher.message(message, caller, request.path.method or None, request.stream)
             elif type(message) is list:
                 if 1 < len(message) <= self._state.settings.server.max_batch:
@@ -256,7 +255,7 @@ class RpcEndpoint:
                 work = self._dispatcher.batch(message, caller, request.path.method or None)
             else:
                 raise InvalidRequest(NO_JSON_RPC)
-            return await unless_hung_up(work, watch)
+            return await unless_disconnected(work, watch)
         except asyncio.CancelledError:
             if request.stream is None or not request.stream.opened:
                 raise

@@ -87,6 +87,7 @@ class PipeProgressListener:
 
     def send(self, progress: Mapping[str, Any]) -> None:
         """Send progress, if it was requested. It is dropped while the caller does not read."""
+        # Log lines are sent even if progress was not requested, so this listener also exists without a token.
         if progress["progressToken"] is not None and not self._send_queue.full:
             self._send_queue.put(progress_message(progress))
 

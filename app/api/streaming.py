@@ -33,11 +33,11 @@ class StreamProgressListener(ProgressListener, Protocol):
 class EventStream:
     """The stream of one request. Nothing is sent before `open`; `end` must always be called.
 
-    `hang_up` is called if the caller does not read, to cancel the work for it.
+    `disconnect` is called if the caller does not read, to cancel the work for it.
     """
 
     __slots__ = (
-        "_hang_up",
+        "_disconnect",
         "_lines",
         "_request_id",
         "_send",
@@ -52,11 +52,11 @@ class EventStream:
     logs_alone: ClassVar[bool] = False
     """Without progress the response is plain JSON, which cannot contain log lines."""
 
-    def __init__(self, send: Send, request_id: str, settings: ServerSettings, hang_up: Callable[[], None]) -> None:
+    def __init__(self, send: Send, request_id: str, settings: ServerSettings, disconnect: Callable[[], None]) -> None:
         self._send = send
         self._request_id = request_id
         self._settings = settings
-        self._hang_up = hang_up
+        self._disconnect = disconnect
         self._waiting: list[tuple[str, bytes]] = []
         self._wake = asyncio.Event()
         self._sending = False
@@ -131,7 +131,7 @@ class EventStream:
             if isinstance(fault, TimeoutError):
                 logger().warning("slow_caller", request_id=self._request_id, frames_waiting=len(self._waiting))
             self.given_up = True
-            self._hang_up()
+            self._disconnect()
 
     async def _next(self) -> tuple[str, bytes]:
         """The next frame; a comment if there is none for `server.sse_comment_seconds`."""

@@ -44,7 +44,7 @@ class HitReference(NamedTuple):
 
 
 def encode(engine: str, hit_id: str, query: str, scope: Mapping[str, Any]) -> str:
-    """The id of a hit; its own id if none of this kind would be short enough."""
+    """The id of a hit; the engine's own id if this kind of id would be too long."""
     text = query.encode("utf-8", "replace")
     if len(text) > MAX_QUERY_BYTES:
         # Models read ids, so they must stay short. The beginning of a long query usually finds its hits, too.

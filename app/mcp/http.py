@@ -17,7 +17,7 @@ from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_disconnected
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.http_requests import (
@@ -115,7 +115,7 @@ class McpEndpoint:
         if self._authenticator is None:
             request.caller = Caller(
                 request.request_id,
-                request.session,
+                session=request.session,
                 address=self._client_address.address(request.scope),
                 since=arrival_of(request.scope),
                 trace=request.trace,
@@ -156,13 +156,12 @@ class McpEndpoint:
         running = authenticator.enter(principal)
         request.caller = Caller(
             request.request_id,
-            request.session,
-            None,
-            principal.owner.address,
-            principal.tenant,
-            principal.key_id,
-            arrival_of(request.scope),
-            request.trace,
+            session=request.session,
+            address=principal.owner.address,
+            tenant=principal.tenant,
+            key_id=principal.key_id,
+            since=arrival_of(request.scope),
+            trace=request.trace,
             sent_id=request.sent_id,
         )
         try:
@@ -175,6 +174,7 @@ class McpEndpoint:
             authenticator.leave(principal, running)
 
     async def _answer(self, request: McpRequest, principal: Principal | None) -> None:
+        """Read the body, answer its message or batch, and send the response. Raises AuthError."""
         # Before admission: a client that sends slowly must not hold a place meanwhile.
         body = await read_whole_body(request.receive, self._settings.server.max_body_bytes)
         if body is None:
@@ -206,8 +206,9 @@ class McpEndpoint:
             answer = self._dispatcher.refused(fault, request.request_id, status, request.message_id)
             lines = []
         finally:
-            # The place is free before the client reads the answer, however slowly it does.
+            # Released before the response is sent: a slow reader must not occupy a place.
             admission.leave(places)
+        # Logged after sending, and even if that fails.
         try:
             await self._send(request, status, answer)
         finally:
@@ -215,7 +216,7 @@ class McpEndpoint:
                 logger().info("mcp", **line, bytes=len(answer or b""))
 
     async def _spend(self, principal: Principal | None, members: list[Any]) -> None:
-        """Count those of these messages that ask engines against the caller's limits. Raises AuthError."""
+        """Count the messages that cause calls to engines against the caller's limits. Raises AuthError."""
         calls = [READING for each in members if type(each) is dict and each.get("method") in COUNTED]
         if principal is not None and self._authenticator is not None and calls:
             await self._authenticator.spend(principal, calls if len(calls) > 1 else READING)
@@ -248,7 +249,7 @@ class McpEndpoint:
         notify = None
         if message.meta.get("progressToken") is not None and sse.accepted(request.accept):
             stream = request.stream = EventStream(
-                request.send, request.request_id, self._settings.server, watch.hang_up
+                request.send, request.request_id, self._settings.server, watch.disconnect
             )
 
             def notify(notification: bytes) -> None:
@@ -256,12 +257,12 @@ class McpEndpoint:
                 stream.open()
                 stream.notify(notification)
 
-        return await unless_hung_up(self._server.answer(message, request.caller, notify), watch)
+        return await unless_disconnected(self._server.answer(message, request.caller, notify), watch)
 
     def _batch(self, request: McpRequest, members: list[Any]) -> list[Any]:
         """The members of a batch. Raises McpError if it cannot be answered."""
         if (request.version or messages.ASSUMED) != messages.BATCHES:
-            text = f"batches exist in revision {messages.BATCHES} only: send each message in a request of its own"
+            text = f"batches exist in revision {messages.BATCHES} only: send each message in a separate request"
             raise McpError(messages.INVALID_REQUEST, text)
         most = self._settings.server.max_batch
         if not 0 < len(members) <= most:
@@ -269,7 +270,7 @@ class McpEndpoint:
         return members
 
     async def _answer_batch(self, request: McpRequest, members: list[Any]) -> tuple[int, bytes | None, list[Any]]:
-        """The members run at the same time."""
+        """(HTTP status, body, log lines) of a batch, whose members run concurrently."""
 
         async def answered(member: Any) -> McpAnswer:
             try:
@@ -285,13 +286,13 @@ class McpEndpoint:
         async def all_answered() -> list[McpAnswer]:
             return await asyncio.gather(*map(answered, members))
 
-        answers = await unless_hung_up(all_answered(), DisconnectWatcher(request.receive))
+        answers = await unless_disconnected(all_answered(), DisconnectWatcher(request.receive))
         bodies = [answer.body for answer in answers if answer.body is not None]
         lines = [answer.line for answer in answers if answer.line is not None]
         return (200, b"[" + b",".join(bodies) + b"]", lines) if bodies else (202, None, lines)
 
     async def _send(self, request: McpRequest, status: int, body: bytes | None, *headers: tuple[bytes, bytes]) -> None:
-        """Send an answer: as the last event of a stream that has begun, else as a whole."""
+        """Send a response: as the last event of a stream that has begun, else complete."""
         if request.stream is not None and request.stream.opened and body is not None:
             await request.stream.finish(body)
             return

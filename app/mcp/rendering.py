@@ -89,7 +89,7 @@ def passages_of(hits: Sequence[Hit], budget: int) -> list[Passage]:
 def shares(lengths: Sequence[int], budget: int) -> list[int]:
     """How much of each length fits `budget`. All that are cut get the same; what short ones leave goes to them."""
     allowed = list(lengths)
-    # From the shortest on: each may take an equal part of what is left, so what it leaves is shared by longer ones.
+    # Shortest first: each may take an equal part of the rest, and what it does not need is shared by the longer ones.
     left = budget
     shortest_first = sorted(range(len(lengths)), key=lengths.__getitem__)
     for place, index in enumerate(shortest_first):
@@ -148,7 +148,7 @@ def link_of(hit: Hit) -> Passage:
 
 
 def engines_of(hit: Hit) -> list[str]:
-    """The engines that returned it, the one whose copy this is first."""
+    """The engines that returned the hit, beginning with the one whose copy was kept."""
     meta = _object(hit, "meta")
     marks = meta.get("engines")
     others = [mark.get("id") for mark in marks if type(mark) is dict] if type(marks) is list else []

@@ -28,7 +28,6 @@ class McpRequest:
         "begun",
         "caller",
         "content_type",
-        "headers",
         "message_id",
         "receive",
         "request_id",
@@ -50,6 +49,7 @@ class McpRequest:
         self.accept = b""
         self.begun = False  # whether a response without a stream is being sent
         self.content_type = b""
+        # First the session that the client sent, later the one that the response assigns.
         self.session: str | None = None
         self.version: str | None = None
         self.message_id: envelope.RequestId = None

@@ -47,8 +47,8 @@ SEARCH_K: Final = 10
 """How many results `search` returns; its one argument is the query."""
 
 AGAIN_K: Final = (20, 100)
-"""How many hits an engine is asked for when a hit is looked for again. Most are among the first; hits of other engines
-may have stood between them, and every hit counts against the caller's day."""
+"""`k` of the requests that find a hit again. Most hits are among the first 20, and every returned hit counts against
+the caller's daily limit."""
 
 MAX_VIEWS: Final = 1000
 """Cached tool lists, one for each tenant and set of roles; beyond it the oldest are evicted."""

@@ -1,7 +1,6 @@
-"""What signals mean before there is anything that could be ended in good order.
+"""Ends the process at once on SIGTERM and SIGINT while it starts, when there is nothing to drain.
 
-Doors room; imports nothing of ours, since it is called before anything else is imported. It decides that SIGTERM and
-SIGINT end the process at once. It refuses to know what is about to begin.
+Separate and without imports of the gateway, because it takes effect before the other modules are imported.
 """
 
 import os

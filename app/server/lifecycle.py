@@ -78,7 +78,7 @@ class GatewayServer(uvicorn.Server):
         """Hear the signals in the loop, not between two steps of whatever runs; afterwards they mean nothing."""
         loop = asyncio.get_running_loop()
         for number in self._signals:
-            loop.add_signal_handler(number, self.hear, number)
+            loop.add_signal_handler(number, self.handle_signal, number)
         try:
             yield
         finally:
@@ -86,7 +86,7 @@ class GatewayServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
                 signal.signal(number, lambda *_: None)
 
-    def hear(self, number: int) -> None:
+    def handle_signal(self, number: int) -> None:
         """A signal has come."""
         if number == signal.SIGHUP:
             self._reload()

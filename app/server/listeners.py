@@ -1,7 +1,4 @@
-"""The sockets that a gateway listens on: that of its doors, and that of the numbers if they have a port of their own.
-
-It decides what is said when a port cannot be had. It refuses to know what is served there.
-"""
+"""Opens the listening sockets of a gateway: for its endpoints, and for metrics if they have a separate port."""
 
 import socket
 

@@ -1,7 +1,6 @@
-"""How far a gateway is on its way out, and what each signal means for that.
+"""The stages of a shutdown, and the signals that lead to them. Pure.
 
-Pure. Every signal only ever hastens: a second one skips what the first would have waited for. It refuses to know what
-is done at each stage.
+A signal only ever moves the process forward: a second one skips what the first would have waited for.
 """
 
 import signal
@@ -28,12 +27,13 @@ AT_ONCE = {
 """A signal and the stage that it leads to, or one further than now if that is reached: a person at a terminal does not
 wait for a balancer to look (SIGINT), and somebody must be able to mean it (SIGQUIT)."""
 
-TOLD = {
+WORKER_SIGNALS = {
     signal.SIGTERM: ShutdownStage.DRAINING,
     signal.SIGUSR1: ShutdownStage.FINISHING,
     signal.SIGQUIT: ShutdownStage.CUTTING,
 }
-"""How a worker is told its stage. It does not hear SIGINT, which a terminal sends to all processes at once."""
+"""The signals with which the parent process sets the stage of a worker. Workers ignore SIGINT, because a terminal sends
+it to all processes at once."""
 
 
 def advanced(stage: ShutdownStage, number: int) -> ShutdownStage:
@@ -42,6 +42,6 @@ def advanced(stage: ShutdownStage, number: int) -> ShutdownStage:
     return wanted if wanted > stage else ShutdownStage(min(stage + 1, ShutdownStage.CUTTING))
 
 
-def told(stage: ShutdownStage) -> signal.Signals:
-    """The signal that tells a worker to be at least at `stage`."""
-    return next(number for number, meant in TOLD.items() if meant is stage)
+def worker_signal(stage: ShutdownStage) -> signal.Signals:
+    """The signal that moves a worker to `stage` at least."""
+    return next(number for number, meant in WORKER_SIGNALS.items() if meant is stage)

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from app.server.shutdown_stage import AT_ONCE, ShutdownStage, advanced, told
+from app.server.shutdown_stage import AT_ONCE, ShutdownStage, advanced, worker_signal
 from app.telemetry.logs import logger
 
 FIRST_PAUSE = 0.1
@@ -48,14 +48,14 @@ class Worker:
         self.silent = 0.0
         """Seconds since it last said that it serves."""
 
-    def hear(self) -> bool:
-        """Take what it has sent; whether that was something."""
-        heard = False
+    def read_heartbeats(self) -> bool:
+        """Read all heartbeats that have arrived; whether there were any."""
+        received = False
         while _polled(self.news):
             if not _one_byte(self.news):  # it has ended, which its process says as well
-                return heard
-            heard = True
-        return heard
+                return received
+            received = True
+        return received
 
     def __repr__(self) -> str:
         return f"<Worker {self.place} pid {self.process.pid}, {'serves' if self.serves else 'starts'}>"
@@ -87,17 +87,20 @@ class Workers:
         self._looked = time.monotonic()
 
     def run(self, drain_seconds: float, grace_seconds: float) -> int:
-        """Keep them all until told to stop; the exit code. The seconds are what each worker takes to end."""
+        """Keep all workers running until a signal stops them, and return the exit code.
+
+        A worker takes at most `drain_seconds` and `grace_seconds` to end.
+        """
         self._seconds = (drain_seconds + grace_seconds, grace_seconds)
-        with _signals() as heard:
+        with _signals() as signals:
             while self._workers or (self._due and self.stage is ShutdownStage.SERVING):
                 self._start_due()
                 news: list[Any] = [worker.news for worker in self._workers.values()]
                 ends = [worker.process.sentinel for worker in self._workers.values()]
-                ready = wait([heard, *news, *ends], self._patience())
-                if heard in ready:
-                    for number in heard.recv(4096):
-                        self._hear(number)
+                ready = wait([signals, *news, *ends], self._patience())
+                if signals in ready:
+                    for number in signals.recv(4096):
+                        self._handle_signal(number)
                 self._notice_news(ready)
                 self._notice_silence()
                 self._notice_ends()
@@ -124,7 +127,7 @@ class Workers:
             dues.append(time.monotonic() + LOOK_SECONDS / 2)
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
-    def _hear(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
             self._signal_all(signal.SIGHUP)
         elif number in AT_ONCE:
@@ -138,7 +141,7 @@ class Workers:
         self._listener.close()
         seconds = {ShutdownStage.DRAINING: self._seconds[0], ShutdownStage.FINISHING: self._seconds[1]}.get(stage, 0.0)
         self._kill_at = time.monotonic() + seconds + MARGIN_SECONDS
-        self._signal_all(told(stage))
+        self._signal_all(worker_signal(stage))
 
     def _signal_all(self, number: signal.Signals) -> None:
         for worker in self._workers.values():
@@ -148,7 +151,7 @@ class Workers:
 
     def _notice_news(self, ready: list[Any]) -> None:
         for worker in self._workers.values():
-            if worker.news in ready and worker.hear():
+            if worker.news in ready and worker.read_heartbeats():
                 worker.silent = 0.0
                 if not worker.serves:  # who ends before it serves says nothing of those that do
                     worker.serves = self._served = True
@@ -224,18 +227,18 @@ def _one_byte(news: Connection) -> bool:
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
     """A socket from which the numbers of all signals that come can be read, a byte each."""
-    heard, told_here = socket.socketpair()
-    heard.setblocking(False)
-    told_here.setblocking(False)
+    signals, wakeup = socket.socketpair()
+    signals.setblocking(False)
+    wakeup.setblocking(False)
     for number in (*AT_ONCE, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    before = signal.set_wakeup_fd(told_here.fileno(), warn_on_full_buffer=False)
+    before = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
     try:
-        yield heard
+        yield signals
     finally:
         signal.set_wakeup_fd(before)
-        heard.close()
-        told_here.close()
+        signals.close()
+        wakeup.close()
 
 
 def end_with_parent(number: signal.Signals) -> None:

@@ -94,16 +94,16 @@ class Quotas:
     ) -> Reservation | Reached | None:
         """Reserve hits of the day for a request that takes at most `seconds`; returns Reached if they are too many.
 
-        None if hits are not limited. Every reservation must be settled with `settle_hits`.
+        None if hits are not limited. Every reservation must be ended with `release_hits`.
         """
         if limits.hits_per_day is None:
             return None
         reserved = await self._limiter(owner).reserve(_key("hits", owner), limits.hits_per_day, hits, seconds)
         return Reached("hits", reserved) if isinstance(reserved, float) else reserved
 
-    async def settle_hits(self, owner: Owner, reservation: Reservation, hits: int) -> None:
+    async def release_hits(self, owner: Owner, reservation: Reservation, hits: int) -> None:
         """Count the hits that were returned, and release the rest of the reservation."""
-        await self._limiter(owner).settle(reservation, hits)
+        await self._limiter(owner).finish(reservation, hits)
 
     async def _counted(self, owner: Owner, limits: LimitsEntry, count: int) -> Reached | None:
         if limits.hits_per_day is not None:

@@ -1,6 +1,6 @@
 """Exact rate limits in memory: a number of requests in any window, and a daily number with reservations.
 
-A reservation is made before work begins and settled when it ends, so requests in progress together cannot exceed
+A reservation is made before work begins and finished when it ends, so requests in progress together cannot exceed
 what is left. `redis_rate_limit.py` applies the same rules in Redis.
 """
 
@@ -29,7 +29,7 @@ class Window(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """An amount of the day reserved under `key`, until it is settled."""
+    """An amount of the day reserved under `key`, until it is finished."""
 
     key: str
     limit: int
@@ -53,7 +53,7 @@ class Limiter(Protocol):
         """
         ...
 
-    async def settle(self, reservation: Reservation, used: int) -> None:
+    async def finish(self, reservation: Reservation, used: int) -> None:
         """Count `used`, and release the rest of the reservation."""
         ...
 
@@ -105,7 +105,7 @@ class LocalLimiter:
         return 0.0
 
     async def reserve(self, key: str, limit: int, amount: int, seconds: float) -> Reservation | float:
-        """As in Limiter. The process that made a reservation settles it, so none needs to expire."""
+        """As in Limiter. The process that made a reservation finishes it, so none needs to expire."""
         counted, now = self._entry(key), self._clock()
         if counted.ends <= now:
             counted.used = 0
@@ -117,7 +117,7 @@ class LocalLimiter:
         counted.held += amount
         return Reservation(key, limit, amount)
 
-    async def settle(self, reservation: Reservation, used: int) -> None:
+    async def finish(self, reservation: Reservation, used: int) -> None:
         """As in Limiter. A day begins with its first use."""
         counted, now = self._entry(reservation.key), self._clock()
         if not reservation.id:

@@ -91,7 +91,7 @@ milliseconds, milliseconds until the next day, and until reservations are releas
 died expires.
 """
 
-SETTLE = """
+FINISH = """
 redis.call('HDEL', KEYS[2], ARGV[1])
 if tonumber(ARGV[2]) > 0 then
   redis.call('INCRBY', KEYS[1], ARGV[2])
@@ -113,7 +113,7 @@ class SharedLimiter:
         self._replicas = replicas
         self._prefix = prefix
         self._metrics = metrics
-        self._take, self._reserve, self._settle = (link.script(text) for text in (TAKE, RESERVE, SETTLE))
+        self._take, self._reserve, self._finish = (link.script(text) for text in (TAKE, RESERVE, FINISH))
 
     async def take(self, key: str, window: Window, count: int) -> float:
         """As in Limiter. During an outage, a request within the limit always fits into an empty window."""
@@ -135,15 +135,15 @@ class SharedLimiter:
             return float(wait / 1000) if wait else Reservation(key, limit, amount, name)
         return await self._local.reserve(key, self._share(limit, amount), amount, seconds)
 
-    async def settle(self, reservation: Reservation, used: int) -> None:
+    async def finish(self, reservation: Reservation, used: int) -> None:
         """As in Limiter. If Redis has become unavailable, the reservation expires there, and what was used counts
         here."""
-        # A reservation made in Redis is settled there; others in this process.
+        # A reservation made in Redis is finished there; others in this process.
         if reservation.id:
             keys, arguments = self._daily(reservation.key), [reservation.id, used, DAY_SECONDS * 1000]
-            if await self._ask(lambda: self._settle(keys=keys, args=arguments)) is not None:
+            if await self._ask(lambda: self._finish(keys=keys, args=arguments)) is not None:
                 return
-        await self._local.settle(reservation, used)
+        await self._local.finish(reservation, used)
 
     def _daily(self, key: str) -> list[str]:
         return [f"{self._prefix}:{key}:used", f"{self._prefix}:{key}:held"]

@@ -81,13 +81,13 @@ def test_the_registry_finds_the_engines() -> None:
     assert mount == "./deploy/demo:/srv/config:ro"
     engines = {entry.id: entry for entry in load_registry(DEPLOY / "demo" / "rcp.json", {}).registry.engines}
     assert set(engines) == {"stdlib", "concepts", "packages"}
-    door = (DEPLOY / "nginx" / "engines.conf").read_text(encoding="utf-8")
+    config = (DEPLOY / "nginx" / "engines.conf").read_text(encoding="utf-8")
     for name, outside in (("stdlib", 9101), ("concepts", 9102)):
         service = SERVICES[name]
         assert engines[name].url == f"http://engines:{outside}/rcp"
         assert service["network_mode"] == "service:engines"
         assert service["entrypoint"] == ["python", "-m", f"app.demo.{name}"]
-        block = door.split(f"listen {outside};", 1)[1].split("server {", 1)[0]
+        block = config.split(f"listen {outside};", 1)[1].split("server {", 1)[0]
         assert f"proxy_pass http://127.0.0.1:{service['command'][-1]};" in block
     assert engines["packages"].command == ["python", "-m", "app.demo.packages"]
 

@@ -111,7 +111,7 @@ class Engine:
 
 
 class CallerLine:
-    """The caller's end of one connection; satisfies what the door's protocol needs of a transport."""
+    """The caller's end of one connection; satisfies what the HTTP protocol needs of a transport."""
 
     def __init__(self) -> None:
         self.answered = b""

@@ -1,4 +1,4 @@
-"""Requests at the door, as bytes: every method with params of odd shapes, framed by heads that may lie."""
+"""Requests to the endpoint, as bytes: every method with params of odd shapes, framed by heads that may lie."""
 
 from random import Random
 from typing import Any

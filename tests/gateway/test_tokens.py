@@ -55,7 +55,7 @@ async def test_a_good_token_is_its_tenants() -> None:
                 made = token(KEY)
                 assert await result(gateway, made, "info")
                 assert await result(gateway, made, "info")
-                assert "<JwtVerifier 1/10000 remembered" in repr(gateway.state.authenticator.token_verifier)  # type: ignore[union-attr]
+                assert "<JwtVerifier 1/10000 cached" in repr(gateway.state.authenticator.token_verifier)  # type: ignore[union-attr]
     lines = [line for line in log.lines if line["event"] == "request"]
     assert [(line["tenant"], line["key"]) for line in lines] == [("red", "jwt:k1")] * 2
     assert made not in log.text

@@ -60,12 +60,12 @@ class Authenticator:
     """Authenticates callers and applies their limits. A gateway with `auth.mode: none` has none."""
 
     __slots__ = (
+        "_api_keys",
         "_by_roles",
         "_client_address",
         "_clock",
         "_failed_auth",
         "_fusion",
-        "_keyring",
         "_metrics",
         "_quotas",
         "_running",
@@ -96,7 +96,7 @@ class Authenticator:
         self._running: dict[tuple[str, ApiKey | str], set[RunningRequest]] = {}
         self._tenants: Mapping[str, Tenant] = {}
         self._by_roles: dict[tuple[str, frozenset[str]], Tenant] = {}
-        self._keyring = ApiKeys({})
+        self._api_keys = ApiKeys({})
         self.declared = tenants
         """The tenants as the tenants file declares them."""
         self.replace(tenants)
@@ -107,15 +107,15 @@ class Authenticator:
         `fusion`: the settings that tenants override (None: unchanged).
         """
         self.declared = tenants
-        # None when only tenants change; their settings lie over those of the whole gateway.
         self._fusion = fusion or self._fusion
-        self._keyring = ApiKeys(tenants.by_id)
+        self._api_keys = ApiKeys(tenants.by_id)
         self._tenants = {name: tenant_of(name, entry, self._fusion) for name, entry in tenants.by_id.items()}
-        self._by_roles = {}
+        self._by_roles = {}  # it contains tenants of the previous file
         self._metrics.declare(self._tenants)
         ended = [
             running for holder, requests in self._running.items() if not self._is_valid(*holder) for running in requests
         ]
+        # Their tasks are cancelled in the next turn of the loop, when the new tenants are complete.
         for running in ended:
             running.expire()
         if ended:
@@ -135,7 +135,7 @@ class Authenticator:
             # Anonymous callers share a tenant, so their limits are counted by address.
             return Principal(tenant, ANONYMOUS, None, Owner(ANONYMOUS, self._client_address.address(scope)))
         # Keys first: the check is local, and a token may need a fetch of the issuer's keys.
-        key = self._keyring.owner(credential.token, self._clock()) if "keys" in self.modes else None
+        key = self._api_keys.owner(credential.token, self._clock()) if "keys" in self.modes else None
         if key is not None:
             return Principal(self._tenants[key.tenant], key, key.id, Owner(key.tenant))
         return await self._token_principal(scope, credential)
@@ -148,6 +148,7 @@ class Authenticator:
 
     def leave(self, principal: Principal, running: RunningRequest) -> None:
         """The request has ended. Must be called once for each `enter`, in the same task."""
+        # First, so that a late revocation cannot cancel the task after its request.
         running.end()
         holder = (principal.tenant.id, principal.holder)
         requests = self._running[holder]
@@ -169,10 +170,10 @@ class Authenticator:
             # Not a 429: the batch would exceed the limit at any time, so a retry is useless.
             fault = InvalidParams(f"a batch of this caller may contain at most {most} messages", field="batch")
             self._refuse(principal, "requests", 200, fault)
-        # Recorded only after success, so that `leave` gives back what was taken and no more.
         reached = await self._quotas.take(principal.owner, limits, count)
         if reached is not None:
             self._refuse_limited(principal, reached)
+        # Recorded only after success, so that `leave` gives back what was taken and no more.
         principal.taken = count
 
     def check_role(self, principal: Principal, message: Any) -> None:
@@ -200,7 +201,7 @@ class Authenticator:
     async def release_hits(self, caller: Caller, reservation: Reservation, hits: int) -> None:
         """Give back the reserved hits that the answer did not contain; it contained `hits`."""
         if caller.tenant is not None:
-            await self._quotas.settle_hits(_owner_of(caller.tenant, caller), reservation, hits)
+            await self._quotas.release_hits(_owner_of(caller.tenant, caller), reservation, hits)
 
     def start(self) -> None:
         """Start background work."""
@@ -248,7 +249,7 @@ class Authenticator:
 
     def _is_valid(self, tenant_id: str, holder: ApiKey | str) -> bool:
         # A text stands for `anonymous` or a token, whose validity follows its tenant; a key can be revoked by itself.
-        return tenant_id in self._tenants and (isinstance(holder, str) or self._keyring.holds(holder))
+        return tenant_id in self._tenants and (isinstance(holder, str) or self._api_keys.holds(holder))
 
     def _refuse_unknown(self, scope: Scope, message: str, error: str | None) -> NoReturn:
         """Refuse a caller without valid credential: 401, or 429 after too many failures of its address."""
@@ -274,7 +275,7 @@ class Authenticator:
         in_flight = sum(map(len, self._running.values()))
         modes = "+".join(sorted(self.modes))
         return (
-            f"<Authenticator {modes}, {len(self._tenants)} tenants, {len(self._keyring)} keys, {in_flight} in flight>"
+            f"<Authenticator {modes}, {len(self._tenants)} tenants, {len(self._api_keys)} keys, {in_flight} in flight>"
         )
 
 

@@ -81,7 +81,7 @@ class JwtVerifier:
     async def tenant_of(self, token: bytes) -> TokenClaims | None:
         """The claims of a token; None if it is invalid. Raises BackendUnavailable before the keys were ever fetched."""
         try:
-            return await self.bearer(token)
+            return await self._verify(token)
         except BadToken:
             return None
 
@@ -93,7 +93,7 @@ class JwtVerifier:
         """Stop fetching keys."""
         await self.keys.close()
 
-    async def bearer(self, token: bytes) -> TokenClaims:
+    async def _verify(self, token: bytes) -> TokenClaims:
         """The claims of a token. Raises BadToken, BackendUnavailable."""
         # The digest is the key, so that no usable credential stays in memory.
         digest = sha256(token).digest()
@@ -107,15 +107,15 @@ class JwtVerifier:
         try:
             read, kid = self._verified_by(keys, token, kid, algorithm)
             self._claims.validate(read.claims)
-            bearer = self._bearer(read.claims, kid)
+            verified = self._claims_of(read.claims, kid)
             end = float(read.claims["exp"]) + self._settings.leeway_seconds
         except _BAD as fault:
             raise BadToken(type(fault).__name__) from None
         # Only valid tokens are cached: invalid ones could fill the cache at will.
-        self._verified[digest] = (bearer, end)
+        self._verified[digest] = (verified, end)
         if len(self._verified) > MAX_VERIFIED:
             self._verified.popitem(last=False)
-        return bearer
+        return verified
 
     def _verified_by(self, keys: KeySet, token: bytes, kid: str | None, algorithm: Any) -> tuple[jwt.Token, str | None]:
         """(token, id of the key that signed it). Raises JoseError, ValueError."""
@@ -141,7 +141,7 @@ class JwtVerifier:
         self._verified.move_to_end(digest)
         return known[0]
 
-    def _bearer(self, claims: dict[str, Any], kid: str | None) -> TokenClaims:
+    def _claims_of(self, claims: dict[str, Any], kid: str | None) -> TokenClaims:
         """Tenant and roles as `jwt.*_claim` maps them. Raises ValueError if the claims name no tenant."""
         settings = self._settings
         tenant = _claim(claims, settings.tenant_claim)
@@ -156,7 +156,7 @@ class JwtVerifier:
         return TokenClaims(settings.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
 
     def __repr__(self) -> str:
-        return f"<JwtVerifier {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
+        return f"<JwtVerifier {len(self._verified)}/{MAX_VERIFIED} cached, {self.keys!r}>"
 
 
 def _fits(key: Key, algorithm: Any) -> bool:

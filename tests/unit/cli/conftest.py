@@ -35,8 +35,8 @@ class FakeGateway:
         self.body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
 
 
-def _door(gateway: FakeGateway) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
+def _handler(gateway: FakeGateway) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             gateway.credentials.append(self.headers.get("Authorization"))
@@ -54,14 +54,14 @@ def _door(gateway: FakeGateway) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    return Door
+    return Handler
 
 
 @pytest.fixture
 def gateway() -> Iterator[FakeGateway]:
     """A fake gateway that is listening."""
     fake = FakeGateway()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _door(fake)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake)) as server:
         fake.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

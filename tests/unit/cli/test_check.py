@@ -70,7 +70,7 @@ def test_every_fault_of_both_files_is_told(files: Path, run: Run) -> None:
 
 
 def test_one_port_for_two_purposes_is_a_fault(files: Path, run: Run) -> None:
-    """The numbers cannot have the port of the doors."""
+    """`metrics.port` must differ from `server.port`."""
     (files / "g.yaml").write_text("{server: {port: 9000}, metrics: {port: 9000}}")
     result = run("check", "--registry", "rcp.json", "--config", "g.yaml")
     assert result.exit_code == 1

@@ -49,7 +49,7 @@ def test_options_become_params(gateway: Any, run: Run) -> None:
 
 @pytest.mark.parametrize("ending", ["", "/", "/rcp", "/rcp/"])
 def test_addresses_are_taken_as_people_write_them(gateway: Any, run: Run, ending: str) -> None:
-    """With or without scheme, slash and `/rcp`, the same door is found."""
+    """With or without scheme, slash and `/rcp`, the same endpoint is found."""
     gateway.result(hits=[])
     for url in (gateway.url, gateway.url.removeprefix("http://"), gateway.url.removeprefix("http://127.0.0.1")):
         assert run("query", "what", "--url", url + ending).exit_code == 0

@@ -168,7 +168,7 @@ def test_connect_finds_a_dead_redis(files: Path, run: Run) -> None:
 def issuer(status: int, body: bytes) -> ThreadingHTTPServer:
     """Answers every request so."""
 
-    class Door(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -178,7 +178,7 @@ def issuer(status: int, body: bytes) -> ThreadingHTTPServer:
         def log_message(self, *_: Any) -> None:
             pass
 
-    return ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
 KEY = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "kid": "k"}

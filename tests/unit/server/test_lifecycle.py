@@ -20,13 +20,13 @@ async def test_stages_only_go_on() -> None:
         uvicorn.Config(lambda: None, log_config=None), state, signals=signals, reload=lambda: asked.append("reload")
     )
     assert repr(keeper).startswith("<Doorkeeper serving, <ConnectionLimits 0/")
-    keeper.hear(signal.SIGHUP)
-    keeper.hear(signal.SIGWINCH)
+    keeper.handle_signal(signal.SIGHUP)
+    keeper.handle_signal(signal.SIGWINCH)
     assert (asked, keeper.stage) == (["reload"], ShutdownStage.SERVING)
-    keeper.hear(signal.SIGTERM)
+    keeper.handle_signal(signal.SIGTERM)
     assert (keeper.stage, state.readiness.reason(), keeper.should_exit) == (ShutdownStage.DRAINING, "draining", False)
     assert state.metrics.registry.get_sample_value("rcp_gateway_draining") == 1
-    keeper.hear(signal.SIGUSR1)
+    keeper.handle_signal(signal.SIGUSR1)
     assert (keeper.stage, keeper.should_exit, keeper.server_state.closing) == (ShutdownStage.FINISHING, True, True)
     keeper.advance(ShutdownStage.DRAINING)
     assert keeper.stage is ShutdownStage.FINISHING

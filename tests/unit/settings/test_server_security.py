@@ -1,4 +1,4 @@
-"""Origins of web pages as they must be written, and the files of TLS at the door."""
+"""Origins of web pages as they must be written, and the files of TLS."""
 
 import pytest
 from pydantic import ValidationError

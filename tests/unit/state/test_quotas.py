@@ -93,10 +93,10 @@ async def test_what_one_limit_refuses_counts_against_no_other(clock: Clock) -> N
 
 
 async def answered(quotas: Quotas, wishes: LimitsEntry, asked: int, hits: int) -> None:
-    """One request that reserves and settles."""
+    """One request that reserves and releases."""
     reserved = await quotas.reserve_hits(RED, wishes, asked, 15)
     assert isinstance(reserved, Reservation)
-    await quotas.settle_hits(RED, reserved, hits)
+    await quotas.release_hits(RED, reserved, hits)
 
 
 async def test_hits_of_a_day(clock: Clock) -> None:
@@ -122,7 +122,7 @@ async def test_what_is_reserved_is_not_given_twice(clock: Clock) -> None:
     assert len(held) == 20
     assert {each for each in reserved if not isinstance(each, Reservation)} == {Reached("hits", 1.0)}
     for number, each in enumerate(held):
-        await quotas.settle_hits(RED, each, number % 2 * 10)  # half of them fail
+        await quotas.release_hits(RED, each, number % 2 * 10)  # half of them fail
     assert sum([isinstance(await quotas.reserve_hits(RED, wishes, 10, 15), Reservation) for _ in range(100)]) == 10
 
 

@@ -39,10 +39,10 @@ async def test_two_count_together(redis_url: str) -> None:
         assert len(held) == 5
         assert reserved[5:] == [1.0] * 7
         for each in held:
-            await both[0].settle(each, 8)
+            await both[0].finish(each, 8)
         last = await both[1].reserve("red", 50, 10, 60)
         assert isinstance(last, Reservation)
-        await both[1].settle(last, 10)
+        await both[1].finish(last, 10)
         left = await both[0].reserve("red", 50, 0, 60)
         assert isinstance(left, float)
         assert 86_300 < left <= 86_400
@@ -74,7 +74,7 @@ async def test_a_window_slides(redis_url: str) -> None:
 
 
 async def test_a_reservation_of_a_gateway_that_died_expires(redis_url: str) -> None:
-    """Nobody settles it; what it held can be reserved again."""
+    """Nobody finishes it; what it held can be reserved again."""
     watched = Watched()
     async with linked(redis_url, watched) as link:
         limiter = counting(link, watched, unique())
@@ -92,7 +92,7 @@ async def test_alone_each_lets_through_its_share(relay: Relay) -> None:
         assert isinstance(before, Reservation)
         await lost(relay, limiter)
         assert [not await limiter.take("red", WINDOW, 1) for _ in range(6)] == [True] * 5 + [False]
-        await limiter.settle(before, 2)
+        await limiter.finish(before, 2)
         reserved = [await limiter.reserve("red", 10, 1, 60) for _ in range(6)]
         assert [isinstance(each, Reservation) for each in reserved] == [True] * 3 + [False] * 3
         assert watched.value("fallbacks_total", use="limits") > 12
