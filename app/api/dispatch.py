@@ -293,7 +293,7 @@ class Dispatcher:
         """Whether there is an engine of this id to speak to by itself, as far as this tenant sees."""
         if tenant is not None and not self._state.membership.sees(tenant, engine_id):
             return False
-        return any(engine.id == engine_id for engine in self._state.engines.engines)
+        return any(engine.id == engine_id and engine.entry.shadow is None for engine in self._state.engines.engines)
 
     def _reported(self, request: Request, caller: Caller, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result with the report of engines in the form that the caller, or else the operator, wants."""

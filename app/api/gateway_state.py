@@ -18,6 +18,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
+from app.federation.shadows import Shadows
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
@@ -52,7 +53,9 @@ class Readiness:
     @property
     def degraded(self) -> bool:
         """Whether an engine is down or what gateways share not at hand; said, but no reason not to be ready."""
-        return self._backend.degraded or not all(engine.up for engine in self._engines.engines)
+        return self._backend.degraded or not all(
+            engine.up for engine in self._engines.engines if engine.entry.shadow is None
+        )
 
     def __repr__(self) -> str:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
@@ -81,6 +84,8 @@ class GatewayState:
     """Key of the names that tenants are given."""
     selector: EngineSelector = field(default_factory=EngineSelector)
     """Chooses the engines of a request, if engine selection is in use."""
+    shadows: Shadows | None = None
+    """Asks and compares shadow engines."""
     answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
     """Cached answers, and equal requests that share one fan-out."""
     backend: StateBackend = IN_MEMORY

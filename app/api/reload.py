@@ -124,6 +124,8 @@ class Reload:
         change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
         state.metrics.forget_engines(change.left)
         state.selector.forget(change.left)
+        if state.shadows is not None:
+            state.shadows.comparisons.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
         for engine in state.engines.engines:
             if engine.id in change.joined or engine.id in change.changed:
