@@ -1,4 +1,7 @@
-"""How similar two rankings are: overlap at a depth, and rank-biased overlap. Pure."""
+"""How similar two rankings are: overlap at a depth, and rank-biased overlap. Pure.
+
+Separate from the federation, because it is arithmetic with a definition of its own.
+"""
 
 from collections.abc import Sequence
 

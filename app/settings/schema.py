@@ -3,9 +3,7 @@
 The text below a field is its description in the JSON Schema and in the tables of docs/.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -211,26 +209,6 @@ class Registry(RegistrySection):
                     "names no engine of this file that is not a shadow engine itself", "engines", index, "shadow", "of"
                 )
         return self
-
-
-def duplicate_addresses(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
-    """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
-    seen: dict[object, str] = {}
-    pairs: dict[tuple[str, str], None] = {}
-    for entry in entries:
-        if entry.enabled and entry.shadow is None:  # shadow engines are not fused
-            for place in (*map(_same_address, entry.urls), *([tuple(entry.command)] if entry.command else [])):
-                first = seen.setdefault(place, entry.id)
-                if first != entry.id:
-                    pairs[first, entry.id] = None
-    return list(pairs)
-
-
-def _same_address(url: str) -> tuple[object, ...]:
-    """A key that is equal for URLs of the same address, however they are written."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
-    return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
 
 
 class ServerSettings(Section):

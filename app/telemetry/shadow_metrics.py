@@ -60,6 +60,13 @@ class ShadowMetrics:
         for side in ("live", "would_be"):
             self._reciprocal_rank.labels(engine, side)
 
+    def watch(self, engine: str, *, shadow: bool) -> None:
+        """Create the series of a shadow engine, or remove those of an engine that is none any more."""
+        if shadow:
+            self.declare(engine)
+        elif engine in self._declared:
+            self.forget([engine])
+
     def called(self, engine: str, outcome: str, seconds: float) -> None:
         """One call of a shadow engine ended."""
         self.declare(engine)
