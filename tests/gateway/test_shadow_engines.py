@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from app.settings.schema import Registry
 from tests.gateway.test_explain import LOOPBACK
-from tests.support.running_gateway import Json, RunningGateway, entry, running
+from tests.support.corpora import ids
+from tests.support.running_gateway import Json, RunningGateway, entry, running, until
 from tests.support.scripted_engine import Bytes, RpcFault, hit
 from tests.support.tenancy import result, tenant
 
@@ -189,3 +190,42 @@ def test_faults_in_the_registry(more: Json, message: str) -> None:
     one: Json = {"id": "new", "url": "http://127.0.0.1:1", "shadow": {"share": 0.5, "of": "docs"}, **more}
     with pytest.raises(ValidationError, match=message):
         Registry.model_validate({"engines": [{"id": "docs", "url": "http://127.0.0.1:2"}, one]})
+
+
+async def test_a_shadow_engine_makes_no_gateway_ready_and_has_no_endpoint(engines: Any) -> None:
+    new = await scripted(engines, constant(ranked("a")))
+    entries = [entry("docs", "http://127.0.0.1:9/rcp"), shadow(new)]
+    async with running(entries, reach=False) as gateway:
+        engine = gateway.state.engines.shadows[0]
+        await until(lambda: engine.advertisement is not None)
+        assert (await gateway.client.get("/readyz")).status_code == 503
+        assert (
+            await gateway.post({"jsonrpc": "2.0", "id": 1, "method": "info"}, "/engines/new/rcp")
+        ).status_code == 404
+        assert "new" not in (await gateway.client.get("/engines")).text
+
+
+async def test_shadow_engines_are_not_asked_in_a_drain(engines: Any) -> None:
+    live = await scripted(engines, constant(ranked("a", "b")))
+    new = await scripted(engines, constant(ranked("b", "a")))
+    async with running([entry("docs", live), shadow(new)]) as gateway:
+        gateway.state.readiness.draining = True
+        await gateway.retrieve(query="at the end")
+        await settled(gateway)
+        assert questions(new) == []
+        assert await gateway.metric("rcp_gateway_shadow_dropped_total", reason="draining") == 1
+
+
+async def test_an_engine_without_the_key_is_live_from_the_reload_on(engines: Any) -> None:
+    live = await scripted(engines, constant(ranked("a")))
+    new = await scripted(engines, constant(ranked("b")))
+    async with running([entry("docs", live), shadow(new)]) as gateway:
+        assert ids(await gateway.retrieve(query="before")) == ["a"]
+        await settled(gateway)
+        settings = gateway.state.settings
+        promoted = Registry.model_validate({"engines": [entry("docs", live), entry("new", new)]})
+        gateway.state.engines.apply(promoted.engines, settings.engines, 1.0)
+        await until(lambda: len(gateway.state.membership.current().offers) == 2)
+        assert sorted(ids(await gateway.retrieve(query="after"))) == ["a", "b"]
+        assert gateway.state.shadows is not None
+        assert not gateway.state.shadows.engines
