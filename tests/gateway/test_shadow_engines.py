@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.federation.shadows import Shadows
 from app.settings.schema import Registry
 from tests.gateway.test_explain import LOOPBACK
 from tests.support.corpora import ids
@@ -229,3 +230,15 @@ async def test_an_engine_without_the_key_is_live_from_the_reload_on(engines: Any
         assert sorted(ids(await gateway.retrieve(query="after"))) == ["a", "b"]
         assert gateway.state.shadows is not None
         assert not gateway.state.shadows.engines
+
+
+async def test_shadow_engines_are_not_asked_while_requests_wait(engines: Any) -> None:
+    live = await scripted(engines, constant(ranked("a", "b")))
+    new = await scripted(engines, constant(ranked("b", "a")))
+    async with running([entry("docs", live), shadow(new)]) as gateway:
+        state = gateway.state
+        state.shadows = Shadows(state.engines, state.membership.sees, state.metrics.shadows, busy=lambda: True)
+        await gateway.retrieve(query="in a rush")
+        await settled(gateway)
+        assert questions(new) == []
+        assert await gateway.metric("rcp_gateway_shadow_dropped_total", reason="pressure") == 1
