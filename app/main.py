@@ -53,6 +53,7 @@ from app.federation.learning import Learning
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
+from app.federation.shadows import Shadows
 from app.fusion import rrf
 from app.mcp.http import McpEndpoint, mcp_routes
 from app.mcp.stdio import McpLines
@@ -124,6 +125,7 @@ def build_state(
     if tenants is not None:
         authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
     admission = Admission(settings.server, metrics.server)
+    readiness = Readiness(engines, backend)
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -132,7 +134,7 @@ def build_state(
         membership=membership,
         instrumentation=RetrieveInstrumentation(metrics, tracing=tracing(settings, VERSION, metrics.spans_lost.inc)),
         metrics=metrics,
-        readiness=Readiness(engines, backend),
+        readiness=readiness,
         admission=admission,
         answer_bytes=ByteBudget(
             settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
@@ -147,6 +149,9 @@ def build_state(
         ),
         selector=EngineSelector(metrics.selection, lambda: admission.waiting > 0),
         answers=AnswerCache(settings.cache, metrics.cache, backend, lambda: admission.waiting > 0),
+        shadows=Shadows(
+            engines, membership.sees, metrics.shadows, lambda: admission.waiting > 0, lambda: readiness.draining
+        ),
         backend=backend,
     )
 
@@ -165,6 +170,8 @@ async def _close(state: GatewayState) -> None:
     """Close connections to engines and to the shared state, and send the last spans."""
     await state.switches.close()
     await state.answers.close()
+    if state.shadows is not None:
+        await state.shadows.close()
     await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()

@@ -18,6 +18,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception"}
 ENTRIES = [
     {"id": "docs", "url": "http://127.0.0.1:9/rcp"},
     {"id": "code", "url": "http://127.0.0.1:9/rcp", "replicas": ["http://127.0.0.1:8/rcp"]},
+    {"id": "next", "url": "http://127.0.0.1:7/rcp", "shadow": {"share": 0.1, "of": "docs"}},
 ]
 
 

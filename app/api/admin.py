@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.admin_actions import AdminActions
-from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view
+from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view, shadows_view
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
@@ -58,7 +58,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
 
     @router.api_route("/engines", methods=READ_METHODS)
     async def engines(request: Request) -> Response:
-        seen: Sequence[RemoteEngine] = state.engines.engines
+        seen: Sequence[RemoteEngine] = [one for one in state.engines.engines if one.entry.shadow is None]
         # Open to all callers, who see their own engines only; operators see all of them.
         if state.authenticator is not None:
             try:
@@ -90,6 +90,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/engines": lambda operator: engines_view(state, actions.drills),
         "/admin/calibration": lambda operator: calibration_view(state),
         "/admin/selection": lambda operator: state.selector.state(state.settings.select),
+        "/admin/shadows": lambda operator: shadows_view(state),
         "/admin/cache": lambda operator: state.answers.state(state.settings.cache),
         "/admin/overlap": lambda operator: overlap_view(state.instrumentation.overlap.agreement()),
         "/admin/settings": lambda operator: settings_view(state, environ, reload),

@@ -13,6 +13,7 @@ from app.api.gateway_state import GatewayState
 from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import FaultInjection
+from app.evaluation.measures import SIGNIFICANT, TEST, p_value
 from app.federation.tenants import tenant_of
 from app.resilience.yield_limiter import heavy_work
 from app.settings.effective_settings import effective
@@ -20,6 +21,9 @@ from app.telemetry.overlap import Agreement
 from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, RollingSummary
 
 Json = dict[str, Any]
+
+MIN_PAIRS = 200
+"""With fewer praised answers, nothing is concluded about a shadow engine."""
 
 MAX_CALIBRATIONS = 20
 """Most learned calibration maps listed per engine; `/admin/calibration` has all of them."""
@@ -178,3 +182,34 @@ def _fault_injection(fault_injection: FaultInjection) -> Json:
     # Never negative: the timer that ends a drill may be late.
     left = max(0.0, fault_injection.ends - asyncio.get_running_loop().time())
     return {"kind": fault_injection.kind, "delayMs": round(fault_injection.delay * 1000), "leftMs": round(left * 1000)}
+
+
+async def shadows_view(state: GatewayState) -> Json:
+    """Every shadow engine, and whether answers would be better with it, as far as feedback shows."""
+    shadows = state.shadows
+    if shadows is None:
+        return {"shadows": []}
+    views: list[Json] = []
+    for engine in shadows.engines:
+        shadow = engine.entry.shadow
+        view = shadows.comparisons.state(engine.id)
+        for metric in ("reciprocalRank", "nDCG@10"):
+            differences = view["feedback"][metric].pop("differences")
+            # Resampling takes tens of milliseconds, so it runs in a thread.
+            view["feedback"][metric] |= await asyncio.to_thread(verdict_on, differences)
+        compared = {} if shadow is None else {"share": shadow.share, "compared": shadow.of}
+        views.append({"id": engine.id, **compared, **view})
+    return {"shadows": views, "test": TEST}
+
+
+def verdict_on(differences: Sequence[float]) -> Json:
+    """Whether paired differences (would-be minus live) show a better or a worse engine."""
+    if len(differences) < MIN_PAIRS:
+        return {"verdict": "too few", "p": None}
+    try:
+        p = p_value(differences)
+    except ModuleNotFoundError:
+        return {"verdict": "unknown", "p": None, "remedy": "install the extra 'eval' for the paired test"}
+    if p >= SIGNIFICANT:
+        return {"verdict": "no difference", "p": p}
+    return {"verdict": "better" if sum(differences) > 0 else "worse", "p": p}

@@ -242,7 +242,7 @@ class Dispatcher:
         """Whether this engine exists and is visible to the tenant."""
         if tenant is not None and not self._state.membership.sees(tenant, engine_id):
             return False
-        return any(engine.id == engine_id for engine in self._state.engines.engines)
+        return any(engine.id == engine_id and engine.entry.shadow is None for engine in self._state.engines.engines)
 
     def _reported(self, request: Request, caller: Caller, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result with its engine report in the form of `x-gateway.report`, else of `retrieve.report`."""

@@ -29,6 +29,7 @@ class EngineEvents:
         self._metrics.declare_engines((engine.id for engine in engines), CALL_KINDS)
         for engine in engines:
             self._metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+            self._metrics.shadows.watch(engine.id, shadow=engine.entry.shadow is not None)
 
     def changed(self, engine: RemoteEngine, fault: LegError | None) -> None:
         """An engine became available, or unavailable because of `fault`."""

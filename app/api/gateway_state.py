@@ -21,6 +21,7 @@ from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Membership
 from app.federation.pagination import Pages
 from app.federation.sessions import RecentHits
+from app.federation.shadows import Shadows
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
@@ -56,7 +57,9 @@ class Readiness:
     @property
     def degraded(self) -> bool:
         """Whether an engine or the shared state is unavailable. It is reported, and does not affect readiness."""
-        return self._backend.degraded or not all(engine.up for engine in self._engines.engines)
+        return self._backend.degraded or not all(
+            engine.up for engine in self._engines.engines if engine.entry.shadow is None
+        )
 
     def __repr__(self) -> str:
         return f"<Readiness {self.reason() or 'ready'}{', degraded' if self.degraded else ''}>"
@@ -100,6 +103,8 @@ class GatewayState:
     """The key from which the names of tenants' memories are derived."""
     selector: EngineSelector = field(default_factory=EngineSelector)
     """Chooses the engines of a request, if `select` is on."""
+    shadows: Shadows | None = None
+    """Asks and compares shadow engines."""
     answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
     """Cached answers, and equal requests that share one fan-out."""
     partial_answers: deque[PartialAnswer] = field(default_factory=lambda: deque(maxlen=PARTIAL_ANSWERS))

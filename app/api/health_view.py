@@ -35,6 +35,8 @@ def health_view(state: GatewayState) -> Json:
     counts = dict.fromkeys(("down", "slow", "unreached", "off", "up"), 0)
     trouble: list[Json] = []
     for engine in state.engines.engines:
+        if engine.entry.shadow is not None:
+            continue  # no answer depends on it
         view = engine_health(engine, statistics, off=engine.id in state.engines.switched_off)
         counts[view["state"]] += 1
         if view["state"] != "up":

@@ -184,7 +184,9 @@ class RpcMethods:
             _check_gate(method, members, state.settings, caller)
             call = await self.method_call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
-            context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
+            context = BroadcastContext(
+                call, members, state.settings, state.instrumentation, stream, state.selector, state.shadows
+            )
             result = await self._within_byte_budget(call.deadline, answer(context, pages))
             if method == "feedback" and _reports_poison(params):
                 await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
@@ -286,9 +288,11 @@ class RpcMethods:
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.retrieve_call(params, caller)
 
+        shadows = state.shadows if state.engines.shadows else None
+
         async def ask(call: RetrieveCall) -> RetrieveAnswer:
             answer = retrieve_answer(
-                call, members, state.settings, state.instrumentation, stream, state.pages, state.selector
+                call, members, state.settings, state.instrumentation, stream, state.pages, state.selector, shadows
             )
             return await self._within_byte_budget(call.deadline, answer)
 

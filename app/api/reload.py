@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
 from app.protocol.errors import CALL_KINDS
-from app.settings.config_warnings import config_warnings
+from app.settings.config_warnings import config_warnings, duplicate_addresses
 from app.settings.field_errors import SettingsError
 from app.settings.file_watch import Watch
-from app.settings.schema import EngineEntry, GatewaySettings, duplicate_addresses
+from app.settings.schema import EngineEntry, GatewaySettings
 from app.settings.sources import LoadedSettings
 from app.telemetry.logs import logger
 
@@ -128,10 +128,13 @@ class Reload:
         # The series of engines that left end, and those of new engines start at 0.
         state.metrics.forget_engines(change.left)
         state.selector.forget(change.left)
+        if state.shadows is not None:
+            state.shadows.comparisons.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
         for engine in state.engines.engines:
             if engine.id in change.joined or engine.id in change.changed:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+                state.metrics.shadows.watch(engine.id, shadow=engine.entry.shadow is not None)
         before = state.settings
         state.renew(settings, loaded.fingerprint)
         if state.authenticator is not None and tenants is not None:

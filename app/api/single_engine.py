@@ -38,7 +38,7 @@ class SingleEngineMethods:
         """The engine of this id, if it is visible to the tenant. Raises NotFound (-32015)."""
         if tenant is None or self._state.membership.sees(tenant, engine_id):
             for engine in self._state.engines.engines:
-                if engine.id == engine_id:
+                if engine.id == engine_id and engine.entry.shadow is None:
                     return engine
         raise NotFound(f"there is no engine '{engine_id[:128]}'")
 

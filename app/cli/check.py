@@ -60,8 +60,8 @@ def check(
 
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
     """Load and report both files. Exits with code 1 if one of them has faults."""
+    from app.settings.config_warnings import duplicate_addresses
     from app.settings.field_errors import SettingsError
-    from app.settings.schema import duplicate_addresses
     from app.settings.sources import load_registry, load_settings
 
     loaded = settings = None

@@ -88,6 +88,9 @@ class EngineSet:
         self.switched_off: frozenset[str] = frozenset()
         """Engines that an operator has switched off: known and checked, but not called."""
         self._disabled: tuple[str, ...] = ()
+        self._shadows: tuple[RemoteEngine, ...] = ()
+        self._shadows_of: tuple[RemoteEngine, ...] = ()
+        """The engines for which `_shadows` was computed."""
         self._settings = settings
         self._report = report
         self._line_log = line_log
@@ -110,17 +113,32 @@ class EngineSet:
     def asked(self) -> tuple[RemoteEngine | ResidualEngine, ...]:
         """The engines that requests are sent to. Gateways whose engines are called directly are left out."""
         asked = self._discovery.asked()
+        if self.shadows:
+            asked = tuple(one for one in asked if one.entry.shadow is None)
         return tuple(one for one in asked if one.id not in self.switched_off) if self.switched_off else asked
+
+    @property
+    def shadows(self) -> tuple[RemoteEngine, ...]:
+        """The engines that are asked after the answer, and are in none. Read with each request, so it is cached."""
+        if self._shadows_of is not self.engines:
+            self._shadows_of = self.engines
+            self._shadows = tuple(one for one in self.engines if one.entry.shadow is not None)
+        off = self.switched_off
+        return tuple(one for one in self._shadows if one.id not in off) if self._shadows and off else self._shadows
 
     @property
     def stand_ins(self) -> tuple[RemoteEngine, ...]:
         """Engines that have left the registry while their replacements are not warm yet."""
-        return tuple(one.engine for one in self._stand_ins.values() if one.engine.id not in self.switched_off)
+        return tuple(
+            one.engine
+            for one in self._stand_ins.values()
+            if one.engine.id not in self.switched_off and one.engine.entry.shadow is None
+        )
 
     @property
     def warming(self) -> frozenset[str]:
         """Ids of the engines that a reload changed or added, and that have had no handshake since."""
-        return frozenset(self._warming)
+        return frozenset(one for one, warming in self._warming.items() if warming.engine.entry.shadow is None)
 
     def states(self) -> list[EngineState]:
         """The state of each serving engine, and of those that will serve once they are warm."""
@@ -132,7 +150,9 @@ class EngineSet:
     @property
     def disabled(self) -> tuple[str, ...]:
         """Ids of engines that are not called: disabled in the registry, or switched off by an operator."""
-        return tuple(sorted({*self._disabled, *self.switched_off})) if self.switched_off else self._disabled
+        # Callers do not see shadow engines, whether or not they are switched on.
+        off = self.switched_off - {one.id for one in self.engines if one.entry.shadow is not None}
+        return tuple(sorted({*self._disabled, *off})) if off else self._disabled
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
@@ -181,7 +201,7 @@ class EngineSet:
             for engine in self.engines:
                 if engine.id not in self._listed:
                     self._apply_entry(engine.entry)
-        self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled))
+        self._disabled = tuple(sorted(entry.id for entry in entries if not entry.enabled and entry.shadow is None))
         self._release(leaving)
         # An operator's switch ends with the engine; one that comes back later starts switched on.
         self.switched_off &= {engine.id for engine in self.engines} | {*self._warming}
@@ -289,7 +309,8 @@ class EngineSet:
     def _on_advertisement(self, engine: RemoteEngine) -> None:
         """Called when an engine advertises something new, the first time included."""
         self.version += 1
-        self.reached = True
+        # Shadow engines answer nobody, so they make no gateway ready.
+        self.reached = self.reached or engine.entry.shadow is None
         warming = self._warming.get(engine.id)
         if warming is not None and warming.engine is engine:
             self._end_warming(warming, None)

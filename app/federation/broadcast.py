@@ -33,6 +33,7 @@ from app.federation.progress import ProgressListener, ProgressReporter, fused
 from app.federation.request_options import engine_weights, loop_reason
 from app.federation.response_merge import EngineResponse
 from app.federation.result_set import lists_of
+from app.federation.shadows import Shadows
 from app.fusion.injection_screen import InjectionScreen
 from app.fusion.merge import FusedList
 from app.fusion.ranked_lists import FusionConfig
@@ -54,6 +55,8 @@ class BroadcastContext(NamedTuple):
     listener: ProgressListener | None = None
     selector: EngineSelector | None = None
     """Learns from praise how good engine selection is."""
+    shadows: Shadows | None = None
+    """Attributes praise to answers that were compared with shadow engines."""
 
 
 class BroadcastRequest(NamedTuple):

@@ -40,6 +40,7 @@ from app.federation.result_set import (
     seen_of,
     without,
 )
+from app.federation.shadows import Shadows
 from app.federation.union_reranking import rerank_union
 from app.fusion.injection_screen import InjectionScreen
 from app.protocol.errors import DeadlineExceeded, RcpError
@@ -152,8 +153,12 @@ async def retrieve_answer(
     listener: ProgressListener | None = None,
     pages: Pages | None = None,
     selector: EngineSelector | None = None,
+    shadows: Shadows | None = None,
 ) -> RetrieveAnswer:
-    """The same, with what the answer cache needs to know. Raises RcpError."""
+    """The same, with what the answer cache needs to know. Raises RcpError.
+
+    `shadows` is set only if there are shadow engines.
+    """
     began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival of the request
     if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
@@ -181,6 +186,8 @@ async def retrieve_answer(
     # Overhead is the total less the slowest engine, so it is only defined for one round of parallel calls.
     if run.rounds == 1 and response.plan.union is None:
         instrumentation.retrieved(response.outcomes, perf_counter() - began)
+    if shadows is not None and run.rounds == 1 and run.cursor_state is FIRST and response.result_set is not None:
+        shadows.answered(call, members, settings, fusion_settings_of(call, settings), run.calibrations, response)
     versions = {one.engine: one.index_version for one in response.outcomes if one.index_version is not None}
     engines = tuple([outcome.engine for outcome in response.outcomes])
     return RetrieveAnswer(result, is_complete(response), versions, engines)

@@ -4,11 +4,12 @@ Shown by `rcp-gateway check`, and logged at the start and after a reload. A warn
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.settings.certificate import certificate_expiry
 from app.settings.environment import PREFIX, unexpanded_variables
@@ -98,3 +99,23 @@ def _expired_keys(at: str, tenant: TenantEntry, now: float) -> Iterator[FieldErr
 
 def _matches(tenant: TenantEntry, engine: str) -> bool:
     return any(fnmatchcase(engine, pattern) for pattern in tenant.engines)
+
+
+def duplicate_addresses(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
+    """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
+    seen: dict[object, str] = {}
+    pairs: dict[tuple[str, str], None] = {}
+    for entry in entries:
+        if entry.enabled and entry.shadow is None:  # shadow engines are not fused
+            for place in (*map(_same_address, entry.urls), *([tuple(entry.command)] if entry.command else [])):
+                first = seen.setdefault(place, entry.id)
+                if first != entry.id:
+                    pairs[first, entry.id] = None
+    return list(pairs)
+
+
+def _same_address(url: str) -> tuple[object, ...]:
+    """A key that is equal for URLs of the same address, however they are written."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
+    return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query

@@ -1,4 +1,4 @@
-"""The nested objects of an engine's entry in the registry: `tls` and `breaker`."""
+"""The nested objects of an engine's entry in the registry: `tls`, `breaker` and `shadow`."""
 
 from pydantic import Field, model_validator
 
@@ -35,3 +35,12 @@ class EngineBreaker(RegistrySection):
     """Overrides `engines.breaker_open_ms`."""
     longest_open_ms: int | None = Field(default=None, ge=1, le=3_600_000)
     """Overrides `engines.breaker_longest_open_ms`."""
+
+
+class EngineShadow(RegistrySection):
+    """Makes an engine a shadow engine: asked and compared, but never part of an answer."""
+
+    share: float = Field(gt=0, le=1)
+    """Share of questions that it is asked, chosen by a hash of the question."""
+    of: str | None = Field(default=None, min_length=1, max_length=128)
+    """Id of the engine that it would replace. Feedback is compared only with `of`."""

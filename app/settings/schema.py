@@ -3,14 +3,12 @@
 The text below a field is its description in the JSON Schema and in the tables of docs/.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from app.settings.auth import AuthSettings, JwtSettings, MetricsSettings, check_together
-from app.settings.engine_parts import EngineBreaker, EngineTls
+from app.settings.engine_parts import EngineBreaker, EngineShadow, EngineTls
 from app.settings.fields import (
     EngineId,
     EngineUrl,
@@ -101,6 +99,9 @@ class EngineEntry(RegistrySection):
     (docs/explanation/answer-cache.md)."""
     cache_ttl_ms: int | None = Field(default=None, ge=0, le=86_400_000)
     """Longest time to cache answers with this engine; default: `cache.ttl_seconds`."""
+    shadow: EngineShadow | None = None
+    """Ask this engine after the answer was sent, and compare it, but never fuse it
+    (docs/explanation/shadow-engines.md)."""
     discover: bool = False
     """The engine is a gateway: call its engines directly if it lists them with an endpoint on an allowed host
     (docs/reference/http-and-stdio.md)."""
@@ -160,6 +161,18 @@ class EngineEntry(RegistrySection):
             raise MisplacedKey("has no effect without 'discover'", "discoverHosts")
         return self
 
+    @model_validator(mode="after")
+    def _shadows_answer_nobody(self) -> "EngineEntry":
+        if self.shadow is None:
+            return self
+        if self.required:
+            raise MisplacedKey("cannot be true beside 'shadow': a shadow engine is in no answer", "required")
+        if self.discover:
+            raise MisplacedKey("cannot be true beside 'shadow': discovered engines would be in answers", "discover")
+        if self.shadow.of == self.id:
+            raise MisplacedKey("is the engine itself; name the engine that it would replace", "shadow", "of")
+        return self
+
     @property
     def urls(self) -> tuple[str, ...]:
         """Every URL of an HTTP engine."""
@@ -187,25 +200,15 @@ class Registry(RegistrySection):
             seen[entry.id] = index
         return self
 
-
-def duplicate_addresses(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
-    """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
-    seen: dict[object, str] = {}
-    pairs: dict[tuple[str, str], None] = {}
-    for entry in entries:
-        if entry.enabled:
-            for place in (*map(_same_address, entry.urls), *([tuple(entry.command)] if entry.command else [])):
-                first = seen.setdefault(place, entry.id)
-                if first != entry.id:
-                    pairs[first, entry.id] = None
-    return list(pairs)
-
-
-def _same_address(url: str) -> tuple[object, ...]:
-    """A key that is equal for URLs of the same address, however they are written."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
-    return parts.scheme.lower(), (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/"), parts.query
+    @model_validator(mode="after")
+    def _shadows_are_of_live_engines(self) -> "Registry":
+        live = {entry.id for entry in self.engines if entry.shadow is None}
+        for index, entry in enumerate(self.engines):
+            if entry.shadow is not None and entry.shadow.of is not None and entry.shadow.of not in live:
+                raise MisplacedKey(
+                    "names no engine of this file that is not a shadow engine itself", "engines", index, "shadow", "of"
+                )
+        return self
 
 
 class ServerSettings(Section):

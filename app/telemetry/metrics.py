@@ -15,6 +15,7 @@ from app.telemetry.exposition import Exposition, publish
 from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
 from app.telemetry.selection_metrics import SelectionMetrics
 from app.telemetry.series import Labels, MetricRegistry, replace_all
+from app.telemetry.shadow_metrics import ShadowMetrics
 from app.telemetry.worker_snapshots import WorkerSnapshots
 
 REQUEST_OUTCOMES: Final = ("ok", "degraded", "error", "cancelled")
@@ -289,6 +290,7 @@ class Metrics(EngineCounters):
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
         self.selection = SelectionMetrics(families)
+        self.shadows = ShadowMetrics(families)
         self.cache = CacheMetrics(families)
         families.gauge(
             "rcp_gateway_build_info",
@@ -355,6 +357,7 @@ class Metrics(EngineCounters):
             self.answers.forget(gone)
             self.calibration.forget(gone)
             self.selection.forget(gone)
+            self.shadows.forget(gone)
 
     def watch_engines(self, read: Callable[[], Iterable[EngineState]]) -> None:
         """Ask `read` for the engines' state at each scrape."""

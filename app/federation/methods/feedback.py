@@ -115,6 +115,8 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     if context.selector is not None:
         praised = [hit_id for hit_id, reward in rewards_of(request.signals).items() if reward > 0]
         context.selector.praised("" if call.tenant is None else call.tenant.id, praised)
+    if context.shadows is not None and context.shadows.engines:
+        context.shadows.comparisons.feedback(call.tenant_id, call.params.get("query"), rewards_of(request.signals))
     learned = await _learned(context, pages, request)
     known = {} if request.session_id is None else await pages.origins.load(request.session_id)
     namespaces = {engine.id: engine.entry.id_namespace for engine in members.engines}

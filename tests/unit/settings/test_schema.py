@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.settings.config_warnings import duplicate_addresses
 from app.settings.field_errors import FieldError, faults_of
 from app.settings.fields import file_name
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, duplicate_addresses
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:
