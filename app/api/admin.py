@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.admin_actions import AdminActions
-from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view
+from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view, sources_view
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
@@ -80,6 +80,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/calibration": lambda who: calibration_view(state),
         "/admin/selection": lambda who: state.selector.state(state.settings.select),
         "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.agreement()),
+        "/admin/sources": lambda who: sources_view(state, reload),
         "/admin/settings": lambda who: settings_view(state, environ, reload),
     }
     deeds: dict[str, Deed] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}

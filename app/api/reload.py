@@ -6,15 +6,19 @@ finish as they began. It refuses to know how files are read and what an engine i
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
+from app.api.source_requests import Document, SourceRequests
+from app.engines.registry import EngineSetChange
 from app.protocol.errors import CALL_KINDS
 from app.settings.config_warnings import config_warnings
+from app.settings.engine_sources import EngineSources, SourceEngines, SourceEvent
 from app.settings.field_errors import SettingsError
 from app.settings.file_watch import Watch
 from app.settings.schema import EngineEntry, GatewaySettings, twins
+from app.settings.source_rails import OriginOfEngine
 from app.settings.sources import LoadedSettings
 from app.telemetry.logs import logger
 
@@ -36,6 +40,11 @@ AT_START = frozenset(
 SECTIONS_AT_START = frozenset({"state", "log", "auth", "jwt", "screen", "traces"})
 """Settings that are read once, when the gateway starts."""
 
+MOST_FAULTS = 20
+"""Faults of a source in one log line."""
+
+NOWHERE = OriginOfEngine("", "", None)
+
 Load = Callable[[], LoadedSettings]
 """Reads all files. Raises SettingsError."""
 
@@ -43,15 +52,35 @@ Load = Callable[[], LoadedSettings]
 class Reload:
     """Keeps one gateway to what its files say."""
 
-    __slots__ = ("_also", "_asked", "_began_with", "_load", "_state", "_task", "_watch", "failure")
+    __slots__ = (
+        "_also",
+        "_asked",
+        "_began_with",
+        "_load",
+        "_received",
+        "_requests",
+        "_state",
+        "_task",
+        "_watch",
+        "failure",
+        "sources",
+    )
 
     def __init__(
-        self, state: GatewayState, load: Load, watch: Watch, also: Callable[[], Awaitable[None]] | None = None
+        self,
+        state: GatewayState,
+        load: Load,
+        watch: Watch,
+        also: Callable[[], Awaitable[None]] | None = None,
+        sources: EngineSources | None = None,
     ) -> None:
-        """`watch` must have looked at the files before they were read for `state`.
+        """`watch` must have looked at the files before they were read for `state`, and `sources` at theirs.
 
         `also` is called at each look, for files with a content of their own, such as a certificate.
         """
+        self.sources = EngineSources({}) if sources is None else sources
+        self._received = asyncio.Event()
+        self._requests = SourceRequests(self._receive)
         self._also = also
         self.failure: str | None = None
         """Why the files are not what is in force; None while they are."""
@@ -65,10 +94,13 @@ class Reload:
     def start(self) -> None:
         """Watch from now on."""
         self._state.metrics.door.in_force_since(time.time())
+        self._report(self.sources.latest.events, {}, None)
+        self._requests.renew(self.sources.configured)
         self._task = asyncio.create_task(self._keep_looking(), name="reload")
 
     async def stop(self) -> None:
         """Watch no more."""
+        await self._requests.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -76,6 +108,11 @@ class Reload:
     def ask(self) -> None:
         """Read the files now, changed or not."""
         self._asked.set()
+        self._received.set()
+
+    def _receive(self, source: str, body: Document) -> None:
+        self.sources.receive(source, body)
+        self._received.set()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -89,11 +126,14 @@ class Reload:
                 asked = True
             if asked:
                 await self.now()
+            elif self.sources.configured:
+                await self.look_at_sources()
 
     async def _next_look(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._state.settings.server.reload_seconds or IDLE_SECONDS):
-                await self._asked.wait()
+                await self._received.wait()
+        self._received.clear()
 
     async def _settled(self) -> None:
         for _ in range(MOST_LOOKS):
@@ -108,26 +148,74 @@ class Reload:
         try:
             wishes = await asyncio.to_thread(self._load)
         except SettingsError as fault:
+            # A fault in the operator's files does not stop the files of teams.
+            if self.sources.configured:
+                await self.look_at_sources()
             self.failure = str(fault)
             self._state.metrics.door.reloaded(None)
             told = [str(one) for one in fault.faults]
             logger().error("reload_failed", file=fault.file, faults=told, in_force="what was before")
             return
+        found = await asyncio.to_thread(self._configure, wishes)
         self.failure = None
-        self._apply(wishes)
+        self._apply(wishes, found)
 
-    def _apply(self, wishes: LoadedSettings) -> None:
-        """The one step: no request sees half of it."""
-        loaded, settings, tenants = wishes
+    def _configure(self, wishes: LoadedSettings) -> SourceEngines:
+        self.sources.configure(wishes.settings.registry.sources, wishes.loaded.registry.engines)
+        return self.sources.look()
+
+    async def look_at_sources(self) -> None:
+        """Read what has changed in the sources, and apply only that."""
+        found = await asyncio.to_thread(self.sources.look)
+        state, before, change = self._state, self._state.engines.origins, None
+        if found.changed:
+            change = self._apply_engines(found, state.settings, state.settings.retrieve.deadline_ms / 1000)
+        self._report(found.events, before, change)
+
+    def _apply_engines(self, found: SourceEngines, settings: GatewaySettings, longest: float) -> EngineSetChange:
         state = self._state
-        longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
-        change = state.engines.apply(loaded.registry.engines, settings.engines, longest)
+        change = state.engines.apply(found.entries, settings.engines, longest, found.origins)
+        limited = any(origin.tenants is not None for origin in state.engines.origins.values())
+        state.membership.limit(state.engines.tenants_of if limited else None)
         state.metrics.forget_engines(change.left)
         state.selector.forget(change.left)
         state.metrics.declare_engines(change.joined, CALL_KINDS)
         for engine in state.engines.engines:
             if engine.id in change.joined or engine.id in change.changed:
                 state.metrics.declare_replicas(engine.id, [replica.label for replica in engine.state().replicas])
+        return change
+
+    def _report(
+        self, events: Iterable[SourceEvent], before: Mapping[str, OriginOfEngine], change: EngineSetChange | None
+    ) -> None:
+        """Log and count what a look found, and show the state of each source."""
+        metrics, origins = self._state.metrics.sources, self._state.engines.origins
+        metrics.show({one.name: (one.up, len(one.engines), one.last_success) for one in self.sources.states})
+        for event in events:
+            name = event.source
+            metrics.changed(name, "ok" if event.kind == "reloaded" else event.kind)
+            if event.kind == "failed":
+                faults, more = event.faults[:MOST_FAULTS], len(event.faults) - MOST_FAULTS
+                faults = (*faults, f"and {more} more") if more > 0 else faults
+                logger().error("source_failed", source=name, faults=faults, in_force="its last good engines")
+            elif event.kind == "shrinks":
+                remedy = "they are removed if the next look finds the same"
+                logger().warning("source_shrinks", source=name, engines=event.engines, remedy=remedy)
+            else:
+                lists = {
+                    kind: [one for one in ids if (origins.get(one) or before.get(one) or NOWHERE).source == name]
+                    for kind, ids in (() if change is None else change._asdict().items())
+                }
+                logger().info("source_reloaded", source=name, **lists)
+
+    def _apply(self, wishes: LoadedSettings, found: SourceEngines) -> None:
+        """The one step: no request sees half of it."""
+        loaded, settings, tenants = wishes
+        state = self._state
+        longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
+        origins = state.engines.origins
+        change = self._apply_engines(found, settings, longest)
+        self._requests.renew(self.sources.configured)
         before = state.settings
         state.renew(settings, loaded.fingerprint)
         if state.guard is not None and tenants is not None:
@@ -135,7 +223,8 @@ class Reload:
         state.metrics.door.reloaded(time.time())
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
-        tell_of_twins(loaded.registry.engines)
+        self._report(found.events, origins, change)
+        tell_of_twins(found.entries)
         log_config_warnings(wishes)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         state.metrics.door.restart_needed.set(len(waiting))

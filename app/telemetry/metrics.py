@@ -11,7 +11,15 @@ from prometheus_client import CollectorRegistry
 
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.exposition import Exposition, publish
-from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
+from app.telemetry.metric_groups import (
+    OTHER,
+    AnswerMetrics,
+    CallerMetrics,
+    McpMetrics,
+    ServerMetrics,
+    SourceMetrics,
+    StateMetrics,
+)
 from app.telemetry.selection_metrics import SelectionMetrics
 from app.telemetry.series import Labels, MetricRegistry, replace_all
 from app.telemetry.worker_snapshots import WorkerSnapshots
@@ -284,6 +292,7 @@ class Metrics(EngineCounters):
         self.callers = CallerMetrics(families, REQUEST_OUTCOMES)
         self.door = ServerMetrics(families)
         self.state = StateMetrics(families)
+        self.sources = SourceMetrics(families)
         self.mcp = McpMetrics(families)
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
