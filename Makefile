@@ -76,7 +76,7 @@ dist/.built: $(STAMP) setup.py pyproject.toml README.md LICENSE $(shell find app
 	@VIRTUAL_ENV=.venv-wheel $(BIN)/uv pip install --quiet --constraint requirements.lock "$$(echo dist/*.whl)[demo,dev]"
 	@touch $@
 
-WHEEL_TESTS := tests/gateway tests/interop/test_conformance.py tests/interop/test_sdk_gathering.py tests/interop/test_sdk_methods.py
+WHEEL_TESTS := tests/gateway tests/interop/test_conformance.py tests/interop/test_sdk_broadcast.py tests/interop/test_sdk_methods.py
 
 testwheel: .venv-wheel/.installed ## run the black-box tests on the installed wheel, outside the checkout
 	@set -e; python=$$(pwd)/.venv-wheel/bin/python; copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \

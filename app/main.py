@@ -37,13 +37,14 @@ from app.api.openapi import docs_routes, openapi_document
 from app.api.optional_features import missing_extras, token_verifier, tracing
 from app.api.pipe import Pipe
 from app.api.probes import probes
-from app.api.reload import Reload, log_config_warnings, tell_of_twins
+from app.api.reload import Reload, log_config_warnings, log_duplicate_addresses
 from app.api.responses import Asgi, not_found
 from app.api.rpc import GatewayApplication, RpcEndpoint, rpc_routes
 from app.api.rpc_path import MCP_PATHS, USUAL_PATHS
 from app.api.stdio import RcpLines, StdioEndpoint
 from app.engines.call_instrumentation import EngineInstrumentation
 from app.engines.registry import EngineSet
+from app.federation.answer_cache import AnswerCache
 from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
 from app.federation.instrumentation import RetrieveInstrumentation
@@ -125,7 +126,7 @@ def build_state(
     authenticator = None
     if tenants is not None:
         authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
-    admission = Admission(settings.server, metrics.door)
+    admission = Admission(settings.server, metrics.server)
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -139,7 +140,7 @@ def build_state(
         answer_bytes=ByteBudget(
             settings.engines.max_held_bytes, watch=metrics.held_bytes.set, pausing=metrics.paused_answers.inc
         ),
-        guard=authenticator,
+        authenticator=authenticator,
         pages=Pages.from_settings(settings.state, screen=settings.screen, backend=backend, learning=learning),
         idempotency=Idempotency.from_settings(settings.state, backend),
         recent=RecentHits.from_settings(settings.mcp, backend),
@@ -148,6 +149,7 @@ def build_state(
             None if workers is None else str(workers.folder),
         ),
         selector=EngineSelector(metrics.selection, lambda: admission.waiting > 0),
+        answers=AnswerCache(settings.cache, metrics.cache, backend, lambda: admission.waiting > 0),
         backend=backend,
     )
 
@@ -172,6 +174,7 @@ def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: St
 
 async def _close(state: GatewayState) -> None:
     """Close connections to engines and to the shared state, and send the last spans."""
+    await state.answers.close()
     await state.pages.learning.close()
     await state.engines.close()
     await state.backend.close()
@@ -219,8 +222,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
         await state.backend.start()
         state.pages.learning.start()
         state.engines.start()
-        if state.guard is not None:
-            state.guard.start()
+        if state.authenticator is not None:
+            state.authenticator.start()
         if reload is not None:
             reload.start()
         await _until_ready(state.readiness, patience)
@@ -231,8 +234,8 @@ def build_app(state: GatewayState, reload: Reload | None = None, patience: float
             state.readiness.draining = True
             if reload is not None:
                 await reload.stop()
-            if state.guard is not None:
-                await state.guard.close()
+            if state.authenticator is not None:
+                await state.authenticator.close()
             await _close(state)
             logs.logger().info("stopped")
 
@@ -282,7 +285,7 @@ def _log_started(state: GatewayState) -> None:
     entries = [engine.entry for engine in state.engines.engines]
     ids = [entry.id for entry in entries]
     logs.logger().info("started", version=state.version, compiled=COMPILED, engines=ids)
-    tell_of_twins(entries)
+    log_duplicate_addresses(entries)
 
 
 def relax_garbage_collection() -> None:
@@ -382,7 +385,7 @@ async def _serve(
     state = build_state(loaded, settings, tenants, workers, sources)
     certificate = None if settings.server.tls is None else ServerCertificate(settings.server.tls)
     if certificate is not None:
-        state.metrics.door.watch_certificate(lambda: certificate.expires)
+        state.metrics.server.watch_certificate(lambda: certificate.expires)
     reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew, sources)
     config = uvicorn.Config(
         build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),
@@ -430,7 +433,7 @@ async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool)
     relax_garbage_collection()
 
     async def settled() -> None:
-        await state.engines.settled(state.settings.retrieve.deadline_ms / 1000)
+        await state.engines.first_checks(state.settings.retrieve.deadline_ms / 1000)
 
     protocol_of = partial(McpLines if mcp else RcpLines, state)
     read, write = Pipe(requests).read, Pipe(responses).write

@@ -192,7 +192,7 @@ class Federation:
         if plan.selection is not None:
             outcomes = [Outcome(engine, "ok", hits) for engine, hits in answers]
             self.selector.answered(call, plan.selection, outcomes, hits[:10])
-            await self.selector.settled()
+            await self.selector.finish_learning()
         return fusion.keys(0, RECALL_DEPTH), len(plan.engine_calls)
 
     async def measure(self, judged: Sequence[Document], select: Any) -> Score:

@@ -15,7 +15,14 @@ from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
 from app.api.methods import RpcMethods
-from app.api.operator_access import LOOKING, Operator, OperatorRefused, body_of, kept_out, let_in
+from app.api.operator_access import (
+    READ_METHODS,
+    Operator,
+    OperatorRefused,
+    authorize_operator,
+    body_of,
+    operator_refusal,
+)
 from app.api.reload import Reload
 from app.engines.engine import RemoteEngine
 from app.federation.explain import describe_fusion, describe_plan
@@ -36,8 +43,8 @@ LISTS_BYTES = 8_388_608
 """Lists to be fused once more may be so long, where callers may send less: of fifty engines and 200 hits they are."""
 
 Json = dict[str, Any]
-Look = Callable[[Operator], Json | Awaitable[Json]]
-Deed = Callable[[Json, Operator], Awaitable[Json]]
+View = Callable[[Operator], Json | Awaitable[Json]]
+Action = Callable[[Json, Operator], Awaitable[Json]]
 
 SCOPE = "process"
 """Whose view it is: each worker has its own breakers, bounds and replicas."""
@@ -48,57 +55,58 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
     router = APIRouter()
     answers, actions = RpcMethods(state), AdminActions(state)
 
-    @router.api_route("/engines", methods=LOOKING)
+    @router.api_route("/engines", methods=READ_METHODS)
     async def engines(request: Request) -> Response:
         seen: Sequence[RemoteEngine] = state.engines.engines
-        if state.guard is not None:
+        if state.authenticator is not None:
             try:
-                tenant = (await state.guard.identify(request.scope)).tenant
+                tenant = (await state.authenticator.identify(request.scope)).tenant
             except AuthError as away:
                 return refusal(away)
             if ADMIN not in tenant.roles:
                 seen = [engine for engine in seen if state.membership.sees(tenant, engine.id)]
         return _json({"engines": [_engine(engine) for engine in seen], "scope": SCOPE})
 
-    async def plan(body: Json, who: Operator) -> Json:
+    async def plan(body: Json, operator: Operator) -> Json:
         body = simplest_params("retrieve", body)
-        call = answers.question(body, Caller("explain", tenant=who.tenant))
-        members = state.membership.current(who.tenant)
+        call = answers.question(body, Caller("explain", tenant=operator.tenant))
+        members = state.membership.current(operator.tenant)
         now = asyncio.get_running_loop().time()
         blend = fusion_settings_of(call, state.settings)
         return {"plan": describe_plan(plan_retrieve(call, members, now, state.settings.retrieve, blend))}
 
-    async def refuse(body: Json, who: Operator) -> Json:
+    async def refuse(body: Json, operator: Operator) -> Json:
         return refused(read_refusion(body))
 
-    async def act(body: Json, who: Operator) -> Json:
-        return {"said": await actions.act(body, who)}
+    async def act(body: Json, operator: Operator) -> Json:
+        return {"said": await actions.act(body, operator)}
 
-    looks: dict[str, Look] = {
-        "/admin/session": lambda who: _session(state, who),
-        "/admin/engines": lambda who: engines_view(state, actions.drills),
-        "/admin/calibration": lambda who: calibration_view(state),
-        "/admin/selection": lambda who: state.selector.state(state.settings.select),
-        "/admin/overlap": lambda who: overlap_view(state.instrumentation.overlap.agreement()),
-        "/admin/sources": lambda who: sources_view(state, reload),
-        "/admin/settings": lambda who: settings_view(state, environ, reload),
+    views: dict[str, View] = {
+        "/admin/session": lambda operator: _session(state, operator),
+        "/admin/engines": lambda operator: engines_view(state, actions.drills),
+        "/admin/calibration": lambda operator: calibration_view(state),
+        "/admin/selection": lambda operator: state.selector.state(state.settings.select),
+        "/admin/cache": lambda operator: state.answers.state(state.settings.cache),
+        "/admin/overlap": lambda operator: overlap_view(state.instrumentation.overlap.agreement()),
+        "/admin/sources": lambda operator: sources_view(state, reload),
+        "/admin/settings": lambda operator: settings_view(state, environ, reload),
     }
-    deeds: dict[str, Deed] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}
-    for path, look in looks.items():
-        router.add_api_route(path, _looking(state, look), methods=LOOKING)
-    for path, deed in deeds.items():
-        router.add_api_route(path, _doing(state, deed), methods=["POST"])
+    actions_by_path: dict[str, Action] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}
+    for path, view in views.items():
+        router.add_api_route(path, _view_endpoint(state, view), methods=READ_METHODS)
+    for path, action in actions_by_path.items():
+        router.add_api_route(path, _action_endpoint(state, action), methods=["POST"])
     return router
 
 
 def refusal(away: AuthError) -> Response:
     """The answer to somebody whom the guard does not let in: as at the RPC door."""
-    return _kept(kept_out(away))
+    return _error_response(operator_refusal(away))
 
 
-def refused(wish: Refusion) -> Json:
+def refused(params: Refusion) -> Json:
     """Lists fused once more, by the one blend there is: the first `k` documents and what they are made of."""
-    options = FusionConfig(wish.method, wish.rrf_k, wish.confidence_weight, silent=wish.silent)
+    options = FusionConfig(params.method, params.rrf_k, params.confidence_weight, silent=params.silent)
     lists = [
         RankedList(
             engine=sent.engine,
@@ -110,48 +118,48 @@ def refused(wish: Refusion) -> Json:
             silent=sent.silent,
             calibration=None if sent.calibration is None else load_calibration(sent.calibration),
         )
-        for sent in wish.lists
+        for sent in params.lists
     ]
-    return describe_fusion(shares_of(lists, options, fuse(lists, options).keys(0, wish.k)))
+    return describe_fusion(shares_of(lists, options, fuse(lists, options).keys(0, params.k)))
 
 
-def _looking(state: GatewayState, look: Look) -> Callable[[Request], Awaitable[Response]]:
+def _view_endpoint(state: GatewayState, view: View) -> Callable[[Request], Awaitable[Response]]:
     """A door to look through, for operators."""
 
-    async def looking(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         try:
-            view = look(await let_in(request, state))
-            return _json(await view if isinstance(view, Awaitable) else view)
-        except OperatorRefused as kept:
-            return _kept(kept)
+            body = view(await authorize_operator(request, state))
+            return _json(await body if isinstance(body, Awaitable) else body)
+        except OperatorRefused as error:
+            return _error_response(error)
 
-    return looking
+    return endpoint
 
 
-def _doing(state: GatewayState, deed: Deed) -> Callable[[Request], Awaitable[Response]]:
+def _action_endpoint(state: GatewayState, action: Action) -> Callable[[Request], Awaitable[Response]]:
     """A door to do something behind, for operators."""
 
-    async def doing(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         try:
-            who = await let_in(request, state)
+            operator = await authorize_operator(request, state)
             most = state.settings.server.max_body_bytes
             body = await body_of(request, max(most, LISTS_BYTES) if request.url.path == FUSE else most)
-            return _json(await deed(body, who))
-        except OperatorRefused as kept:
-            return _kept(kept)
+            return _json(await action(body, operator))
+        except OperatorRefused as error:
+            return _error_response(error)
         except RcpError as fault:
             status = 404 if isinstance(fault, NotFound) else 403 if isinstance(fault, Unauthorized) else 400
-            return _kept(OperatorRefused(status, fault))
+            return _error_response(OperatorRefused(status, fault))
 
-    return doing
+    return endpoint
 
 
-def _session(state: GatewayState, who: Operator) -> Json:
+def _session(state: GatewayState, operator: Operator) -> Json:
     """Who is let in, where, and whom its questions reach."""
-    members = state.membership.current(who.tenant)
-    fusion = (who.tenant and who.tenant.fusion) or state.settings.fusion
+    members = state.membership.current(operator.tenant)
+    fusion = (operator.tenant and operator.tenant.fusion) or state.settings.fusion
     return {
-        "tenant": who.tenant.id if who.tenant else None,
+        "tenant": operator.tenant.id if operator.tenant else None,
         "sees": sorted(engine.id for engine in members.engines),
         "identity": members.identity,
         "version": state.version,
@@ -163,7 +171,7 @@ def _session(state: GatewayState, who: Operator) -> Json:
 
 def _engine(engine: RemoteEngine) -> Json:
     advertisement = engine.advertisement
-    told = {
+    view = {
         "id": engine.id,
         "up": engine.up,
         "version": advertisement.server["version"] if advertisement else None,
@@ -173,10 +181,10 @@ def _engine(engine: RemoteEngine) -> Json:
         "reason": engine.down_reason,
         **policies_view(engine),
     }
-    del told["limit"]
-    if not told["replicas"]:
-        del told["replicas"]
-    return told
+    del view["limit"]
+    if not view["replicas"]:
+        del view["replicas"]
+    return view
 
 
 def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -184,7 +192,7 @@ def _json(body: Json, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(envelope.dumps(body), status, more, media_type="application/json")
 
 
-def _kept(kept: OperatorRefused) -> Response:
+def _error_response(error: OperatorRefused) -> Response:
     """The answer to somebody who is kept out, or sent nonsense: an error as RCP writes it."""
-    headers = {"cache-control": "no-store", **kept.headers}
-    return Response(envelope.failure(None, kept.fault), kept.status, headers, media_type="application/json")
+    headers = {"cache-control": "no-store", **error.headers}
+    return Response(envelope.failure(None, error.fault), error.status, headers, media_type="application/json")

@@ -15,12 +15,12 @@ from app.protocol.errors import BackendUnavailable, InvalidParams, LegError, Not
 from app.protocol.param_fields import refuse_value
 from app.telemetry.logs import logger
 
-MOST_SECONDS = 600
+MAX_DRILL_SECONDS = 600
 """Of one drill: it ends by itself."""
 
-MOST_DELAY_MS = 60_000
+MAX_DELAY_MS = 60_000
 
-ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration")
+ACTIONS = ("handshake", "off", "on", "reset", "drill", "end_drill", "reset_calibration", "load_calibration", "purge")
 
 
 class AdminActions:
@@ -34,16 +34,24 @@ class AdminActions:
         self._state = state
         self._log = logger()
 
-    async def act(self, body: dict[str, Any], who: Operator) -> str:
+    async def act(self, body: dict[str, Any], operator: Operator) -> str:
         """Do what was asked, and say in a few words what came of it. Raises RcpError."""
         action = body.get("action")
         if action not in ACTIONS:
             refuse_value("action", f"one of {', '.join(ACTIONS)}", action)
-        engine = self._engine(body.get("engine"))
-        tenant = None if who.tenant is None else who.tenant.id
-        line = {"action": action, "engine": engine.id, "tenant": tenant, "key": who.key, "address": who.address}
+        tenant = None if operator.tenant is None else operator.tenant.id
+        # A purge may concern all engines; every other action concerns one.
+        engine = None if action == "purge" and body.get("engine") is None else self._engine(body.get("engine"))
+        name = None if engine is None else engine.id
+        line = {
+            "action": action,
+            "engine": name,
+            "tenant": tenant,
+            "key": operator.key,
+            "address": operator.address,
+        }
         try:
-            said = await self._done(action, engine, body, tenant)
+            said = await self._purge(name, body) if engine is None else await self._done(action, engine, body, tenant)
         except RcpError as fault:
             self._log.warning("admin_refused", **line, detail=fault.message)
             raise
@@ -61,9 +69,22 @@ class AdminActions:
             return f"switched {action}" if changed else f"it was {action} already"
         if action in ("reset_calibration", "load_calibration"):
             return self._calibrate(action, engine.id, body, tenant)
+        if action == "purge":
+            return await self._purge(engine.id, body)
+        # Answers from before a drill, or with its faults, would hide when it began or ended.
+        await self._state.answers.purge(f"engine:{engine.id}")
         if action == "end_drill":
             return self._end_fault_injection(engine)
         return self._fault_injection(engine, body)
+
+    async def _purge(self, engine: str | None, body: dict[str, Any]) -> str:
+        """Forget cached answers: of one engine, of one tenant, or all."""
+        tenant = body.get("tenant")
+        if tenant is not None and (type(tenant) is not str or engine is not None):
+            refuse_value("tenant", "the id of a tenant, without 'engine'", tenant)
+        scope = f"engine:{engine}" if engine is not None else "*" if tenant is None else f"tenant:{tenant}"
+        await self._state.answers.purge(scope)
+        return "cached answers are forgotten" + ("" if scope == "*" else f": {scope}")
 
     def _calibrate(self, action: str, engine: str, body: dict[str, Any], own: str | None) -> str:
         """Forget what was learned of an engine, of one tenant or of all, or go on from what was learned elsewhere."""
@@ -95,8 +116,8 @@ class AdminActions:
         kind = body.get("kind")
         if kind not in KINDS:
             refuse_value("kind", f"one of {', '.join(KINDS)}", kind)
-        seconds = _number(body, "seconds", MOST_SECONDS, 30)
-        delay = _number(body, "delayMs", MOST_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
+        seconds = _number(body, "seconds", MAX_DRILL_SECONDS, 30)
+        delay = _number(body, "delayMs", MAX_DELAY_MS, 500) / 1000 if kind == "delay" else 0.0
         self._end_fault_injection(engine)
         self.drills[engine.id] = FaultInjection(engine, kind, delay, seconds)
         return f"a drill has begun: {kind}, for {seconds:g} s"
@@ -117,7 +138,7 @@ class AdminActions:
         raise NotFound(f"no engine '{engine_id[:128]}' is behind this gateway")
 
     def __repr__(self) -> str:
-        return f"<Actions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"
+        return f"<AdminActions, {', '.join(map(repr, self.drills.values())) or 'no drill'}>"
 
 
 def _number(body: dict[str, Any], field: str, most: float, default: float) -> float:

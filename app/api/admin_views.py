@@ -21,7 +21,7 @@ from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, Rollin
 
 Json = dict[str, Any]
 
-MOST_CALIBRATIONS = 20
+MAX_CALIBRATIONS = 20
 """Learned maps of one engine that the console lists; `/admin/calibration` has all."""
 
 
@@ -31,10 +31,10 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
     windows = state.instrumentation.windows
     windows.forget([engine.id for engine in engines.engines])
     learned: dict[str, list[Json]] = {}
-    for scope in state.pages.learning.told():
+    for scope in state.pages.learning.view():
         for one in scope["engines"]:
             maps = [{"scope": scope["scope"], "kind": kind, **one[kind]} for kind in ("confident", "silent")]
-            learned.setdefault(one["id"], []).extend([told for told in maps if told["n"] > 0])
+            learned.setdefault(one["id"], []).extend([one for one in maps if one["n"] > 0])
     views: list[Json] = []
     limiter = heavy_work()
     for engine in engines.engines:
@@ -42,7 +42,7 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
         if not limiter.has_time():
             await limiter.wait()
         view = engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
-        views.append({**view, "calibration": learned.get(engine.id, [])[:MOST_CALIBRATIONS]})
+        views.append({**view, "calibration": learned.get(engine.id, [])[:MAX_CALIBRATIONS]})
     return {
         "engines": views,
         "disabled": [name for name in engines.disabled if name not in engines.switched_off],
@@ -98,11 +98,11 @@ def window_view(engine_id: str, windows: RollingStatistics) -> Json:
     return {**_stretch(window.whole(now)), "slots": [_stretch(slot) for slot in window.slots(now)]}
 
 
-def overlap_view(told: Agreement) -> Json:
+def overlap_view(agreement: Agreement) -> Json:
     """Who gave what of recent answers, and with whom."""
     return {
-        "answers": told.answers,
-        "hits": told.hits,
+        "answers": agreement.answers,
+        "hits": agreement.hits,
         "engines": [
             {
                 "id": engine,
@@ -111,16 +111,16 @@ def overlap_view(told: Agreement) -> Json:
                 "alone": place.alone,
                 "share": round(place.share, 4),
             }
-            for engine, place in told.places.items()
+            for engine, place in agreement.places.items()
         ],
-        "pairs": [[first, second, shared] for (first, second), shared in sorted(told.shared.items())],
+        "pairs": [[first, second, shared] for (first, second), shared in sorted(agreement.shared.items())],
     }
 
 
 def calibration_view(state: GatewayState) -> Json:
     """What was learned of each engine's claims: what it claims, what that is worth, and on how much evidence."""
     fusion = state.settings.fusion
-    scopes = state.pages.learning.told()
+    scopes = state.pages.learning.view()
     return {"learning": fusion.learning, "learningScope": fusion.learning_scope, "scopes": scopes}
 
 
@@ -158,17 +158,17 @@ def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reloa
         "readiness": state.readiness.reason(),
         "reload": None if reload is None else {"failure": reload.failure},
         "auth": state.settings.auth.mode,
-        "tenants": [] if state.guard is None else _tenants(state, state.guard),
+        "tenants": [] if state.authenticator is None else _tenants(state, state.authenticator),
     }
 
 
-def _tenants(state: GatewayState, guard: Authenticator) -> Sequence[Json]:
+def _tenants(state: GatewayState, authenticator: Authenticator) -> Sequence[Json]:
     """Who may see what; of keys no more than their names."""
     ids = sorted(engine.id for engine in state.engines.engines)
-    told = []
-    for name, entry in guard.declared.by_id.items():
+    tenants = []
+    for name, entry in authenticator.declared.by_id.items():
         tenant = tenant_of(name, entry, state.settings.fusion)
-        told.append(
+        tenants.append(
             {
                 "id": name,
                 "roles": list(entry.roles),
@@ -179,7 +179,7 @@ def _tenants(state: GatewayState, guard: Authenticator) -> Sequence[Json]:
                 "keys": [{"id": key.id, "expires": key.expires} for key in entry.keys],
             }
         )
-    return told
+    return tenants
 
 
 def _stretch(stretch: RollingSummary) -> Json:

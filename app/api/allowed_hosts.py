@@ -18,14 +18,14 @@ from app.settings.mcp import McpSettings
 EXEMPT = frozenset({"/livez", "/readyz", "/metrics"})
 
 SHOWN = 100
-"""Characters of a refused name that the answer repeats."""
+"""Characters of a refused name that the error repeats."""
 
 _WRITTEN = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+?)\.?(?::(\d{1,5}))?")
-"""A Host header in small letters: a name, maybe with the dot of the root, or an address; maybe a port."""
+"""A Host header in lower case: a name, optionally with the trailing dot of the root, or an address; and a port."""
 
 
 class AllowedHosts:
-    """Lets only requests through to `app` that name one of `allowed`: `host` (any port) or `host:port`."""
+    """Passes requests to `app` whose Host is one of `allowed`: `host` (any port) or `host:port`."""
 
     __slots__ = ("_allowed", "_app")
 
@@ -34,30 +34,35 @@ class AllowedHosts:
         self._allowed = frozenset(map(_bracketed, allowed))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in EXEMPT or self.hold(scope["headers"]):
+        if scope["type"] != "http" or scope["path"] in EXEMPT or self.allows(scope["headers"]):
             await self._app(scope, receive, send)
         else:
-            await _turn_away(scope["headers"], send)
+            await _refuse(scope["headers"], send)
 
-    def hold(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether there is exactly one Host, and it is listed."""
+    def allows(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether there is exactly one Host header, and it is listed."""
+        # With two of them, a proxy in front could have checked the other one.
         named = [value for name, value in headers if name == b"host"]
         read = _WRITTEN.fullmatch(named[0].decode("latin-1").lower()) if len(named) == 1 else None
         return read is not None and (read[1] in self._allowed or f"{read[1]}:{read[2]}" in self._allowed)
 
     def __repr__(self) -> str:
-        return f"<HostList of {', '.join(sorted(self._allowed))}>"
+        return f"<AllowedHosts of {', '.join(sorted(self._allowed))}>"
 
 
 def _bracketed(host: str) -> str:
-    """IPv6 as a Host header writes it."""
+    """The host as a Host header contains it: IPv6 addresses are in brackets."""
     return f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
 
 
-async def _turn_away(headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
+async def _refuse(headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
     named = [value.decode("latin-1") for name, value in headers if name == b"host"]
-    said = f"the host {named[0][:SHOWN]!a} is not served here" if len(named) == 1 else "exactly one Host is needed"
-    fault = InvalidRequest(f"{said}: the gateway's setting server.allowed_hosts lists those that are", field="Host")
+    said = (
+        f"the host {named[0][:SHOWN]!a} is not served here"
+        if len(named) == 1
+        else "exactly one Host header is required"
+    )
+    fault = InvalidRequest(f"{said}; see the setting server.allowed_hosts", field="Host")
     body = envelope.failure(None, fault)
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 421, "headers": head})
@@ -72,7 +77,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class McpHostPolicy:
-    """Which requests are served."""
+    """Checks Host and Origin of requests to the MCP endpoint (`mcp.allowed_hosts`, `mcp.allowed_origins`)."""
 
     __slots__ = ("_hosts", "_origins")
 
@@ -83,15 +88,15 @@ class McpHostPolicy:
         everywhere: Sequence[str] = (),
         pages: Sequence[str] = (),
     ) -> None:
-        """Besides those of `settings`, the host of `public_url` and the hosts in `everywhere` are accepted, and the
-        origins in `pages`, whose scripts may call every endpoint."""
+        """Accepted besides those of `settings`: the host of `public_url`, the hosts in `everywhere`
+        (`server.allowed_hosts`) and the origins in `pages` (`server.cors_origins`)."""
         public = () if public_url is None else (urlsplit(public_url).netloc,)
         named = [name for host in everywhere for name in _with_ports(host)]
         self._hosts = _HostNames([name.lower() for name in (*settings.allowed_hosts, *public, *named)])
         self._origins = _HostNames([name.lower() for name in (*settings.allowed_origins, *pages)])
 
     def refusal(self, headers: Headers) -> tuple[int, InvalidRequest] | None:
-        """(HTTP status, error) for a request that is not served; None if it is."""
+        """(HTTP status, error) of a request to refuse; None if it is allowed."""
         host = origin = ""
         for name, value in headers:
             if name == b"host":
@@ -100,16 +105,17 @@ class McpHostPolicy:
                 origin = value.decode("latin-1")
         if not self._hosts.hold(host):
             return 421, _fault("Host", host, "mcp.allowed_hosts")
+        # Only browsers send an Origin, so other clients pass.
         if origin and not self._origins.hold(origin):
             return 403, _fault("Origin", origin, "mcp.allowed_origins")
         return None
 
     def __repr__(self) -> str:
-        return f"<Hosts {self._hosts!r}, origins {self._origins!r}>"
+        return f"<McpHostPolicy {self._hosts!r}, origins {self._origins!r}>"
 
 
 class _HostNames:
-    """Names with their ports, and names for which any port is accepted."""
+    """A set of names, each with its port or with any port (`name:*`)."""
 
     __slots__ = ("_beginnings", "_whole")
 
@@ -129,12 +135,12 @@ class _HostNames:
 
 
 def _with_ports(host: str) -> Sequence[str]:
-    """A name of `server.allowed_hosts` as the lists here write it. There, a name without a port means any port."""
+    """A name of `server.allowed_hosts`, where no port means any port, in the form of the MCP lists."""
     if host.count(":") > 1 and not host.startswith("["):
         host = f"[{host}]"
     return (host,) if host.rpartition(":")[2].isdigit() else (host, host + ANY_PORT)
 
 
 def _fault(header: str, value: str, setting: str) -> InvalidRequest:
-    problem = f"{header} {value[:100]!r} is not served here" if value else f"a {header} header is needed"
-    return InvalidRequest(f"{problem}: the gateway's setting {setting} lists those that are", field=header)
+    problem = f"{header} {value[:100]!r} is not served here" if value else f"a {header} header is required"
+    return InvalidRequest(f"{problem}; see the setting {setting}", field=header)

@@ -26,7 +26,7 @@ MAX_QUERY = 1000
 class AuditLog:
     """What one request has come to so far; until it has ended well, `error`."""
 
-    __slots__ = ("_listed", "_lost", "code", "engines", "hits", "outcome")
+    __slots__ = ("_cache", "_listed", "_lost", "code", "engines", "hits", "outcome")
 
     def __init__(self) -> None:
         self.outcome = "error"
@@ -35,6 +35,7 @@ class AuditLog:
         self.hits = 0
         self._listed = False
         self._lost: Sequence[str] = ()
+        self._cache: str | None = None
 
     def answered(self, result: Mapping[str, Any]) -> None:
         """It was answered with this result."""
@@ -44,7 +45,9 @@ class AuditLog:
             self._lost = meta["degraded"]
         else:
             self.outcome = "ok"
-        self.engines = (meta.get("x-gateway") or {}).get("engines") or ()
+        gateway = meta.get("x-gateway") or {}
+        self.engines = gateway.get("engines") or ()
+        self._cache = (gateway.get("cache") or {}).get("status")
         hits = result.get("hits")
         self._listed = type(hits) is list
         self.hits = len(hits) if type(hits) is list else 0
@@ -82,6 +85,8 @@ class AuditLog:
             line["answered"] = len(asked) - len(lost)
             if lost:
                 line["failed"] = Counter(lost.values()) if many else lost
+        if self._cache is not None:
+            line["cache"] = self._cache
         if self._listed:
             line["hits"] = self.hits
         line["ms"] = round(took * 1000, 2)
@@ -92,7 +97,7 @@ class AuditLog:
         return line
 
     def __repr__(self) -> str:
-        return f"<Audit {self.outcome}, {len(self.engines)} engines, {self.hits} hits>"
+        return f"<AuditLog {self.outcome}, {len(self.engines)} engines, {self.hits} hits>"
 
 
 def known(method: str) -> str:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Response
 
 from app.api.cors import PAGE_HEADERS
-from app.api.operator_access import LOOKING
+from app.api.operator_access import READ_METHODS
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -22,8 +22,8 @@ def console() -> APIRouter:
     """The routes of the console's files."""
     router = APIRouter()
     for path, (name, media_type) in FILES.items():
-        router.add_api_route(path, _answer(name, media_type), methods=LOOKING)
-    router.add_api_route("/favicon.ico", _no_icon, methods=LOOKING)
+        router.add_api_route(path, _answer(name, media_type), methods=READ_METHODS)
+    router.add_api_route("/favicon.ico", _no_icon, methods=READ_METHODS)
     return router
 
 

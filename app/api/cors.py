@@ -1,4 +1,4 @@
-"""Cross-origin rules for browsers: which web pages may call RCP and MCP here, and what the gateway's own pages may do.
+"""Cross-origin rules for browsers: which web pages may call RCP and MCP, and what the gateway's own pages may do.
 
 They protect users of browsers only; other clients ignore them. Starlette's middleware implements CORS.
 """
@@ -12,16 +12,16 @@ from app.api.responses import Asgi, Receive, Scope
 from app.api.rpc_path import BASE, ENGINES, MCP_METADATA, MCP_PATHS
 from app.api.streaming import Send
 
-ASKING = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
-"""Headers that scripts may send beside those that every script may."""
+REQUEST_HEADERS = ("Authorization", "X-API-Key", "RCP-Session", "X-Request-ID", "traceparent", "tracestate")
+"""Request headers that scripts may set, besides those that CORS always allows."""
 
-TOLD = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
-"""Headers of answers that scripts may read beside those that every script may."""
+RESPONSE_HEADERS = ("X-Request-ID", "Retry-After", "WWW-Authenticate")
+"""Response headers that scripts may read, besides those that CORS always allows."""
 
 MCP_SESSION = "Mcp-Session-Id"
-MCP_ASKING = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
+MCP_REQUEST_HEADERS = ("MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", MCP_SESSION, "Last-Event-ID")
 MCP_METHODS = ("GET", "POST", "DELETE")
-"""Clients of MCP try the other two as well; that they are 405 is for them to read."""
+"""MCP clients try GET and DELETE, too, and must be able to read the status 405."""
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -34,23 +34,27 @@ PAGE_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-"""Of every HTML page and of what it loads: only from here, in nobody's frame, no script written into the page."""
+"""Headers of HTML pages and their files: resources of this origin only, no framing, no inline scripts."""
 
 
 class CorsPolicy:
-    """Middleware that opens the RCP and MCP endpoints, and nothing else, to scripts of web pages of these `origins`."""
+    """Middleware that allows scripts of these `origins` to call the RCP and MCP endpoints, and nothing else."""
 
     __slots__ = ("_app", "_mcp", "_origins", "_rcp")
 
     def __init__(self, app: Asgi, origins: Sequence[str]) -> None:
         self._app = app
         self._origins = tuple(origins)
-        self._rcp = self._opened(("POST",), ASKING, TOLD)
-        self._mcp = self._opened(MCP_METHODS, (*ASKING, *MCP_ASKING), (*TOLD, MCP_SESSION))
+        self._rcp = self._cors(("POST",), REQUEST_HEADERS, RESPONSE_HEADERS)
+        self._mcp = self._cors(MCP_METHODS, (*REQUEST_HEADERS, *MCP_REQUEST_HEADERS), (*RESPONSE_HEADERS, MCP_SESSION))
 
-    def _opened(self, methods: Sequence[str], asking: Sequence[str], told: Sequence[str]) -> Asgi:
+    def _cors(self, methods: Sequence[str], request_headers: Sequence[str], response_headers: Sequence[str]) -> Asgi:
         return CORSMiddleware(
-            self._app, allow_origins=self._origins, allow_methods=methods, allow_headers=asking, expose_headers=told
+            self._app,
+            allow_origins=self._origins,
+            allow_methods=methods,
+            allow_headers=request_headers,
+            expose_headers=response_headers,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +62,8 @@ class CorsPolicy:
         if scope["type"] == "http":
             path = scope["path"]
             app = self._mcp if path in MCP_PATHS or path == MCP_METADATA else self._rcp if _speaks_rcp(path) else app
-        if app is not self._app:  # its headers are added as the response is sent
+        if app is not self._app:
+            # The middleware adds headers while the response is sent, so the server must not take a shortcut.
             scope.get("extensions", {}).pop(ANSWER_AT_ONCE, None)
         await app(scope, receive, send)
 

@@ -82,9 +82,9 @@ class Dispatcher:
         self._handshake = handshake or http_handshake(state.settings, state.offers, state.backend)
         self._log = logger()
         self._in_flight = RunningRequests()
-        self._pace = AdmissionQueue()
-        self._answers = RpcMethods(state, lambda: self._pace.lag)
-        self._alone = SingleEngineMethods(state, self._answers.call)
+        self._queue = AdmissionQueue()
+        self._methods = RpcMethods(state, lambda: self._queue.lag)
+        self._single_engine = SingleEngineMethods(state, self._methods.call)
 
     async def message(
         self,
@@ -107,7 +107,7 @@ class Dispatcher:
             _check_shape(request, path_method)
         except InvalidRequest as fault:
             return self.refused(fault, caller.request_id, 200, envelope.recover_id(message))
-        if stream is not None and not self._may_tell(request, caller, stream):
+        if stream is not None and not self._may_notify(request, caller, stream):
             stream = None
         return await self.respond(request, caller, stream)
 
@@ -171,7 +171,7 @@ class Dispatcher:
             params = simplest_params(request.method, request.params)
             if request.method in UNGATED:
                 envelope.check_params(params)  # of other methods once it is clear that they are offered
-            if stream is not None and not _wants_to_hear(request, caller, stream):
+            if stream is not None and not _wants_notifications(request, caller, stream):
                 stream = None
             reservation = await self._reserve_hits(request.method, params, caller)
             # A stream hears of progress if its caller asked for that, a listener always.
@@ -202,7 +202,7 @@ class Dispatcher:
             if running is not None:
                 self._in_flight.leave(running)
             self._record(span, request, caller, audit, perf_counter() - started, len(body) if encode else None)
-            await self._settle_hits(reservation, audit.hits, caller)
+            await self._release_hits(reservation, audit.hits, caller)
         return _Outcome(body, result, error)
 
     def _cancellable(
@@ -219,17 +219,17 @@ class Dispatcher:
     ) -> dict[str, Any]:
         """The result of the federation, or of the one engine that the caller speaks to. Raises RcpError."""
         if caller.engine is not None:
-            return await self._alone.answer(method, params, caller, listener)
+            return await self._single_engine.answer(method, params, caller, listener)
         if listener is None:
-            return await self._answers.of(method)(params, caller)
-        return await self._answers.streamed[method](params, caller, listener)
+            return await self._methods.of(method)(params, caller)
+        return await self._methods.streamed[method](params, caller, listener)
 
     async def _begin(self, method: str, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for a request. Raises DeadlineExceeded, Unauthorized."""
         federated = method == "retrieve" and caller.engine is None
         if federated:
             self._check_engines(params, caller)
-        if not self._pace.may_begin():
+        if not self._queue.may_begin():
             await self._wait(params, caller)
             if federated:  # less time is left now, and others have begun meanwhile
                 self._check_engines(params, caller)
@@ -259,25 +259,25 @@ class Dispatcher:
                 retryAfterMs=RETRY_AFTER_MS,
             )
 
-    async def _settle_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
+    async def _release_hits(self, reservation: Reservation | None, hits: int, caller: Caller) -> None:
         """Give back what was reserved and not answered."""
-        if reservation is not None and self._state.guard is not None:
-            await self._state.guard.settle_hits(caller, reservation, hits)
+        if reservation is not None and self._state.authenticator is not None:
+            await self._state.authenticator.release_hits(caller, reservation, hits)
 
     async def _reserve_hits(self, method: str, params: Any, caller: Caller) -> Reservation | None:
         """Set aside what the answer may hold of the caller's day. Raises RateLimited."""
-        guard, settings = self._state.guard, self._state.settings
-        if guard is None or caller.tenant is None or method in UNGATED:
+        authenticator, settings = self._state.authenticator, self._state.settings
+        if authenticator is None or caller.tenant is None or method in UNGATED:
             return None
         seconds = settings.retrieve.deadline_ms / 1000 + RESERVED_SECONDS
-        return await guard.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
+        return await authenticator.reserve_hits(caller, most_hits(method, params, settings.retrieve.max_k), seconds)
 
     async def _wait(self, params: Any, caller: Caller) -> None:
         """Wait until the loop has time for this request. Raises GatewayBusy at once if that will be too late, and
         DeadlineExceeded before the deadline."""
         arrived = asyncio.get_running_loop().time() if caller.since is None else caller.since
         try:
-            await self._pace.wait(arrived + deadline_seconds(params, self._state.settings))
+            await self._queue.wait(arrived + deadline_seconds(params, self._state.settings))
         except TooLate as fault:
             again = max(1, ceil(fault.seconds * 1000))
             if fault.at_once:
@@ -343,7 +343,7 @@ class Dispatcher:
         self._log.info("refused", request_id=request_id, status=status, code=fault.code, detail=fault.message)
         return envelope.failure(message_id, fault)
 
-    def turned_away(self, away: AuthError, request_id: str, message_id: RequestId) -> bytes:
+    def refused_caller(self, away: AuthError, request_id: str, message_id: RequestId) -> bytes:
         """The response to somebody whom the guard did not let in, or no further; counted, and logged if worth it."""
         fault = away.fault
         self._state.metrics.error(fault.code)
@@ -366,13 +366,13 @@ class Dispatcher:
         elif caller.stream_scope is not None:
             self._in_flight.cancel_only(caller.stream_scope, message_id)
 
-    def _may_tell(self, request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
+    def _may_notify(self, request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
         """Whether the method of this request can say how it comes along, and its caller may hear of that (RCP §9)."""
-        can_say = request.method in self._answers.streamed if caller.engine is None else request.method not in UNGATED
-        return can_say and (stream.logs_alone or _wants_to_hear(request, caller, stream))
+        can_say = request.method in self._methods.streamed if caller.engine is None else request.method not in UNGATED
+        return can_say and (stream.logs_alone or _wants_notifications(request, caller, stream))
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {self._answers!r}, {self._in_flight!r}, {self._state.readiness!r}>"
+        return f"<Dispatcher {self._methods!r}, {self._in_flight!r}, {self._state.readiness!r}>"
 
 
 def most_hits(method: str, params: Any, max_k: int) -> int:
@@ -389,7 +389,7 @@ def _waited(caller: Caller) -> float:
     return 0.0 if caller.since is None else max(0.0, asyncio.get_running_loop().time() - caller.since)
 
 
-def _wants_to_hear(request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
+def _wants_notifications(request: Request, caller: Caller, stream: StreamProgressListener) -> bool:
     """Whether the caller asked for progress, or, where that is enough, for a log: in this request or its session."""
     meta = request.params.get("_meta") if type(request.params) is dict else None
     meta = meta if type(meta) is dict else {}

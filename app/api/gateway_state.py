@@ -10,6 +10,7 @@ from app.api.admission import Admission
 from app.api.auth.authentication import Authenticator
 from app.api.caller import Caller
 from app.engines.registry import EngineSet
+from app.federation.answer_cache import AnswerCache
 from app.federation.capabilities import EngineOffer
 from app.federation.engine_selection import EngineSelector
 from app.federation.idempotency import Idempotency
@@ -20,7 +21,7 @@ from app.federation.sessions import RecentHits
 from app.resilience.byte_budget import ByteBudget
 from app.settings.mcp import McpSettings
 from app.settings.schema import EnginesSettings, GatewaySettings
-from app.settings.state import StateSettings
+from app.settings.state import CacheSettings, StateSettings
 from app.state.secret import DeploymentSecret
 from app.state.store import IN_MEMORY, StateBackend
 from app.telemetry.metrics import Metrics
@@ -71,7 +72,7 @@ class GatewayState:
     admission: Admission
     answer_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(EnginesSettings().max_held_bytes))
     """What requests under way hold of engines' answers."""
-    guard: Authenticator | None = None
+    authenticator: Authenticator | None = None
     """Who tells callers apart; None: nobody does."""
     pages: Pages = field(default_factory=lambda: Pages.from_settings(StateSettings()))
     idempotency: Idempotency = field(default_factory=lambda: Idempotency.from_settings(StateSettings()))
@@ -80,6 +81,8 @@ class GatewayState:
     """Key of the names that tenants are given."""
     selector: EngineSelector = field(default_factory=EngineSelector)
     """Chooses the engines of a request, if engine selection is in use."""
+    answers: AnswerCache = field(default_factory=lambda: AnswerCache(CacheSettings()))
+    """Cached answers, and equal requests that share one fan-out."""
     backend: StateBackend = IN_MEMORY
     """With whom it shares what outlives a request."""
 
@@ -101,6 +104,7 @@ class GatewayState:
         self.settings = settings
         self.admission.renew(settings.server)
         self.answer_bytes.limit = settings.engines.max_held_bytes
+        self.answers.renew(settings.cache)
         self.membership.renew(
             identity_of(settings, fingerprint),
             settings.retrieve.max_k,

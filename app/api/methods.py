@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from app.api.admission import RETRY_AFTER_MS
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
+from app.federation.answer_cache import enabled
 from app.federation.broadcast import BroadcastContext
 from app.federation.calls import MethodCall, RetrieveCall
 from app.federation.capabilities import EVERY_EXTENSION, catalog_entries, info
@@ -26,7 +27,7 @@ from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
 from app.federation.request_options import requested_engines
-from app.federation.retrieve import retrieve
+from app.federation.retrieve import RetrieveAnswer, retrieve_answer
 from app.federation.sessions import scoped, scoped_key
 from app.protocol.envelope import check_params
 from app.protocol.errors import (
@@ -46,6 +47,7 @@ from app.settings.schema import GatewaySettings
 from app.telemetry.logs import logger
 
 Params = dict[str, Any]
+Held = TypeVar("Held")
 Answer = Callable[[Params, Caller], Awaitable[Params]]
 """(params, caller) -> result. Raises RcpError."""
 
@@ -73,15 +75,15 @@ FEDERATED: Mapping[str, FederatedAnswer] = MappingProxyType(
 )
 """The methods that one engine answers, and how."""
 
-GatheredAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
+BroadcastAnswer = Callable[[BroadcastContext, Pages], Coroutine[Any, Any, Params]]
 """How the federation answers a method that several engines are asked at once."""
 
-GATHERED: Mapping[str, GatheredAnswer] = MappingProxyType(
+BROADCAST: Mapping[str, BroadcastAnswer] = MappingProxyType(
     {"graph": graph, "memory/recall": memory_recall, "feedback": feedback}
 )
 """The methods that several engines answer together, and how; `retrieve` is a story of its own."""
 
-REPORTER = frozenset({"graph", "memory/recall"})
+STREAMED = frozenset({"graph", "memory/recall"})
 """Of these, which tell how they come along."""
 
 Accepted = tuple[CallMeta, float, float, str, int, Params]
@@ -94,7 +96,7 @@ OWN_META = frozenset({"deadlineMs", "federation", "logLevel", "progressToken", "
 """Keys of a caller's `_meta` that are between it and us; the others are passed on to engines."""
 
 ANSWERED = frozenset(
-    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *GATHERED, EVERY_EXTENSION}
+    {"initialize", "info", "ping", "shutdown", "catalog/list", "retrieve", *FEDERATED, *BROADCAST, EVERY_EXTENSION}
 )
 """The methods with series of their own in the metrics; vendors' methods share one, all others another."""
 
@@ -116,11 +118,11 @@ class RpcMethods:
             "retrieve": self._retrieve,
             **{method: self._forwarding(method, answer) for method, answer in FEDERATED.items()},
         }
-        gathering = {method: self._gathering(method, answer) for method, answer in GATHERED.items()}
-        self._plain |= gathering
+        broadcasting = {method: self._broadcasting(method, answer) for method, answer in BROADCAST.items()}
+        self._plain |= broadcasting
         self.streamed: Mapping[str, StreamedAnswer] = {
             "retrieve": self._retrieve,
-            **{method: gathering[method] for method in REPORTER},
+            **{method: broadcasting[method] for method in STREAMED},
         }
         """The methods that can tell how they come along."""
 
@@ -154,25 +156,39 @@ class RpcMethods:
             call = await self.call(method, params, caller)
 
             async def asked() -> Params:
-                return await self._holding(call.deadline, answer(call, members, state.settings, state.instrumentation))
+                return await self._within_byte_budget(
+                    call.deadline, answer(call, members, state.settings, state.instrumentation)
+                )
 
-            return await state.idempotency.once(call, asked) if method in WRITTEN else await asked()
+            if method not in WRITTEN:
+                return await asked()
+            try:
+                return await state.idempotency.once(call, asked)
+            finally:
+                # Even a failed call may have changed a part of the index.
+                writable = [
+                    offer.id for offer in members.offers if offer.advertisement and offer.advertisement.offers("index")
+                ]
+                await state.answers.purge(*[f"engine:{engine}" for engine in writable])
 
         return forwarded
 
-    def _gathering(self, method: str, answer: GatheredAnswer) -> StreamedAnswer:
+    def _broadcasting(self, method: str, answer: BroadcastAnswer) -> StreamedAnswer:
         """The same, of several engines at once; a stream may hear how it comes along."""
 
-        async def gathered(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
+        async def broadcasted(params: Params, caller: Caller, stream: ProgressListener | None = None) -> Params:
             state = self._state
             members = self._members(caller)
             _check_gate(method, members, state.settings, caller)
             call = await self.call(method, params, caller)
             pages = state.pages if caller.tenant is None else state.pages.for_tenant(caller.tenant)
             context = BroadcastContext(call, members, state.settings, state.instrumentation, stream, state.selector)
-            return await self._holding(call.deadline, answer(context, pages))
+            result = await self._within_byte_budget(call.deadline, answer(context, pages))
+            if method == "feedback" and _reports_poison(params):
+                await state.answers.purge("*" if caller.tenant is None else f"tenant:{caller.tenant.id}")
+            return result
 
-        return gathered
+        return broadcasted
 
     async def call(self, method: str, params: Params, caller: Caller) -> MethodCall:
         """The Call of any method but `retrieve`. Raises InvalidParams, BackendUnavailable."""
@@ -261,10 +277,18 @@ class RpcMethods:
             _check_begun(members, caller)
             raise CapabilityMissing("no engine behind this gateway offers 'retrieve'")
         call = self.question(params, caller)
-        answer = retrieve(call, members, state.settings, state.instrumentation, stream, state.pages, state.selector)
-        return await self._holding(call.deadline, answer)
 
-    async def _holding(self, deadline: float, answer: Coroutine[Any, Any, Params]) -> Params:
+        async def ask(call: RetrieveCall) -> RetrieveAnswer:
+            answer = retrieve_answer(
+                call, members, state.settings, state.instrumentation, stream, state.pages, state.selector
+            )
+            return await self._within_byte_budget(call.deadline, answer)
+
+        if not enabled(call, state.settings):
+            return (await ask(call)).result
+        return await state.answers.answer(call, members, state.settings, state.pages, ask, streamed=stream is not None)
+
+    async def _within_byte_budget(self, deadline: float, answer: Coroutine[Any, Any, Held]) -> Held:
         """The result of `answer`, within the bytes of engines' answers that may be held. Raises GatewayBusy."""
         budget = self._state.answer_bytes
         holder = budget.try_enter()
@@ -272,7 +296,7 @@ class RpcMethods:
             try:
                 holder = await budget.enter(deadline)
             except BudgetExhausted:
-                self._state.metrics.door.refused("memory")
+                self._state.metrics.server.refused("memory")
                 message = "too many bytes of answers are held"
                 raise GatewayBusy(message, retryable=True, retryAfterMs=RETRY_AFTER_MS) from None
             finally:
@@ -292,7 +316,12 @@ class RpcMethods:
         return RetrieveCall(read_retrieve(params), *accepted, tenant=caller.tenant, screened=screened)
 
     def __repr__(self) -> str:
-        return f"<Answers to {len(self._plain)} methods>"
+        return f"<RpcMethods, {len(self._plain)} methods>"
+
+
+def _reports_poison(params: Params) -> bool:
+    """Whether the screen may judge hits in another way from now on."""
+    return any(signal.get("poisonSuspected") for signal in params["signals"])
 
 
 def deadline_seconds(params: Any, settings: GatewaySettings) -> float:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from app.api.admin import refusal
 from app.api.auth.principal import AuthError
 from app.api.gateway_state import GatewayState
-from app.api.operator_access import LOOKING
+from app.api.operator_access import READ_METHODS
 from app.api.responses import Asgi, Receive, Scope, not_found
 from app.api.streaming import Send
 from app.telemetry.metrics import Metrics
@@ -20,12 +20,12 @@ def metrics_route(state: GatewayState) -> APIRouter:
     """The route `/metrics`, open to callers as `metrics.access` says."""
     router = APIRouter()
 
-    @router.api_route(PATH, methods=LOOKING)
+    @router.api_route(PATH, methods=READ_METHODS)
     async def metrics(request: Request) -> Response:
         """All metrics in the Prometheus or OpenMetrics text format."""
-        if state.guard is not None and state.settings.metrics.access != "open":
+        if state.authenticator is not None and state.settings.metrics.access != "open":
             try:
-                await state.guard.admin(request.scope)
+                await state.authenticator.admin(request.scope)
             except AuthError as away:
                 return refusal(away)
         return await exposition(state.metrics, request.headers.get("accept", ""))
@@ -50,7 +50,7 @@ class MetricsPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope.get("server") or (None, None))[1] != self._port:
             await self._app(scope, receive, send)
-        elif scope["path"] == PATH and scope["method"] in LOOKING:
+        elif scope["path"] == PATH and scope["method"] in READ_METHODS:
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
             response = await exposition(self._metrics, accept)
             await response(scope, receive, send)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 
 from app.api.cors import PAGE_HEADERS
-from app.api.operator_access import LOOKING
+from app.api.operator_access import READ_METHODS
 from app.protocol import envelope
 from app.protocol.errors import RCP_CODES
 from app.protocol.fuse_params import Refusion
@@ -37,6 +37,7 @@ OPERATIONS: Mapping[tuple[str, str], str] = {
     ("get", "/admin/session"): "The operator and what its requests reach.",
     ("get", "/admin/engines"): "All engines with breakers, replicas and statistics.",
     ("get", "/admin/calibration"): "Learned calibration of each engine, by tenant.",
+    ("get", "/admin/cache"): "Answer cache: requests by status, entries, bytes, and the oldest answer served stale.",
     ("get", "/admin/selection"): "Engine selection: coverage by number of engines, and how often each was asked.",
     ("get", "/admin/overlap"): "How much the results of engines overlap.",
     ("get", "/admin/settings"): "The settings in force, secrets masked, and where each comes from.",
@@ -101,7 +102,7 @@ def docs_routes(document: Json) -> APIRouter:
         async def answer(content: bytes = content, media_type: str = media_type) -> Response:
             return Response(content, headers=PAGE_HEADERS, media_type=media_type)
 
-        router.add_api_route(path, _without_params(answer), methods=LOOKING)
+        router.add_api_route(path, _without_params(answer), methods=READ_METHODS)
     return router
 
 

@@ -1,6 +1,6 @@
-"""Access of operators: callers with the role `admin`, or, where there are no keys, requests from this machine.
+"""Access control of the operator endpoints: the role `admin`, or without authentication a request from this machine.
 
-Web pages of other sites are refused, so that they cannot act in the name of an operator who visits them.
+Requests from pages of other sites are refused, so that such a page cannot act in the name of an operator who visits it.
 """
 
 from collections.abc import Mapping
@@ -17,24 +17,33 @@ from app.protocol.errors import InvalidParams, InvalidRequest, ParseError, Paylo
 
 REMEDY = "set auth.mode to keys and give a tenant the role 'admin' (docs/guides/tenants-and-keys.md)"
 
-LOOKING = ["GET", "HEAD"]
-"""How what can be looked at is asked for; the answer to HEAD is that to GET without its body (RFC 9110 §9.3.2)."""
+READ_METHODS = ["GET", "HEAD"]
+"""Methods of read-only endpoints. HEAD returns what GET does, without the body (RFC 9110 §9.3.2)."""
 
-PASSED_ON = ("via", "forwarded", "x-real-ip", "x-original-", "x-forwarded-", "x-envoy-", "x-request-start", "cdn-loop")
-"""What headers begin with that a proxy adds: behind one, an address of this machine says nothing."""
+PROXY_HEADERS = (
+    "via",
+    "forwarded",
+    "x-real-ip",
+    "x-original-",
+    "x-forwarded-",
+    "x-envoy-",
+    "x-request-start",
+    "cdn-loop",
+)
+"""How the names of headers begin that proxies add. Behind a proxy, a loopback address says nothing of the client."""
 
 
 class Operator(NamedTuple):
-    """An operator as the log names it."""
+    """An authorized operator, as the log names it."""
 
     tenant: Tenant | None
-    """None: callers are not told apart."""
+    """None without authentication."""
     key: str | None
     address: str
 
 
 class OperatorRefused(Exception):
-    """Somebody is kept out, or what it sent is refused: the HTTP status and the error."""
+    """A refused operator request: the HTTP status, the error, and response headers."""
 
     def __init__(self, status: int, fault: RcpError, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, fault)
@@ -43,39 +52,43 @@ class OperatorRefused(Exception):
         self.headers = dict(headers or {})
 
 
-async def let_in(request: Request, state: GatewayState) -> Operator:
-    """The operator that asks. Raises OperatorRefused."""
+async def authorize_operator(request: Request, state: GatewayState) -> Operator:
+    """The operator that sent the request. Raises OperatorRefused."""
     address = request.client.host if request.client else ""
+    # Browsers set this header and pages cannot change it; other clients do not send it.
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise OperatorRefused(403, Unauthorized("another site's page may not use the operator's doors"))
-    if state.guard is not None:
+        raise OperatorRefused(403, Unauthorized("pages of other sites may not use the operator endpoints"))
+    if state.authenticator is not None:
         try:
-            principal = await state.guard.admin(request.scope)
+            principal = await state.authenticator.admin(request.scope)
         except AuthError as away:
-            raise kept_out(away) from None
+            raise operator_refusal(away) from None
         return Operator(principal.tenant, principal.key_id, address)
     if not (_is_loopback(address) and _names_loopback(request.headers.get("host", ""))):
         raise OperatorRefused(
-            403, Unauthorized(f"without credentials the operator's doors open to this machine only; {REMEDY}")
+            403,
+            Unauthorized(
+                f"without authentication, the operator endpoints accept requests from this machine only; {REMEDY}"
+            ),
         )
-    # nginx without any setting adds no header; it asks with HTTP/1.0, which no browser and no tool of an operator does.
-    if request.scope.get("http_version") == "1.0" or any(name.startswith(PASSED_ON) for name in request.headers):
-        raise OperatorRefused(403, Unauthorized(f"through a proxy the operator's doors need credentials; {REMEDY}"))
+    # nginx adds no header by default, but uses HTTP/1.0, which no browser and no common HTTP client does.
+    if request.scope.get("http_version") == "1.0" or any(name.startswith(PROXY_HEADERS) for name in request.headers):
+        raise OperatorRefused(
+            403, Unauthorized(f"behind a proxy, the operator endpoints require authentication; {REMEDY}")
+        )
     return Operator(None, None, address)
 
 
-def kept_out(away: AuthError) -> OperatorRefused:
-    """What the guard said, for these doors."""
+def operator_refusal(away: AuthError) -> OperatorRefused:
+    """An authentication error as OperatorRefused."""
     return OperatorRefused(away.status, away.fault, {name.decode(): value.decode() for name, value in away.headers})
 
 
 async def body_of(request: Request, most: int) -> dict[str, Any]:
-    """The JSON object that was sent, of at most so many bytes. Raises OperatorRefused.
-
-    It must be declared as JSON: a form on another site's page cannot do that.
-    """
+    """The JSON object in the body, of at most `most` bytes. Raises OperatorRefused."""
+    # A form on a page of another site cannot send this content type without a preflight request (CORS).
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise OperatorRefused(415, InvalidRequest("the body must be application/json"))
+        raise OperatorRefused(415, InvalidRequest("the Content-Type must be application/json"))
     parts = bytearray()
     async for chunk in request.stream():
         parts += chunk
@@ -88,7 +101,8 @@ async def body_of(request: Request, most: int) -> dict[str, Any]:
     if type(body) is not dict:
         raise OperatorRefused(400, InvalidRequest("the body must be a JSON object"))
     params = body.get("params")
-    if isinstance(params, envelope.UnusableParams):  # the body is no message, so what is wrong is so as a whole
+    # The parser marks unusable params only, for JSON-RPC. This body has no params of its own, so all of it is refused.
+    if isinstance(params, envelope.UnusableParams):
         raise OperatorRefused(400, InvalidParams(params.fault, field=params.field))
     return body
 
@@ -98,11 +112,13 @@ def _is_loopback(address: str) -> bool:
         found = ip_address(address)
     except ValueError:
         return False
+    # ::ffff:127.0.0.1 is loopback, too, but `is_loopback` is false for it in some versions of Python.
     mapped = getattr(found, "ipv4_mapped", None)
     return found.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _names_loopback(host: str) -> bool:
-    """Whether the browser believes that it speaks to this machine: a name of others may have been bent to lead here."""
+    """Whether the Host header names this machine. Any other name could be DNS rebinding: a foreign name that resolves
+    to 127.0.0.1."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     return name.lower() == "localhost" or _is_loopback(name.strip("[]"))

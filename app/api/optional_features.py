@@ -41,10 +41,10 @@ def missing_extras(settings: GatewaySettings, *, over_http: bool = True) -> tupl
 
 def tracing(settings: GatewaySettings, version: str, lost: Callable[[int], None]) -> Tracing | None:
     """What makes spans, if `traces.endpoint` is set. `lost` counts the spans that the collector did not take."""
-    wishes = settings.traces
-    if wishes.endpoint is None:
+    traces = settings.traces
+    if traces.endpoint is None:
         return None
-    return tracing_to(wishes.endpoint, wishes.ratio, settings.server.name, version, lost)
+    return tracing_to(traces.endpoint, traces.ratio, settings.server.name, version, lost)
 
 
 def token_verifier(settings: GatewaySettings) -> TokenVerifier | None:

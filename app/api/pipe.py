@@ -1,7 +1,7 @@
-"""One end of a pipe, read or written by a thread beside the event loop: stdin and stdout of this process.
+"""Reads or writes a file descriptor in a thread: stdin and stdout of this process.
 
-Making the descriptors non-blocking instead would change them for every process that shares them, such as the terminal,
-and does not work with files. Exit does not wait for the thread.
+Non-blocking descriptors are no alternative: the mode is shared with other processes, such as the shell, and has no
+effect on files.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from queue import SimpleQueue
 from typing import Any
 
 CHUNK_BYTES = 65_536
-"""Read at once."""
+"""Most bytes of one read."""
 
 
 class Pipe:
-    """A file descriptor and its thread, which starts with the first call; calls are done one after the other."""
+    """A file descriptor and its thread, which starts with the first call. Calls run one after the other."""
 
     __slots__ = ("_calls", "_descriptor", "_thread")
 
@@ -29,16 +29,17 @@ class Pipe:
         self._thread: threading.Thread | None = None
 
     async def read(self) -> bytes:
-        """The next bytes; none at the end. Raises OSError."""
+        """The next bytes; empty at the end. Raises OSError."""
         return await self._run(partial(_read, self._descriptor))
 
     async def write(self, data: bytes) -> None:
-        """All of `data`, as fast as it is read. Raises OSError when nobody reads it any more."""
+        """Write all of `data`, as fast as it is read. Raises OSError if the reader is gone."""
         await self._run(partial(_write, self._descriptor, data))
 
     async def _run(self, call: Callable[[], bytes]) -> bytes:
-        """What `call` returns or raises. If this is cancelled, the call is left to itself."""
+        """What `call` returns or raises. Cancelling this does not stop the call."""
         if self._thread is None:
+            # A daemon, so that a read that never returns does not keep the process alive.
             self._thread = threading.Thread(target=self._work, name=f"pipe {self._descriptor}", daemon=True)
             self._thread.start()
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -53,8 +54,8 @@ class Pipe:
                 outcome = call()
             except OSError as fault:
                 outcome = fault
-            with suppress(RuntimeError):  # the loop may be closed by now
-                future.get_loop().call_soon_threadsafe(_settle, future, outcome)
+            with suppress(RuntimeError):  # the loop has been closed
+                future.get_loop().call_soon_threadsafe(_set_outcome, future, outcome)
 
     def __repr__(self) -> str:
         return f"<Pipe {self._descriptor}, {'used' if self._thread else 'not used yet'}>"
@@ -64,7 +65,8 @@ def _read(descriptor: int) -> bytes:
     while True:
         try:
             return os.read(descriptor, CHUNK_BYTES)
-        except BlockingIOError:  # whoever shares it has made it non-blocking
+        except BlockingIOError:
+            # Another process that shares the descriptor has made it non-blocking.
             select.select([descriptor], [], [])
 
 
@@ -78,8 +80,8 @@ def _write(descriptor: int, data: bytes) -> bytes:
     return b""
 
 
-def _settle(future: "asyncio.Future[Any]", outcome: bytes | OSError) -> None:
-    if future.done():
+def _set_outcome(future: "asyncio.Future[Any]", outcome: bytes | OSError) -> None:
+    if future.done():  # cancelled while the call ran
         return
     if isinstance(outcome, OSError):
         future.set_exception(outcome)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import APIRouter, Response
 
 from app.api.gateway_state import GatewayState, Readiness
-from app.api.operator_access import LOOKING
+from app.api.operator_access import READ_METHODS
 from app.protocol import envelope
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
@@ -22,11 +22,11 @@ def probes(state: GatewayState) -> APIRouter:
     """The routes `/livez` and `/readyz` of one gateway."""
     router = APIRouter()
 
-    @router.api_route("/livez", methods=LOOKING)
+    @router.api_route("/livez", methods=READ_METHODS)
     async def livez() -> Response:
         return _response(liveness())
 
-    @router.api_route("/readyz", methods=LOOKING)
+    @router.api_route("/readyz", methods=READ_METHODS)
     async def readyz() -> Response:
         return _response(readiness(state.readiness))
 

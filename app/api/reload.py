@@ -1,4 +1,4 @@
-"""Other wishes without a restart: the files are watched, read anew, and taken over in one step or not at all.
+"""Other settings without a restart: the files are watched, read anew, and taken over in one step or not at all.
 
 It decides when to look, that a faulty file changes nothing, and which settings wait for a restart. Requests under way
 finish as they began. It refuses to know how files are read and what an engine is.
@@ -17,15 +17,15 @@ from app.settings.config_warnings import config_warnings
 from app.settings.engine_sources import EngineSources, SourceEngines, SourceEvent
 from app.settings.field_errors import SettingsError
 from app.settings.file_watch import Watch
-from app.settings.schema import EngineEntry, GatewaySettings, twins
+from app.settings.schema import EngineEntry, GatewaySettings, duplicate_addresses
 from app.settings.source_rails import OriginOfEngine
 from app.settings.sources import LoadedSettings
 from app.telemetry.logs import logger
 
-SETTLE_SECONDS = 0.2
+QUIET_SECONDS = 0.2
 """A file that has just changed is looked at once more after so long: it may still be being written."""
 
-MOST_LOOKS = 25
+MAX_LOOKS = 25
 """So often in a row, some five seconds; what changes all the time is then read as it is, for a reload must come."""
 
 IDLE_SECONDS = 3600.0
@@ -93,7 +93,7 @@ class Reload:
 
     def start(self) -> None:
         """Watch from now on."""
-        self._state.metrics.door.in_force_since(time.time())
+        self._state.metrics.server.in_force_since(time.time())
         self._report(self.sources.latest.events, {}, None)
         self._requests.renew(self.sources.configured)
         self._task = asyncio.create_task(self._keep_looking(), name="reload")
@@ -122,7 +122,7 @@ class Reload:
             if self._also is not None:
                 await self._also()
             if await asyncio.to_thread(self._watch.changed):
-                await self._settled()
+                await self._wait_until_quiet()
                 asked = True
             if asked:
                 await self.now()
@@ -135,33 +135,33 @@ class Reload:
                 await self._received.wait()
         self._received.clear()
 
-    async def _settled(self) -> None:
-        for _ in range(MOST_LOOKS):
-            await asyncio.sleep(SETTLE_SECONDS)
+    async def _wait_until_quiet(self) -> None:
+        for _ in range(MAX_LOOKS):
+            await asyncio.sleep(QUIET_SECONDS)
             if not await asyncio.to_thread(self._watch.changed):
                 return
         remedy = "they are read as they are now; write them only when something changes, and by renaming a new file"
-        logger().warning("files_keep_changing", seconds=MOST_LOOKS * SETTLE_SECONDS, remedy=remedy)
+        logger().warning("files_keep_changing", seconds=MAX_LOOKS * QUIET_SECONDS, remedy=remedy)
 
     async def now(self) -> None:
         """Read all files and take over what they say, or nothing of it if there is a fault in one."""
         try:
-            wishes = await asyncio.to_thread(self._load)
+            loaded_settings = await asyncio.to_thread(self._load)
         except SettingsError as fault:
             # A fault in the operator's files does not stop the files of teams.
             if self.sources.configured:
                 await self.look_at_sources()
             self.failure = str(fault)
-            self._state.metrics.door.reloaded(None)
-            told = [str(one) for one in fault.faults]
-            logger().error("reload_failed", file=fault.file, faults=told, in_force="what was before")
+            self._state.metrics.server.reloaded(None)
+            messages = [str(one) for one in fault.faults]
+            logger().error("reload_failed", file=fault.file, faults=messages, in_force="what was before")
             return
-        found = await asyncio.to_thread(self._configure, wishes)
+        found = await asyncio.to_thread(self._configure, loaded_settings)
         self.failure = None
-        self._apply(wishes, found)
+        self._apply(loaded_settings, found)
 
-    def _configure(self, wishes: LoadedSettings) -> SourceEngines:
-        self.sources.configure(wishes.settings.registry.sources, wishes.loaded.registry.engines)
+    def _configure(self, loaded_settings: LoadedSettings) -> SourceEngines:
+        self.sources.configure(loaded_settings.settings.registry.sources, loaded_settings.loaded.registry.engines)
         return self.sources.look()
 
     async def look_at_sources(self) -> None:
@@ -208,9 +208,9 @@ class Reload:
                 }
                 logger().info("source_reloaded", source=name, **lists)
 
-    def _apply(self, wishes: LoadedSettings, found: SourceEngines) -> None:
+    def _apply(self, loaded_settings: LoadedSettings, found: SourceEngines) -> None:
         """The one step: no request sees half of it."""
-        loaded, settings, tenants = wishes
+        loaded, settings, tenants = loaded_settings
         state = self._state
         longest = max(state.settings.retrieve.deadline_ms, settings.retrieve.deadline_ms) / 1000
         origins = state.engines.origins
@@ -218,16 +218,16 @@ class Reload:
         self._requests.renew(self.sources.configured)
         before = state.settings
         state.renew(settings, loaded.fingerprint)
-        if state.guard is not None and tenants is not None:
-            state.guard.replace(tenants, settings.fusion)
-        state.metrics.door.reloaded(time.time())
+        if state.authenticator is not None and tenants is not None:
+            state.authenticator.replace(tenants, settings.fusion)
+        state.metrics.server.reloaded(time.time())
         changed = list(differing(before, settings))
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         self._report(found.events, origins, change)
-        tell_of_twins(found.entries)
-        log_config_warnings(wishes)
+        log_duplicate_addresses(found.entries)
+        log_config_warnings(loaded_settings)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
-        state.metrics.door.restart_needed.set(len(waiting))
+        state.metrics.server.restart_needed.set(len(waiting))
         if waiting:
             logger().warning("restart_needed", settings=waiting, remedy="they are read only when the gateway starts")
 
@@ -236,9 +236,9 @@ class Reload:
         return f"<Reload {state} {self._watch!r}, {'faulty: ' + self.failure if self.failure else 'in force'}>"
 
 
-def tell_of_twins(entries: Iterable[EngineEntry]) -> None:
+def log_duplicate_addresses(entries: Iterable[EngineEntry]) -> None:
     """Warn of engines that are one and the same under two ids."""
-    for pair in twins(entries):
+    for pair in duplicate_addresses(entries):
         logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
 
 

@@ -1,4 +1,4 @@
-"""Whole responses: in one call where the server takes that, else as ASGI's two events."""
+"""Sends complete responses: in one call if the server supports that, else as ASGI's two events."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -18,10 +18,11 @@ CLOSE = (b"connection", b"close")
 
 
 def send_at_once(scope: Scope, body: bytes, request_id: str) -> bool:
-    """Give the server a whole 200 in one call (see ANSWER_AT_ONCE); False if it was not taken and has to be sent.
+    """Send a response of status 200 in one call; False if the server does not take it, see ANSWER_AT_ONCE.
 
-    `request_id` stands in a header, so it must be one of ours or a sane one.
+    `request_id` becomes a header without being checked: it must be generated, or come from `valid_request_id`.
     """
+    # Two ASGI events with dicts and header tuples cost more CPU time per answer.
     answer_at_once = (scope.get("extensions") or {}).get(ANSWER_AT_ONCE)
     if answer_at_once is None:
         return False
@@ -32,6 +33,7 @@ def send_at_once(scope: Scope, body: bytes, request_id: str) -> bool:
 async def send_answer(
     send: Send, status: int, body: bytes | None, request_id: str, *headers: tuple[bytes, bytes]
 ) -> None:
+    """Send a whole response; a `body` of None is a 204."""
     head = [(b"x-request-id", request_id.encode()), *headers] if request_id else [*headers]
     if body is None:
         status, body = 204, b""
@@ -42,19 +44,20 @@ async def send_answer(
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer to a path that nobody serves: 404 with a JSON-RPC body (RCP §5.2)."""
-    fault = NotFound("no such path; RCP is spoken at POST /rcp and POST /rcp/{method}, and at /engines/{id}/rcp")
+    """The response for an unknown path: 404 with a JSON-RPC body (RCP §5.2)."""
+    fault = NotFound("no such path; send RCP requests to POST /rcp, /rcp/{method} or /engines/{id}/rcp")
     await send_answer(send, 404, envelope.failure(None, fault), "")
 
 
 def only_probes(app: Asgi) -> Asgi:
-    """What serves a connection for which there is no room: the probes of `app`, and 503 for everything else."""
+    """An application for connections beyond the limit: the probes of `app`, and 503 for all other paths."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in PROBES:
             await app(scope, receive, send)
             return
-        fault = RateLimited("the gateway has as many connections as it takes", retryable=True, retryAfterMs=1000)
+        # The connection is closed, so that it does not keep others out.
+        fault = RateLimited("the gateway has reached its limit of connections", retryable=True, retryAfterMs=1000)
         await send_answer(send, 503, envelope.failure(None, fault), "", RETRY_AFTER, CLOSE)
 
     return serve

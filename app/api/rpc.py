@@ -21,11 +21,11 @@ from app.api.auth.authentication import Authenticator
 from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import BusyResponse, Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.responses import CLOSE, RETRY_AFTER, Asgi, Receive, Scope, not_found, send_answer, send_at_once
-from app.api.rpc_path import BASE, ENGINES, RpcPath, place_of
+from app.api.rpc_path import BASE, ENGINES, RpcPath, parse_path
 from app.api.running_requests import RunningRequest
 from app.api.streaming import EventStream, Send
 from app.protocol import envelope, sse
@@ -44,24 +44,24 @@ from app.telemetry.tracing import Trace, read_trace
 STATUSES = {PayloadTooLarge: 413, GatewayBusy: 503}
 """HTTP's status for what keeps a body from becoming messages; any other reason is 400."""
 
-ENDING = "the gateway is shutting down"
+SHUTDOWN_MESSAGE = "the gateway is shutting down"
 
 COMPRESSED = InvalidRequest("compressed request bodies are not accepted")
 NO_JSON_RPC = "the body is no JSON-RPC: a request is an object with a 'method', a batch a list of them"
 
-LAST_WORDS_SECONDS = 1.0
+SHUTDOWN_ERROR_SECONDS = 1.0
 """For telling a caller that its request is cut off by the end of the gateway."""
 
 MAX_SESSION = 256
 """Bytes of an `RCP-Session` header; a longer one is as good as none."""
 
-MAX_PEEK = 65_536
+MAX_READ_AHEAD = 65_536
 """Bytes of a body that are looked at for the id of somebody who is turned away."""
 
 REVOKED = Unauthorized("the credential is no longer valid")
 CHALLENGE = (b"www-authenticate", b'Bearer realm="rcp", error="invalid_token"')
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RpcHead(NamedTuple):
@@ -80,7 +80,7 @@ class RpcHead(NamedTuple):
 class AdmittedRequest(NamedTuple):
     """A caller that was let in, at work."""
 
-    guard: Authenticator
+    authenticator: Authenticator
     principal: Principal
     running: RunningRequest
 
@@ -88,16 +88,16 @@ class AdmittedRequest(NamedTuple):
 class _ResponseSender:
     """One request on its way through the door: where it came from, and the stream its answer may become."""
 
-    __slots__ = ("admitted", "arrived", "caller", "head", "message", "place", "receive", "scope", "send", "stream")
+    __slots__ = ("admitted", "arrived", "caller", "head", "message", "path", "receive", "scope", "send", "stream")
 
     caller: Caller
     """Who asks; set as soon as that is known."""
 
     def __init__(
-        self, scope: Scope, place: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float
+        self, scope: Scope, path: RpcPath, head: RpcHead, receive: Receive, send: Send, arrived: float
     ) -> None:
         self.scope = scope
-        self.place = place
+        self.path = path
         self.arrived = arrived
         self.admitted: AdmittedRequest | None = None
         self.head = head
@@ -119,20 +119,20 @@ class RpcEndpoint:
         proxies = state.settings.server.trusted_proxies
         self._dispatcher = dispatcher
         self._state = state
-        self._guard = state.guard
-        self._origin = ClientAddress(proxies) if proxies else None
+        self._authenticator = state.authenticator
+        self._client_address = ClientAddress(proxies) if proxies else None
         self._admission = state.admission
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = place_of(scope["path"], self._dispatcher.knows)
-        if place is None:  # such as `/engines//rcp`
+        path = parse_path(scope["path"], self._dispatcher.knows)
+        if path is None:  # such as `/engines//rcp`
             await not_found(scope, receive, send)
             return
         arrived = arrival_of(scope)
         head = self._read_headers(scope)
         request_id = head.request_id
-        request = _ResponseSender(scope, place, head, receive, send, arrived)
+        request = _ResponseSender(scope, path, head, receive, send, arrived)
         try:
             if scope["method"] != "POST":
                 await self._refuse(
@@ -144,15 +144,15 @@ class RpcEndpoint:
                 await self._refuse_body(send, request_id)
             elif self._admission.full:  # before who asks is looked at, and the body read
                 await self._refuse(send, 503, self._admission.refusal("full"), request_id, RETRY_AFTER)
-            elif self._guard is not None:
-                await self._serve_known(self._guard, request, scope)
-            elif place.engine is not None and not self._dispatcher.knows(place.engine):
-                await self._refuse_engine(send, place.engine, request_id)
+            elif self._authenticator is not None:
+                await self._serve_authenticated(self._authenticator, request, scope)
+            elif path.engine is not None and not self._dispatcher.knows(path.engine):
+                await self._refuse_unknown_engine(send, path.engine, request_id)
             else:
                 request.caller = Caller(
                     request_id,
                     head.session,
-                    place.engine,
+                    path.engine,
                     self._address(scope),
                     since=arrived,
                     trace=head.trace,
@@ -160,12 +160,12 @@ class RpcEndpoint:
                 )
                 await self._serve(request)
         except ClientDisconnected:
-            await part(scope, receive)
+            await close_connection(scope, receive)
         except asyncio.CancelledError:
             # The server ends and waits no longer. Whoever still waits is told so, and not by uvicorn's plain 500.
             with suppress(Exception):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    fault = BackendUnavailable(ENDING, retryable=True)
+                async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
+                    fault = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
                     await self._refuse(send, 503, fault, request_id, message_id=request.id)
             if not self._state.readiness.draining:
                 raise
@@ -174,26 +174,26 @@ class RpcEndpoint:
     def _max_body(self) -> int:
         return self._state.settings.server.max_body_bytes
 
-    async def _serve_known(self, guard: Authenticator, request: _ResponseSender, scope: Scope) -> None:
+    async def _serve_authenticated(self, authenticator: Authenticator, request: _ResponseSender, scope: Scope) -> None:
         """Serve whom the guard lets in, for as long as its credential is good."""
-        place, head, send = request.place, request.head, request.send
+        path, head, send = request.path, request.head, request.send
         request_id = head.request_id
         try:
-            principal = await guard.identify(scope)
+            principal = await authenticator.identify(scope)
         except AuthError as away:
-            request.message = None if away.quiet else await self._peek(request.receive)
-            await self._turn_away(away, request)
+            request.message = None if away.quiet else await self._read_ahead(request.receive)
+            await self._refuse_caller(away, request)
             return
-        if place.engine is not None and not self._dispatcher.knows(place.engine, principal.tenant):
-            await self._refuse_engine(send, place.engine, request_id)
+        if path.engine is not None and not self._dispatcher.knows(path.engine, principal.tenant):
+            await self._refuse_unknown_engine(send, path.engine, request_id)
             return
-        running = guard.enter(principal)
+        running = authenticator.enter(principal)
         address = principal.owner.address
-        request.admitted = AdmittedRequest(guard, principal, running)
+        request.admitted = AdmittedRequest(authenticator, principal, running)
         request.caller = Caller(
             request_id,
             head.session,
-            place.engine,
+            path.engine,
             address,
             principal.tenant,
             principal.key_id,
@@ -207,9 +207,9 @@ class RpcEndpoint:
             if not running.is_the_cause():
                 raise
             with suppress(RuntimeError):  # part of an answer may be on its way
-                await self._turn_away(AuthError(401, REVOKED, CHALLENGE), request)
+                await self._refuse_caller(AuthError(401, REVOKED, CHALLENGE), request)
         finally:
-            guard.leave(principal, running)
+            authenticator.leave(principal, running)
 
     async def _serve(self, request: _ResponseSender) -> None:
         head, send = request.head, request.send
@@ -226,7 +226,7 @@ class RpcEndpoint:
             elif answer is None or not send_at_once(request.scope, answer, head.request_id):
                 await send_answer(send, 200, answer, head.request_id)
         except AuthError as away:
-            await self._turn_away(away, request)
+            await self._refuse_caller(away, request)
         except RcpError as fault:
             headers = (RETRY_AFTER,) if isinstance(fault, GatewayBusy) else ()
             await self._refuse(send, STATUSES.get(type(fault), 400), fault, head.request_id, *headers)
@@ -250,19 +250,19 @@ class RpcEndpoint:
         try:
             message = request.message = envelope.read_body(body)
             if request.admitted is not None:
-                await request.admitted.guard.spend(request.admitted.principal, message)
+                await request.admitted.authenticator.spend(request.admitted.principal, message)
             if type(message) is dict and "method" in message:
                 watch = DisconnectWatcher(request.receive)
                 if head.accept and sse.accepted(head.accept):
-                    wishes = self._state.settings.server
-                    request.stream = EventStream(request.send, head.request_id, wishes, watch.hang_up)
-                work = self._dispatcher.message(message, caller, request.place.method or None, request.stream)
+                    server_settings = self._state.settings.server
+                    request.stream = EventStream(request.send, head.request_id, server_settings, watch.hang_up)
+                work = self._dispatcher.message(message, caller, request.path.method or None, request.stream)
             elif type(message) is list:
                 if 1 < len(message) <= self._state.settings.server.max_batch:
                     admission.widen(len(message) - 1)
                     places = len(message)
                 watch = DisconnectWatcher(request.receive)
-                work = self._dispatcher.batch(message, caller, request.place.method or None)
+                work = self._dispatcher.batch(message, caller, request.path.method or None)
             else:
                 raise InvalidRequest(NO_JSON_RPC)
             return await unless_hung_up(work, watch)
@@ -272,36 +272,36 @@ class RpcEndpoint:
             message_id = request.id
             if request.admitted is not None and request.admitted.running.is_the_cause():
                 return self._dispatcher.refused(REVOKED, caller.request_id, 200, message_id)
-            await _last_words(request.stream, message_id)
+            await _send_shutdown_error(request.stream, message_id)
             raise
         finally:
             admission.leave(places)
 
     def _address(self, scope: Scope) -> str:
         """Where a caller connects from whom nobody asks who it is."""
-        if self._origin is not None:
-            return self._origin.address(scope)
+        if self._client_address is not None:
+            return self._client_address.address(scope)
         client = scope.get("client")
         return client[0] if client else ""
 
-    async def _peek(self, receive: Receive) -> Any:
+    async def _read_ahead(self, receive: Receive) -> Any:
         """The message of somebody who is turned away, so that its id can be echoed; None if it is too long to look."""
         body = await read_whole_body(receive, self._max_body)
-        if body is None or len(body) > MAX_PEEK:
+        if body is None or len(body) > MAX_READ_AHEAD:
             return None
         try:
             return envelope.read_body(body)
         except RcpError:
             return None
 
-    async def _turn_away(self, away: AuthError, request: _ResponseSender) -> None:
+    async def _refuse_caller(self, away: AuthError, request: _ResponseSender) -> None:
         """Answer somebody whom the guard does not let in, or no further."""
         request_id = request.head.request_id
-        body = self._dispatcher.turned_away(away, request_id, request.id)
+        body = self._dispatcher.refused_caller(away, request_id, request.id)
         headers = (*away.headers, CLOSE) if away.quiet else away.headers
         await send_answer(request.send, away.status, body, request_id, *headers)
 
-    async def _refuse_engine(self, send: Send, engine_id: str, request_id: str) -> None:
+    async def _refuse_unknown_engine(self, send: Send, engine_id: str, request_id: str) -> None:
         await self._refuse(send, 404, NotFound(f"no engine '{engine_id[:128]}' is behind here"), request_id)
 
     async def _refuse_body(self, send: Send, request_id: str) -> None:
@@ -331,7 +331,7 @@ class RpcEndpoint:
                 accept = accept + b"," + value if accept else value
             elif name == b"x-request-id":
                 sent = value.decode("latin-1")
-                request_id = sent if _SANE_ID.fullmatch(sent) else ""
+                request_id = sent if _VALID_ID.fullmatch(sent) else ""
             elif name == b"content-encoding" and encoding in ("", "identity"):
                 encoding = value.decode("latin-1").strip().lower()
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
@@ -349,7 +349,7 @@ class RpcEndpoint:
         return RpcHead(request_id or next(self._request_ids), encoding, length, accept, known, trace, request_id)
 
     def __repr__(self) -> str:
-        return f"<RpcDoor {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
+        return f"<RpcEndpoint {BASE} up to {self._max_body} bytes, {self._dispatcher!r}>"
 
 
 class GatewayApplication(FastAPI):
@@ -399,8 +399,8 @@ class OverloadRefusal:
     def refusal(self, scope: Scope) -> tuple[bytes, bytes]:
         """(header lines, body) of the 503, which is counted and logged."""
         fault = self._fault
-        request_id = sane_request_id(scope["headers"]) or next(self._request_ids)
-        self._state.metrics.door.refused("full")
+        request_id = valid_request_id(scope["headers"]) or next(self._request_ids)
+        self._state.metrics.server.refused("full")
         self._state.metrics.error(fault.code)
         logger().info("refused", request_id=request_id, status=503, code=fault.code, detail=fault.message)
         lines = b"x-request-id: %b\r\ncontent-type: application/json\r\n%b: %b\r\n" % (
@@ -434,18 +434,18 @@ async def read_whole_body(receive: Receive, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def sane_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def valid_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The caller's own `X-Request-ID` if it may stand in a log and in a header; else empty."""
     for name, value in headers:
         if name == b"x-request-id":
             sent = value.decode("latin-1")
-            return sent if _SANE_ID.fullmatch(sent) else ""
+            return sent if _VALID_ID.fullmatch(sent) else ""
     return ""
 
 
-async def _last_words(stream: EventStream, message_id: envelope.RequestId) -> None:
+async def _send_shutdown_error(stream: EventStream, message_id: envelope.RequestId) -> None:
     """End a stream that is cut off with the error that says so."""
-    fault = BackendUnavailable(ENDING, retryable=True)
+    fault = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
     with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_SECONDS):
+        async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
             await stream.finish(envelope.failure(message_id, fault))

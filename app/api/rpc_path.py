@@ -1,6 +1,6 @@
-"""Reads the path of a URL: `/rcp`, or `/engines/{id}/rcp` for one engine, and the method behind it (RCP §5.2).
+"""Parses URL paths: `/rcp` or `/engines/{id}/rcp`, optionally followed by a method (RCP §5.2).
 
-Ids and methods may both hold slashes, so the known engines decide where an id ends.
+Both ids and methods can contain slashes, so the ids of known engines decide where an id ends.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,30 +13,33 @@ BASE = "/rcp"
 ENGINES = "/engines/"
 MCP_PATH = "/mcp"
 MCP_PATHS = (MCP_PATH, MCP_PATH + "/")
-"""Some clients append a slash to the address that they are given."""
+"""Some clients append a slash to the address that they are configured with."""
 MCP_METADATA = "/.well-known/oauth-protected-resource" + MCP_PATH
 """The OAuth metadata of the MCP endpoint (RFC 9728)."""
 
 
 class RpcPath(NamedTuple):
-    """Where a message was sent."""
+    """The target of a message."""
 
     engine: str | None
-    """None: the whole federation."""
+    """None: the federation."""
     method: str
-    """What stands behind `/rcp/`, empty if nothing does."""
+    """The method after `/rcp/`; empty without one."""
 
 
 _USUAL: Mapping[str, RpcPath] = MappingProxyType(
     {BASE: RpcPath(None, ""), **{f"{BASE}/{method}": RpcPath(None, method) for method in UNGATED | GATES.keys()}}
 )
-"""What nearly every request names, made once."""
+"""The paths of nearly all requests, parsed once."""
 
 USUAL_PATHS = frozenset(_USUAL)
 
 
-def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
-    """The place of `path`; None if RCP is not spoken there. An engine that nobody knows is named all the same."""
+def parse_path(path: str, known: Callable[[str], bool]) -> RpcPath | None:
+    """The target of `path`; None if it is not a path of RCP. `known` says whether an engine exists.
+
+    A path with an unknown engine has a target, too: the endpoint refuses it by name.
+    """
     usual = _USUAL.get(path)
     if usual is not None:
         return usual
@@ -45,12 +48,12 @@ def place_of(path: str, known: Callable[[str], bool]) -> RpcPath | None:
         return RpcPath(None, behind[1:]) if not behind or behind[0] == "/" else None
     if not path.startswith(ENGINES):
         return None
-    places = _engine_places(path[len(ENGINES) :])
-    return next((place for place in places if known(place.engine or "")), places[0] if places else None)
+    paths = _engine_paths(path[len(ENGINES) :])
+    return next((each for each in paths if known(each.engine or "")), paths[0] if paths else None)
 
 
-def _engine_places(rest: str) -> list[RpcPath]:
-    """Every way to read `{id}/rcp` or `{id}/rcp/{method}`, the shortest method first."""
+def _engine_paths(rest: str) -> list[RpcPath]:
+    """All ways to read `{id}/rcp` or `{id}/rcp/{method}`, the shortest method first."""
     steps = rest.split("/")
     cuts = [index for index in range(len(steps) - 1, 0, -1) if steps[index] == BASE[1:]]
     return [RpcPath("/".join(steps[:cut]), "/".join(steps[cut + 1 :])) for cut in cuts if any(steps[:cut])]

@@ -182,7 +182,7 @@ class SingleSession:
         self._ended()
 
     def __repr__(self) -> str:
-        return f"<OneSession {'not ' if self._session is None else ''}initialized>"
+        return f"<SingleSession {'not ' if self._session is None else ''}initialized>"
 
 
 class HandshakePolicy:
@@ -223,7 +223,7 @@ class HandshakePolicy:
             await self._sessions.end(caller)
 
     def __repr__(self) -> str:
-        return f"<Handshake of {self._sessions!r}>"
+        return f"<HandshakePolicy of {self._sessions!r}>"
 
 
 def log_level_of(params: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
-"""Requests under way that `notifications/cancel` (RCP §7) can cancel, each within its own session.
+"""The registry of requests in flight that `notifications/cancel` (RCP §7) can cancel.
 
-Ids of different callers are not comparable, so nobody cancels the request of another session. A cancelled request is
-answered once, with -32006.
+Requests are registered by session and id, so that no caller can cancel a request of another session. A cancelled
+request is answered once, with -32006.
 """
 
 from app.protocol.envelope import RequestId
@@ -11,7 +11,7 @@ MessageId = RequestId
 
 
 class RunningRequest(CancelScope):
-    """One request under way, made in the task that answers it; `come` once it has been called off."""
+    """One request in flight, created in the task that answers it. `come` is true once it was cancelled."""
 
     __slots__ = ("key",)
 
@@ -20,13 +20,13 @@ class RunningRequest(CancelScope):
         self.key = key
 
     def __repr__(self) -> str:
-        return f"<Running {self.key[1]!r}{' cancelled' if self.come else ''}>"
+        return f"<RunningRequest {self.key[1]!r}{' cancelled' if self.come else ''}>"
 
 
 class RunningRequests:
-    """The requests under way in this process that can be called off; holds no more than there are.
+    """The cancellable requests in flight in this process.
 
-    Of several workers or gateways each knows its own: a cancel that reaches another is ignored, as an unknown id is.
+    Each worker and each gateway knows its own only: a cancellation that reaches another one is ignored.
     """
 
     __slots__ = ("_running",)
@@ -35,13 +35,14 @@ class RunningRequests:
         self._running: dict[tuple[str, MessageId], list[RunningRequest]] = {}
 
     def enter(self, session: str, message_id: MessageId) -> RunningRequest:
-        """A request begins, in the current task. A session may use an id twice at a time; both are then one to it."""
+        """Register a request in the current task. `leave` must follow."""
+        # A list: JSON-RPC does not stop a client from using an id twice at a time, and a cancel then means both.
         running = RunningRequest((session, message_id))
         self._running.setdefault(running.key, []).append(running)
         return running
 
     def leave(self, running: RunningRequest) -> None:
-        """It is over; must be called for everyone that entered, in its task."""
+        """The request has ended. Must be called once for each `enter`, in the same task."""
         running.end()
         same = self._running[running.key]
         same.remove(running)
@@ -49,19 +50,19 @@ class RunningRequests:
             del self._running[running.key]
 
     def cancel(self, session: str, message_id: MessageId) -> int:
-        """Call off the session's request with this id, and say how many there were; unknown ids are ignored."""
+        """Cancel the requests of this session and id, and return how many there were."""
         found = self._running.get((session, message_id), ())
         for running in found:
             running.expire()
         return len(found)
 
     def cancel_only(self, scope: str, message_id: MessageId) -> int:
-        """The same in a scope that several callers may share: of two requests with this id none is called off, since
-        nobody can tell which is meant."""
+        """Like `cancel`, in a scope that several callers may share: if two requests have this id, none is cancelled,
+        because it is unknown which one is meant."""
         return self.cancel(scope, message_id) if len(self._running.get((scope, message_id), ())) == 1 else 0
 
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
     def __repr__(self) -> str:
-        return f"<InFlight {len(self)} requests of {len({session for session, _ in self._running})} sessions>"
+        return f"<RunningRequests {len(self)} requests of {len({session for session, _ in self._running})} sessions>"

@@ -1,7 +1,6 @@
-"""What is on its way to the one caller of a pipe: whole lines, in order, written as fast as it reads (RCP §5.1).
+"""The output queue of a pipe: complete lines, written in order as fast as the caller reads them (RCP §5.1).
 
-It knows how much the caller has yet to read, so that the door can stop taking questions and telling progress before
-memory fills. It refuses to know what the lines say.
+It knows how many bytes are unread, so that the endpoint can stop reading requests before memory fills up.
 """
 
 import asyncio
@@ -12,62 +11,64 @@ from app.api.streaming import LOG, progress_message
 from app.protocol import envelope
 
 FULL_BYTES = 1_048_576
-"""With more than this unread, nothing new is begun and progress is dropped; answers under way are still kept."""
+"""Above this limit, no further request is read and progress is dropped. Answers of running requests are queued."""
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Writes all of it. Raises OSError when nobody reads any more."""
+"""Writes all bytes. Raises OSError if the reader is gone."""
 
 
 class SendQueue:
-    """Lines on their way out; whoever waits for `room` goes on when there is some."""
+    """A queue of lines and the loop that writes them."""
 
-    __slots__ = ("_lines", "_room", "_wake", "_write", "closing", "unsent")
+    __slots__ = ("_lines", "_on_written", "_wake", "_write", "closing", "unsent")
 
-    def __init__(self, write: Write, room: Callable[[], None]) -> None:
-        """`room` is called each time some lines went out."""
+    def __init__(self, write: Write, on_written: Callable[[], None]) -> None:
+        """`on_written` is called after each write."""
         self._write = write
-        self._room = room
+        self._on_written = on_written
         self._lines: list[bytes] = []
         self._wake = asyncio.Event()
         self.unsent = 0
-        """Bytes that the caller has not taken."""
+        """Bytes that the caller has not read yet."""
         self.closing = False
 
     @property
     def full(self) -> bool:
-        """Whether the caller should read first."""
+        """Whether the caller has to read before more requests are accepted."""
         return self.unsent > FULL_BYTES
 
     def put(self, message: bytes) -> None:
-        """Send one message, which holds no newline since it is compact JSON."""
+        """Queue one message."""
+        # Compact JSON contains no newline, so the line ends where the message does.
         self._lines.append(message + b"\n")
         self.unsent += len(message) + 1
         self._wake.set()
 
     def close(self) -> None:
-        """Nothing more comes: `run` ends when all is sent."""
+        """No message follows: `run` ends once all are written."""
         self.closing = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Write until closed and empty. Raises OSError when the caller is gone."""
+        """Write until the queue is closed and empty. Raises OSError if the caller is gone."""
         while self._lines or not self.closing:
             if not self._lines:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            # All waiting lines in one write: one system call instead of one per line.
             data = b"".join(self._lines)
             self._lines.clear()
             await self._write(data)
             self.unsent -= len(data)
-            self._room()
+            self._on_written()
 
     def __repr__(self) -> str:
-        return f"<Outbox {self.unsent} bytes unread{', closing' if self.closing else ''}>"
+        return f"<SendQueue {self.unsent} bytes unread{', closing' if self.closing else ''}>"
 
 
-class LineReader:
-    """How the caller of a pipe hears of its request while that is under way (RCP §9, §17). Satisfies `Told`."""
+class PipeProgressListener:
+    """Sends progress and log lines to the caller of a pipe (RCP §9, §17). Satisfies StreamProgressListener."""
 
     __slots__ = ("_send_queue",)
 
@@ -78,17 +79,17 @@ class LineReader:
 
     @property
     def ready(self) -> bool:
-        """Whether the caller has read everything so far."""
+        """Whether the caller has read everything that was sent."""
         return not self._send_queue.unsent
 
     def open(self) -> None:
         """A pipe is always open."""
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
-        """A progress, unless it was not asked for, or the caller does not even read what it has."""
+    def send(self, progress: Mapping[str, Any]) -> None:
+        """Send progress, if it was requested. It is dropped while the caller does not read."""
         if progress["progressToken"] is not None and not self._send_queue.full:
             self._send_queue.put(progress_message(progress))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line for the caller's log."""
+        """Send a line of the log."""
         self._send_queue.put(envelope.encode_notification(LOG, line))

@@ -109,7 +109,7 @@ class SingleEngineMethods:
         }
 
     def __repr__(self) -> str:
-        return f"<EngineAnswers of {len(self._state.engines.engines)} engines>"
+        return f"<SingleEngineMethods of {len(self._state.engines.engines)} engines>"
 
 
 def _pong(engine: RemoteEngine, params: Params) -> Params:

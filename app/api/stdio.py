@@ -15,7 +15,7 @@ from app.api.caller import Caller
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.rpc_sessions import HandshakePolicy, SingleSession, session_sets
-from app.api.send_queue import LineReader, SendQueue, Write
+from app.api.send_queue import PipeProgressListener, SendQueue, Write
 from app.engines.child_output import LineSplitter, OversizedLine
 from app.protocol import envelope
 from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLarge, RcpError
@@ -23,7 +23,7 @@ from app.protocol.errors import BackendUnavailable, InvalidRequest, PayloadTooLa
 MAX_UNDER_WAY = 128
 """Lines that are answered at once; the next are read when one has been. It bounds what unread answers may take."""
 
-LAST_WORDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 """Seconds that a caller has to read the last answers when the gateway stops."""
 
 SESSION = "stdio"
@@ -51,7 +51,7 @@ class LineProtocol(Protocol):
         """Whether the answer depends on which engines have been reached."""
         ...
 
-    def last_words(self, message: Any) -> bytes | None:
+    def shutdown_response(self, message: Any) -> bytes | None:
         """The response to a request that is cut off because the gateway stops."""
         ...
 
@@ -60,7 +60,7 @@ ProtocolOf = Callable[["StdioEndpoint", SendQueue], LineProtocol]
 
 
 class StdioEndpoint:
-    """One caller at the other end of a pipe. `settled` ends when the engines have had time to be reached."""
+    """One caller at the other end of a pipe. `reach_engines` ends when the engines have had time to be reached."""
 
     def __init__(
         self,
@@ -68,35 +68,35 @@ class StdioEndpoint:
         max_line_bytes: int,
         read: Read,
         write: Write,
-        settled: Callable[[], Awaitable[None]],
+        reach_engines: Callable[[], Awaitable[None]],
     ) -> None:
         self._limit = max_line_bytes
         self._splitter = LineSplitter(self._limit)
         self._read = read
-        self._settle = settled
-        self._room = asyncio.Event()
-        self._send_queue = SendQueue(write, self._room.set)
+        self._reach_engines = reach_engines
+        self._capacity = asyncio.Event()
+        self._send_queue = SendQueue(write, self._capacity.set)
         self._protocol = protocol_of(self, self._send_queue)
         self._under_way: set[asyncio.Task[None]] = set()
         self._request_ids = map(f"{token_hex(6)}-{{:x}}".format, count(1))
-        self._settled: asyncio.Task[None] | None = None
+        self._engines_ready: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def serve(self) -> None:
         """Until the caller leaves (the end of its input, or `shutdown`), what is under way included, or `stop`."""
         loop = asyncio.get_running_loop()
-        self._settled = loop.create_task(self._until_settled())
+        self._engines_ready = loop.create_task(self._wait_for_engines())
         self._reading = loop.create_task(self._take_lines())
         writing = loop.create_task(self._send_queue.run())
         writing.add_done_callback(self._written)
-        parts = (self._settled, self._reading, writing)
+        parts = (self._engines_ready, self._reading, writing)
         try:
             await asyncio.wait([self._reading])
             while self._under_way:
                 await asyncio.wait(self._under_way)
             self._send_queue.close()
-            await asyncio.wait([writing], timeout=LAST_WORDS if self._stopping else None)
+            await asyncio.wait([writing], timeout=SHUTDOWN_SECONDS if self._stopping else None)
         finally:
             for part in parts:
                 part.cancel()
@@ -117,8 +117,8 @@ class StdioEndpoint:
         for task in self._under_way:
             task.cancel()
 
-    async def _until_settled(self) -> None:
-        await self._settle()
+    async def _wait_for_engines(self) -> None:
+        await self._reach_engines()
 
     async def _take_lines(self) -> None:
         """Read the pipe to its end, no faster than the caller reads."""
@@ -134,8 +134,8 @@ class StdioEndpoint:
     async def _take(self, line: bytes | bytearray | OversizedLine, arrived: float) -> None:
         """Begin to answer one line, as soon as there is room for it; it was read at `arrived` (event-loop seconds)."""
         while len(self._under_way) >= MAX_UNDER_WAY or self._send_queue.full:
-            self._room.clear()
-            await self._room.wait()
+            self._capacity.clear()
+            await self._capacity.wait()
         request_id = next(self._request_ids)
         if isinstance(line, OversizedLine):
             fault = PayloadTooLarge(f"a line may be at most {self._limit} bytes long", field="body")
@@ -153,17 +153,21 @@ class StdioEndpoint:
     async def _answer(self, message: Any, request_id: str, arrived: float) -> None:
         """One message, or a batch, from beginning to end."""
         try:
-            if self._settled is not None and not self._settled.done() and self._protocol.needs_engines(message):
-                await asyncio.shield(self._settled)
+            if (
+                self._engines_ready is not None
+                and not self._engines_ready.done()
+                and self._protocol.needs_engines(message)
+            ):
+                await asyncio.shield(self._engines_ready)
             answer = await self._protocol.answer(message, request_id, arrived)
         except asyncio.CancelledError:
-            answer = self._protocol.last_words(message)
+            answer = self._protocol.shutdown_response(message)
         if answer is not None:
             self._send_queue.put(answer)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        self._room.set()
+        self._capacity.set()
 
     def _written(self, writing: asyncio.Task[None]) -> None:
         """Nothing can be written any more: done, or nobody is there to read it."""
@@ -182,7 +186,7 @@ class RcpLines:
         sets = session_sets(state.settings)
         handshake = HandshakePolicy(SingleSession(sets, endpoint.leave), sets, state.offers)
         self._dispatcher = Dispatcher(state, handshake)
-        self._progress = LineReader(send_queue)
+        self._progress = PipeProgressListener(send_queue)
 
     async def answer(self, message: Any, request_id: str, arrived: float) -> bytes | None:
         """See LineProtocol."""
@@ -201,11 +205,11 @@ class RcpLines:
         """See LineProtocol; a ping must not wait for engines."""
         return type(message) is not dict or message.get("method") not in ("ping", "shutdown")
 
-    def last_words(self, message: Any) -> bytes | None:
+    def shutdown_response(self, message: Any) -> bytes | None:
         """See LineProtocol."""
         fault = BackendUnavailable("the gateway is shutting down", retryable=True)
         if type(message) is list:
-            answers = [answer for member in message if (answer := self.last_words(member)) is not None]
+            answers = [answer for member in message if (answer := self.shutdown_response(member)) is not None]
             return b"[" + b",".join(answers) + b"]" if answers else None
         if type(message) is dict and "id" not in message and "jsonrpc" in message:
             return None

@@ -1,6 +1,6 @@
-"""One response as an event stream (RCP §5.2, §9): progress while engines are asked, then the response.
+"""A response as an event stream (RCP §5.2, §9): progress while engines work, then the response.
 
-A caller that reads slowly hears the latest progress of each stage, and one that does not read is disconnected. Comments
+A slow reader gets only the latest progress of each stage, and a caller that does not read is disconnected. Comments
 keep an idle stream open.
 """
 
@@ -18,22 +18,22 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PROGRESS = "notifications/progress"
 LOG = "notifications/log"
 RESPONSE = "response"
-"""The kind of the last frame; the others are of the kind of their `stage`."""
+"""The kind of the last frame. The kind of a progress frame is its `stage`."""
 
 
 class StreamProgressListener(ProgressListener, Protocol):
-    """A caller's ear, as its door has it."""
+    """Receives progress for a caller, as the dispatcher sees it."""
 
     @property
     def logs_alone(self) -> bool:
-        """Whether it hears lines for its log also if it did not ask for progress."""
+        """Whether log lines can be sent to a caller that did not request progress."""
         ...
 
 
 class EventStream:
     """The stream of one request. Nothing is sent before `open`; `end` must always be called.
 
-    `hang_up` is called when the caller is given up before its response is there.
+    `hang_up` is called if the caller does not read, to cancel the work for it.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class EventStream:
     )
 
     logs_alone: ClassVar[bool] = False
-    """Without progress there is a plain answer, which has no place for them."""
+    """Without progress the response is plain JSON, which cannot contain log lines."""
 
     def __init__(self, send: Send, request_id: str, settings: ServerSettings, hang_up: Callable[[], None]) -> None:
         self._send = send
@@ -63,51 +63,53 @@ class EventStream:
         self._lines = 0
         self._writer: asyncio.Task[None] | None = None
         self.given_up = False
-        """The caller did not take it; its connection is of no more use."""
+        """The caller did not read in time or disconnected; its connection has to be closed."""
 
     @property
     def opened(self) -> bool:
-        """Whether the answer is a stream; until then it may still be a plain one."""
+        """Whether the stream has begun. Until then, the response can still be plain JSON."""
         return self._writer is not None
 
     @property
     def ready(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """Whether all frames have been sent."""
         return not self._sending and not self._waiting
 
     def open(self) -> None:
-        """Begin the stream, once."""
+        """Begin the stream. Further calls do nothing."""
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
-        """Let the caller know (RCP §9); a progress that it has not read when the next of its stage comes is dropped."""
+    def send(self, progress: Mapping[str, Any]) -> None:
+        """Send progress (RCP §9). Unsent progress is replaced by the next of the same stage."""
         self._add(progress["stage"], sse.frame(progress_message(progress)))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Send a line for the caller's log (RCP §17.1); each is of a kind of its own, so that none replaces another."""
+        """Send a line of the log (RCP §17.1)."""
         self.notify(envelope.encode_notification(LOG, line))
 
     def notify(self, notification: bytes) -> None:
         """Send a notification that no later one replaces."""
+        # A kind of its own for each, since frames of the same kind replace each other.
         self._lines += 1
         self._add(f"{LOG} {self._lines}", sse.frame(notification))
 
     async def finish(self, response: bytes) -> None:
-        """Send the response as the last frame and end the stream, unless the caller does not take it."""
+        """Send the response as the last frame, and wait until it is sent or the caller is given up."""
         self.open()
         self._add(RESPONSE, sse.frame(response))
         assert self._writer is not None
         await self._writer
 
     async def end(self) -> None:
-        """Let go of the stream, however far it has come."""
+        """Release the stream, whether it is complete or not."""
         if self._writer is not None and not self._writer.done():
             self._writer.cancel()
             await asyncio.wait([self._writer])
 
     def _add(self, kind: str, frame: bytes) -> None:
-        if self._sending:  # the caller reads more slowly than engines end: the newest of each kind is all it needs
+        if self._sending:
+            # The caller reads more slowly than engines answer, so only the newest frame of each kind is kept.
             self._waiting = [*{**dict(self._waiting), kind: frame}.items()]
         else:
             self._waiting.append((kind, frame))
@@ -120,18 +122,19 @@ class EventStream:
             while kind != RESPONSE:
                 kind, frame = await self._next()
                 await self._put({"type": "http.response.body", "body": frame, "more_body": True})
-                # By its next turn the server knows whether the frame went out. If not, it makes even nothing wait.
+                # In the next turn of the loop the server knows whether the frame was written. If it was not, sending
+                # an empty body waits for that, so that a slow reader is noticed here.
                 await asyncio.sleep(0)
                 await self._put({"type": "http.response.body", "body": b"", "more_body": True})
             await self._put({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError as fault:  # TimeoutError is one
+        except OSError as fault:  # includes TimeoutError
             if isinstance(fault, TimeoutError):
                 logger().warning("slow_caller", request_id=self._request_id, frames_waiting=len(self._waiting))
             self.given_up = True
             self._hang_up()
 
     async def _next(self) -> tuple[str, bytes]:
-        """The next frame; a comment if there is none for too long."""
+        """The next frame; a comment if there is none for `server.sse_comment_seconds`."""
         if not self._waiting:
             self._wake.clear()
             try:
@@ -142,7 +145,7 @@ class EventStream:
         return self._waiting.pop(0)
 
     async def _put(self, event: MutableMapping[str, Any]) -> None:
-        """Hand one event to the server. Raises TimeoutError if the caller does not make room for it in time."""
+        """Pass one event to the server. Raises TimeoutError if the caller does not read in time."""
         self._sending = True
         async with asyncio.timeout(self._settings.send_timeout_seconds):
             await self._send(event)
@@ -152,7 +155,7 @@ class EventStream:
         return [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
+            (b"x-accel-buffering", b"no"),  # nginx would otherwise buffer the stream
             (b"x-request-id", self._request_id.encode()),
         ]
 
@@ -162,9 +165,10 @@ class EventStream:
 
 
 def progress_message(progress: Mapping[str, Any]) -> bytes:
-    """The notification that tells it (RCP §9)."""
+    """The JSON-RPC notification of a progress (RCP §9)."""
     try:
         return envelope.encode_notification(PROGRESS, progress)
-    except TypeError:  # a hit nests deeper than can be written: the response will cut it off there
+    except TypeError:
+        # A hit is nested too deeply to be encoded. The response cuts such a hit off, the progress omits all hits.
         bare = {key: value for key, value in progress.items() if key != "partial"}
         return envelope.encode_notification(PROGRESS, bare)

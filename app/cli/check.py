@@ -61,14 +61,14 @@ def check(
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
     """Load and report both files. Exits with code 1 if one of them has faults."""
     from app.settings.field_errors import SettingsError
-    from app.settings.schema import twins
+    from app.settings.schema import duplicate_addresses
     from app.settings.sources import load_registry, load_settings
 
     loaded = settings = None
     try:
         loaded = load_registry(registry, os.environ)
         typer.echo(f"ok: {registry}: {_counted(loaded.registry.engines)}, fingerprint {loaded.fingerprint}")
-        for first, second in twins(loaded.registry.engines):
+        for first, second in duplicate_addresses(loaded.registry.engines):
             _print_warning(
                 f"engines '{first}' and '{second}' have the same address, so fusion counts it twice; remove one"
             )

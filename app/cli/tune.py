@@ -30,7 +30,7 @@ from app.evaluation import measures
 from app.evaluation.fusion_search import FusionParameters, TrialPool, trials_of
 from app.evaluation.judged_queries import JudgedQueries, read_judged
 from app.evaluation.runs import Run, counted
-from app.evaluation.tuning import LEAST_QUERIES, Tuning, tune_pool
+from app.evaluation.tuning import MIN_QUERIES, Tuning, tune_pool
 
 DEPTH = 50
 """Hits asked of every engine."""
@@ -105,8 +105,8 @@ def _pool_of(runs: Sequence[Run], judged: JudgedQueries, present: CurrentFusion)
     problem = None
     if len(living) < 2:
         problem = f"only one engine answered ({living[0].name}); there is nothing to fuse and so nothing to tune"
-    elif len(pool.queries) < LEAST_QUERIES:
-        problem = f"no more than {len(pool.queries)} queries went without failure; tune needs {LEAST_QUERIES}"
+    elif len(pool.queries) < MIN_QUERIES:
+        problem = f"no more than {len(pool.queries)} queries went without failure; tune needs {MIN_QUERIES}"
     if problem is not None:
         raise Failure("\n".join([problem, *(f"  {note}" for run in runs for note in run.notes())]))
     return pool

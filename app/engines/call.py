@@ -22,8 +22,8 @@ Answer = TypeVar("Answer")
 async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] | None], delay: float) -> Answer:
     """The first answer of two. `second` is begun once `first` has taken `delay` seconds, and may decline (None).
 
-    A fault does not win while the other may still answer; if both fail, the first one's fault is raised. Whoever has
-    not won is cancelled and gone before this ends, however it ends.
+    A failure does not win while the other may still answer; if both fail, that of `first` is raised. The loser is
+    cancelled, and has ended before this returns or raises.
     """
     runners = [asyncio.ensure_future(first)]
     try:
@@ -48,7 +48,7 @@ async def race(first: Awaitable[Answer], second: Callable[[], Awaitable[Answer] 
 SHORT_DEADLINE = 0.5
 """A timeout after less than this share of the engine's `timeoutMs` is due to the caller's short deadline."""
 
-LEAST_SECONDS = 0.02
+MIN_SECONDS = 0.02
 """No further attempt is made if less time than this would be left for it."""
 
 MARGIN = 0.001
@@ -196,7 +196,7 @@ class CallAttempts:
             return None
         pause = policies.pace.pause(self._repeats, asked)
         # Do not spend the retry budget on an attempt that cannot finish.
-        if now + pause + LEAST_SECONDS > self._deadline:
+        if now + pause + MIN_SECONDS > self._deadline:
             self._skip_retry(fault, "time", "no time is left for another attempt")
             return None
         if not policies.budget.spend():

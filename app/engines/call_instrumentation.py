@@ -103,10 +103,10 @@ class EngineInstrumentation:
     def breaker(self, state: str, fault: LegError | None = None, seconds: float | None = None) -> None:
         self._metrics.breaker(self._engine, state)
         event = {"open": "breaker_opened", "half_open": "breaker_half_open", "closed": "breaker_closed"}[state]
-        told: dict[str, Any] = {} if fault is None else {"reason": fault.kind, "detail": fault.message}
+        fields: dict[str, Any] = {} if fault is None else {"reason": fault.kind, "detail": fault.message}
         if seconds is not None:
-            told["seconds"] = round(seconds, 1)
-        (self._log.info if fault is None else self._log.warning)(event, engine=self._engine, **told)
+            fields["seconds"] = round(seconds, 1)
+        (self._log.info if fault is None else self._log.warning)(event, engine=self._engine, **fields)
 
     def replica(self, label: str, fault: LegError | None) -> None:
         if fault is None:
@@ -128,8 +128,8 @@ class EngineInstrumentation:
         self._log.info("advertisement_changed", engine=self._engine, **difference(before, after))
 
     def process_ended(self, how: str, seconds: float, times: int) -> None:
-        told = {"detail": how, "inARow": times, "restartInSeconds": round(seconds, 1)}
-        self._log.warning("engine_process_ended", engine=self._engine, **told)
+        fields = {"detail": how, "inARow": times, "restartInSeconds": round(seconds, 1)}
+        self._log.warning("engine_process_ended", engine=self._engine, **fields)
 
     def __repr__(self) -> str:
         return f"<EngineWitness {self._engine}>"
@@ -143,16 +143,16 @@ MAX_DEPTH = 2
 
 def difference(before: Advertisement, after: Advertisement) -> dict[str, Any]:
     """`server` if its name or version changed, and the capabilities that were `added`, `removed` and `changed`."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if dict(before.server) != dict(after.server):
-        told["server"] = f"{_server(before)} -> {_server(after)}"
+        fields["server"] = f"{_server(before)} -> {_server(after)}"
     old, new = _flat(before.capabilities), _flat(after.capabilities)
     added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
     changed = [f"{key}: {old[key]} -> {new[key]}" for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
     for name, lines in (("added", added), ("removed", removed), ("changed", changed)):
         if lines:
-            told[name] = [clip(line) for line in lines[:MAX_CHANGES]]
-    return told
+            fields[name] = [clip(line) for line in lines[:MAX_CHANGES]]
+    return fields
 
 
 def _server(said: Advertisement) -> str:

@@ -46,8 +46,8 @@ class OversizedLine:
 class LineSplitter:
     """Chunks in, whole lines out (without the newline). Splits on LF only, so U+2028 inside a string is harmless.
 
-    A line longer than `limit` bytes comes out once, as Oversized: as soon as its head tells whose answer it is, else
-    when it ends. No more than `limit` bytes and one chunk are ever held.
+    A line longer than `limit` bytes comes out once, as Oversized: as soon as its beginning shows which request it
+    answers, else when it ends. Holds at most `limit` bytes and one chunk.
     """
 
     __slots__ = ("_head", "_held", "_limit", "_reported", "_tail")

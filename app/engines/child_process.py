@@ -34,14 +34,14 @@ Line = bytes | bytearray | OversizedLine
 class ChildProcess:
     """A started engine process. A line is written whole or not at all, even if its call is cancelled meanwhile.
 
-    `hear` is called with the lines of stdout, `depart` once when the process is gone by itself.
+    `on_lines` is called with the lines of stdout, `depart` is called once when the process is gone by itself.
     """
 
     def __init__(
         self,
         limit: int,
         stderr: StderrTail,
-        hear: Callable[[list[Line]], None],
+        on_lines: Callable[[list[Line]], None],
         depart: Callable[["ChildProcess"], None],
     ) -> None:
         self.stderr = stderr
@@ -62,7 +62,7 @@ class ChildProcess:
         self._throttled: set[asyncio.ReadTransport] = set()
         self._killed_because: str | None = None
         self._splitter = LineSplitter(limit)
-        self._on_lines = hear
+        self._on_lines = on_lines
         self._on_exit = depart
         self._open = {0, 1, 2}
         self._paused = False
@@ -289,7 +289,7 @@ class ChildProcess:
         """Reap orphans after SIGKILL. Those of another parent may stay zombies for as long as it likes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while self._reap_orphans() and loop.time() < until:  # noqa: ASYNC110 - no event tells
+        while self._reap_orphans() and loop.time() < until:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(GROUP_POLL_SECONDS)
 
     def _signal_group(self, number: int) -> bool:

@@ -40,8 +40,8 @@ class RemoteEngine:
         "_breaker",
         "_budget",
         "_count_first",
+        "_handshake_at",
         "_health_check",
-        "_heard_at",
         "_needs_task",
         "_on_change",
         "_secrets",
@@ -96,10 +96,10 @@ class RemoteEngine:
         for replica in self._tracker.replicas.all:
             replica.handshake.clean = self._secrets.clean_advertisement
         self._on_change = on_change
-        self._heard_at = 0.0
+        self._handshake_at = 0.0
         if before is not None:
             self.advertisement = before.advertisement
-            self._heard_at = before._heard_at
+            self._handshake_at = before._handshake_at
             self._health_check.latency_ms = before._health_check.latency_ms
         self._needs_task = entry.hedge or entry.attempt_timeout_ms is not None
 
@@ -257,9 +257,9 @@ class RemoteEngine:
         except LegError as fault:
             raise self._secrets.mask_error(fault) from None
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Report whether it is up, if that has changed since the last report. Called after each check."""
-        self._availability.settle()
+        self._availability.report()
 
     async def handshake(self, deadline: float) -> Advertisement:
         """Perform a handshake with all replicas; one success is enough. Raises LegError."""
@@ -281,7 +281,7 @@ class RemoteEngine:
             waiting=self.semaphore.waiting,
             limit=self.semaphore.limit,
             breaker=self._breaker.state,
-            handshake=self._heard_at,
+            handshake=self._handshake_at,
             replicas=[ReplicaState(one.label, one.ejected_until is None, one.in_flight) for one in replicas],
         )
 
@@ -351,7 +351,7 @@ class RemoteEngine:
 
     def _remember(self, advertisement: Advertisement) -> None:
         self._tracker.checked()
-        self._heard_at = time.time()
+        self._handshake_at = time.time()
         before = self.advertisement
         if before is not None and not _differ(before, advertisement):
             return

@@ -44,7 +44,7 @@ _FAILING_CODES = frozenset({BackendUnavailable.code, DeadlineExceeded.code})
 """Codes with which an engine says that it, and not the request, is at fault. -32603 is a ProtocolViolation here."""
 
 _PERMANENT_STATUSES = frozenset({401, 403, 404})
-"""They tell of one request as little as of the engine's health, but of a wrong entry in the registry."""
+"""Errors caused by a wrong entry in the registry, neither by the request nor by the engine's health."""
 
 _STRAYED_CODES = frozenset({NotInitialized.code, CapabilityMissing.code, UnknownMethod.code})
 """After a handshake, for what the engine advertises: only the one who was asked is another than it should be."""
@@ -88,7 +88,7 @@ def marks_down(fault: LegError) -> bool:
 
 
 def concerns_replica(fault: LegError) -> bool:
-    """Whether another replica may well know better: it tells of the address that was asked, and not of the request."""
+    """Whether another replica may well succeed: the error is about the address, not about the request."""
     if isinstance(fault, Refused):
         return fault.code in _STRAYED_CODES
     if fault.code in _SUSPECT_CODES:

@@ -335,7 +335,7 @@ class HealthLoop:
             self._unchecked.discard(watch)
             self._progress.set()
             try:
-                engine.settle()
+                engine.report()
             except Exception as own:  # noqa: BLE001 - who listens must not end the watch
                 _report_bug(f"the report about {engine.id} failed", own)
             if well and engine.handshake_done:

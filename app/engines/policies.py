@@ -53,7 +53,7 @@ class Availability:
         self.fault = fault
         self._notify()
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Report the current state, if it differs from the reported one. Called after each check."""
         up = self.fault is None
         if up is not self._notified_up:
@@ -65,7 +65,7 @@ class Availability:
         # Before the first check, an engine is not reported as down: it may still be starting.
         if self._notified_up is not None and now >= self._notified_at + QUIET_SECONDS:
             self._notified_at = now
-            self.settle()
+            self.report()
 
     def __repr__(self) -> str:
         return (

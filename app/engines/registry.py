@@ -237,7 +237,7 @@ class EngineSet:
         self.version += 1
         return True
 
-    async def settled(self, seconds: float) -> None:
+    async def first_checks(self, seconds: float) -> None:
         """Wait until every engine has been checked once, at most for `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -16,7 +16,7 @@ from app.protocol.errors import LegError
 LONGEST_SECONDS = 60.0
 """Longest ejection of a replica, and longest pause that a replica can ask for."""
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Share of its calls that a replica gets immediately after its return."""
 
 
@@ -106,7 +106,7 @@ EjectionListener = Callable[[Replica, LegError | None], None]
 class Replicas:
     """All replicas of one engine, at least one. `chance` returns random numbers in [0, 1)."""
 
-    __slots__ = ("_all", "_chance", "_listener", "_rules", "_unsettled", "single")
+    __slots__ = ("_all", "_chance", "_changing", "_listener", "_rules", "single")
 
     def __init__(
         self, replicas: Sequence[Replica], rules: EjectionRules, chance: Callable[[], float], listener: EjectionListener
@@ -115,14 +115,14 @@ class Replicas:
         self._rules = rules
         self._chance = chance
         self._listener = listener
-        self._unsettled = True
+        self._changing = True
         self.single = self._all[0] if len(self._all) == 1 else None
 
     def renew(self, replicas: Sequence[Replica], rules: EjectionRules) -> None:
         """Apply other addresses or rules; replicas that stay keep their state."""
         self._all = tuple(replicas)
         self._rules = rules
-        self._unsettled = True
+        self._changing = True
         self.single = self._all[0] if len(self._all) == 1 else None
         # A reload may leave one replica, ejected under the earlier rules.
         if self.single is not None:
@@ -140,10 +140,10 @@ class Replicas:
 
     def choose(self, now: float, avoid: Replica | None = None) -> Replica | None:
         """The replica to call next, if possible not `avoid`; None while all have asked for a pause."""
-        if self._unsettled:
-            self._settle(now)
+        if self._changing:
+            self._update(now)
         # The filters below are needed only while some replica is ejected, paused, slow-starting or new.
-        at_rest = self._unsettled
+        at_rest = self._changing
         open_ = [replica for replica in self._all if replica.held_until is None] if at_rest else self._all
         usable = [replica for replica in open_ if replica.ejected_until is None] if at_rest else open_
         if at_rest:
@@ -167,7 +167,7 @@ class Replicas:
         """Pause a replica that has asked for it."""
         replica.held_until = now + min(seconds, LONGEST_SECONDS)
         replica.update_ready()
-        self._unsettled = True
+        self._changing = True
 
     def succeeded(self, replica: Replica) -> None:
         """Record an answered call."""
@@ -192,7 +192,7 @@ class Replicas:
         replica.update_ready()
         # Its name may resolve to a healthy address by the time it returns.
         replica.transport.renew()
-        self._unsettled = True
+        self._changing = True
         self._listener(replica, fault)
 
     def reset(self) -> None:
@@ -201,9 +201,9 @@ class Replicas:
             replica.failures = replica.ejections = 0
             replica.ejected_until = replica.held_until = replica.back_since = None
             replica.update_ready()
-        self._unsettled = True
+        self._changing = True
 
-    def _settle(self, now: float) -> None:
+    def _update(self, now: float) -> None:
         """Return replicas whose ejection or pause is over."""
         for replica in self._all:
             if replica.held_until is not None and now >= replica.held_until:
@@ -216,7 +216,7 @@ class Replicas:
             if replica.back_since is not None and now >= replica.back_since + self._rules.slow_start:
                 replica.back_since = None
             replica.update_ready()
-        self._unsettled = any(
+        self._changing = any(
             replica.held_until is not None
             or replica.ejected_until is not None
             or replica.back_since is not None
@@ -227,7 +227,7 @@ class Replicas:
     def _has_its_turn(self, replica: Replica, now: float) -> bool:
         if replica.back_since is None:
             return True
-        return self._chance() < max(LEAST_SHARE, (now - replica.back_since) / self._rules.slow_start)
+        return self._chance() < max(MIN_SHARE, (now - replica.back_since) / self._rules.slow_start)
 
     def _better_of_two(self, usable: Sequence[Replica]) -> Replica:
         first = int(self._chance() * len(usable))

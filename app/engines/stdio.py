@@ -144,7 +144,7 @@ class StdioTransport:
     def stderr_tail(self) -> str:
         """The last 8 KB that the present or last process wrote to stderr, for operators.
 
-        Every line goes to `log`, and the last one once more when the process dies; callers are told none of it.
+        Every line goes to `log`, and the last one once more when the process dies; callers see none of it.
         """
         return self._stderr.text
 
@@ -211,7 +211,7 @@ class StdioTransport:
         """End the process and everything it started: EOF, SIGTERM, SIGKILL. Calls under way end with ConnectFailed."""
         self._closed = True
         for number in tuple(self._in_flight):
-            self._settle(number, ConnectFailed("closed"))
+            self._finish(number, ConnectFailed("closed"))
         # A process that is being started has to be ended as well.
         if self._starting is not None:
             await asyncio.wait([self._starting])
@@ -268,7 +268,7 @@ class StdioTransport:
             self._backoff.reset()
         self._count_as_down(child.exit_reason, child.exit_summary, served=child.served)
         for number in tuple(self._in_flight):
-            self._settle(number, ProcessExited(child.exit_reason, not child.withdraw(number), child.answered))
+            self._finish(number, ProcessExited(child.exit_reason, not child.withdraw(number), child.answered))
         self._ending = asyncio.create_task(child.end(0), name="stdio-end")
 
     def _count_as_down(self, fault: str, remark: str, *, served: bool) -> None:
@@ -318,7 +318,7 @@ class StdioTransport:
             return
         self._unanswered = 0
         number = _number_of(message, self._in_flight)
-        if number is None or not self._settle(number, LineReceived(message, len(line))):
+        if number is None or not self._finish(number, LineReceived(message, len(line))):
             self._count_unknown(message.get("id"), len(line))
         elif self._child is not None:
             self._child.noise.reset()
@@ -333,7 +333,7 @@ class StdioTransport:
             number = number_in_tail(bytes(line[-TAIL_BYTES:]))
         # A line that was cut off by the end of the process: its exit status says more.
         torn = self._child is not None and self._child.ending  # its exit status says more
-        if torn or number is None or not self._settle(number, fault):
+        if torn or number is None or not self._finish(number, fault):
             self._count_noise(len(line))
 
     def _on_oversized(self, line: OversizedLine) -> None:
@@ -342,10 +342,10 @@ class StdioTransport:
         if number is None and len(self._in_flight) == 1:
             number = next(iter(self._in_flight))
         too_large = ResponseTooLarge(f"the answer is longer than {self._limit} bytes")
-        if number is None or not self._settle(number, too_large):
+        if number is None or not self._finish(number, too_large):
             self._count_noise(0)
 
-    def _settle(self, number: int, outcome: LineReceived | ProcessExited | LegError) -> bool:
+    def _finish(self, number: int, outcome: LineReceived | ProcessExited | LegError) -> bool:
         """Pass `outcome` to the call that waits for it, as a value: asyncio logs exceptions that nobody retrieves."""
         answer = self._in_flight.pop(number, None)
         if answer is None:

@@ -23,7 +23,7 @@ RRF_KS = (10, 20, 40, 60, 90, 120)
 CONFIDENCE_WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ROUNDS = 3
 """Times that every setting is looked at; the search ends sooner if a round changes nothing."""
-LEAST_GAIN = 5e-4
+MIN_GAIN = 5e-4
 """What a change must gain on the tuning queries: less is noise, and the present value is kept."""
 
 Lists = Mapping[str, Sequence[dict[str, Any]]]
@@ -122,7 +122,7 @@ def search(start: FusionParameters, gauge: Callable[[FusionParameters], float]) 
         for variants in settings:
             rivals = [(gauge(rival), rival) for rival in variants(best) if rival != best]
             gained, rival = max(rivals, key=itemgetter(0))
-            if gained >= worth + LEAST_GAIN:
+            if gained >= worth + MIN_GAIN:
                 best, worth = rival, gained
         if best == before:
             break

@@ -10,7 +10,7 @@ from app.evaluation.fusion_search import FusionParameters, TrialPool, search, tr
 from app.evaluation.judged_queries import Judgements
 from app.evaluation.measures import SIGNIFICANT, Difference
 
-LEAST_QUERIES = 4
+MIN_QUERIES = 4
 """Two for each half: with less there is nothing to compare."""
 MOST_FUSIONS = 60_000
 """Queries times blends that a search may fuse; more queries than that allows are left out of it."""

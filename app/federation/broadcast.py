@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from app.federation.call_tracing import spans_for
-from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
+from app.federation.calls import MIN_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates
 from app.federation.engine_interface import Engine
 from app.federation.engine_selection import EngineSelector
@@ -126,7 +126,7 @@ async def gather(
     _check_required(members, candidates)
     if not candidates.engines:
         raise candidates.no_candidate_error()
-    if time_left(call) < LEAST_SECONDS:
+    if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     # Requests are built before any is sent, so that an invalid one fails without side effects.
     written = {engine.id: (engine, make_request(engine)) for engine in candidates.engines}
@@ -139,7 +139,7 @@ async def gather(
     reporter = (
         None if listener is None or not engine_calls else _reporter(context, listener, engine_calls, partial_hits)
     )
-    listen: OutcomeListener = instrumentation.engine_call if reporter is None else reporter.heard
+    listen: OutcomeListener = instrumentation.engine_call if reporter is None else reporter.call_ended
     spans = spans_for(instrumentation.tracing, call.method)
     asked = [*engine_calls.values()]
     fan_out = FanOut(asked, listen, method=call.method, read=read, idempotent=idempotent, spans=spans)
@@ -158,7 +158,7 @@ async def gather(
             raise refused_by(outcomes[0])
         raise no_engine_answered(outcomes, out_of_time=_cut_by_caller(engine_calls))
     if listener is not None and engine_calls:
-        listener.tell(fused(call.meta.progress_token, outcomes))
+        listener.send(fused(call.meta.progress_token, outcomes))
     return BroadcastResult(engine_calls, outcomes, [*candidates.skipped, *left_out])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.federation.tenants import Tenant
 from app.protocol.retrieve_params import CallMeta, RetrieveParams
 
-LEAST_SECONDS = 0.002
+MIN_SECONDS = 0.002
 """With less time left than this, no engine is asked: the `deadlineMs` passed on would be zero."""
 
 
@@ -32,6 +32,11 @@ class Call:
     """The credential, or the address of a caller without one; empty if there is neither."""
     secret: bytes = field(default=b"", repr=False)
     """Key for the memory ids of this tenant; empty without tenants."""
+
+    @property
+    def tenant_id(self) -> str | None:
+        """The id of the caller's tenant; None without tenants."""
+        return None if self.tenant is None else self.tenant.id
 
 
 @dataclass(frozen=True, slots=True)

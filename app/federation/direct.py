@@ -7,7 +7,7 @@ fields are removed as everywhere; nothing else of the result is changed.
 from functools import partial
 from typing import Any
 
-from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
+from app.federation.calls import MIN_SECONDS, MethodCall, time_left
 from app.federation.candidates import check_route
 from app.federation.engine_interface import Engine
 from app.federation.forward import Result, ask_one, plain, reported, share_of
@@ -47,7 +47,7 @@ async def ask_single_engine(
     advertisement = engine.advertisement
     if advertisement is not None and closes_cycle(advertisement, call, members):
         raise BackendUnavailable(f"engine '{engine.id}' is already in the federation path", retryable=False)
-    if time_left(call) < LEAST_SECONDS:
+    if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask the engine", retryable=True)
     # `_meta` is written by the gateway; everything else is the caller's own.
     params = {key: value for key, value in call.params.items() if key != "_meta"}

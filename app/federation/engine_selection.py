@@ -22,7 +22,7 @@ from app.protocol.advertisement import Advertisement
 from app.settings.schema import EngineEntry, SelectSettings
 from app.telemetry.selection_metrics import SelectionMetrics
 
-LEAST_CANDIDATES: Final = 8
+MIN_CANDIDATES: Final = 8
 """With fewer candidates everybody is asked: there is too little to save."""
 NEW_ENGINE: Final = 5
 """An engine whose answers were learned less often than this is new, and is asked in addition."""
@@ -98,7 +98,7 @@ class EngineSelector:
         candidates = [one for one in plan.engine_calls if _is_candidate(one, named)]
         if mode == "on":
             plan, candidates = _without_unnamed(plan, candidates)
-        if len(candidates) < LEAST_CANDIDATES:
+        if len(candidates) < MIN_CANDIDATES:
             return plan
         coverage = self._coverage(call, members)
         coverage.questions += 1
@@ -221,7 +221,7 @@ class EngineSelector:
                     await asyncio.sleep(0)
                     until = perf_counter() + SLICE_SECONDS
 
-    async def settled(self) -> None:
+    async def finish_learning(self) -> None:
         """Wait until the answers given so far have been learned from."""
         if self._lesson is not None:
             await asyncio.wait([self._lesson])

@@ -127,7 +127,7 @@ class FanOut:
             try:
                 call = self._start(engine_call)
             except LegError as error:
-                self._settle(engine_call, failed(engine_call.engine.id, error, self._clock() - started))
+                self._finish(engine_call, failed(engine_call.engine.id, error, self._clock() - started))
                 continue
             self._running[call] = (engine_call, started)
             call.add_done_callback(self._on_done)
@@ -173,7 +173,7 @@ class FanOut:
             # would never end.
             outcome = failed(engine_id, _internal_error(self._loop, bug), took)
         del self._running[call]
-        self._settle(engine_call, outcome)
+        self._finish(engine_call, outcome)
 
     def _outcome(self, engine_call: EngineCall, reply: Reply, took: float) -> Outcome:
         """The outcome of an answer. Raises ProtocolViolation."""
@@ -186,7 +186,7 @@ class FanOut:
             if engine_call.deadline <= deadline:
                 call.expire()
 
-    def _settle(self, engine_call: EngineCall, outcome: Outcome) -> None:
+    def _finish(self, engine_call: EngineCall, outcome: Outcome) -> None:
         """Add an outcome, and end the run if it was the last, or the failure of a required engine."""
         self._pending -= 1
         self.outcomes.append(outcome)
@@ -223,7 +223,7 @@ class FanOut:
             call.cancel()
             self._stragglers.append(call)
             error = LegLate("enough of the others had answered")
-            self._settle(engine_call, failed(engine_call.engine.id, error, self._clock() - started))
+            self._finish(engine_call, failed(engine_call.engine.id, error, self._clock() - started))
 
     async def _abort(self) -> None:
         """Cancel what is still running, and wait for the end of all tasks."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-from app.federation.calls import LEAST_SECONDS, Call, MethodCall, time_left
+from app.federation.calls import MIN_SECONDS, Call, MethodCall, time_left
 from app.federation.candidates import Candidates, check_route
 from app.federation.engine_interface import Engine
 from app.federation.forwarded_params import forwarded_meta
@@ -134,7 +134,7 @@ async def forward(
     cut_by_caller = False
     for place, engine in enumerate(candidates.engines):
         # Every attempt takes from the same deadline.
-        if time_left(call) < LEAST_SECONDS:
+        if time_left(call) < MIN_SECONDS:
             cut_by_caller = True
             break
         share = share_of(call, engine, members, settings)
@@ -223,7 +223,7 @@ def _left_over(candidates: Candidates, place: int) -> list[Outcome]:
 
 def _may_go_on(outcome: Outcome, idempotent: bool) -> bool:
     """Whether the next engine may be asked after this failure. Never if the call may have been carried out already."""
-    # The engine answered, so the code tells whether it did anything.
+    # The engine answered, so the error code shows whether it did anything.
     if outcome.kind == "refused":
         return outcome.code in (TRY_NEXT if idempotent else NOT_DONE)
     return idempotent or outcome.kind in NOT_SENT or outcome.kind == "rate_limited"

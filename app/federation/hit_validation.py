@@ -28,7 +28,7 @@ from app.protocol.validators import (
 
 MISTRUST: Final = "untrusted"
 
-LEAST_PARTS: Final = 10_000
+MIN_PARTS: Final = 10_000
 PARTS_OF_A_HIT: Final = 20
 """The budget of one response: members of arrays and objects that are inspected, for each hit and at least."""
 
@@ -173,7 +173,7 @@ class _Budget:
     __slots__ = ("parts",)
 
     def __init__(self, hits: int) -> None:
-        self.parts = max(LEAST_PARTS, hits * PARTS_OF_A_HIT)
+        self.parts = max(MIN_PARTS, hits * PARTS_OF_A_HIT)
 
     def too_many(self, hit: Hit) -> list[str]:
         """The fields of this hit that exceed the budget; the others are charged to it."""

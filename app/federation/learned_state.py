@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from app.fusion.calibration import (
-    MOST_REWARDS,
+    MAX_REWARDS,
     ONLINE_FLOOR,
     PRIORS,
     EngineCalibration,
@@ -153,7 +153,7 @@ class MapState:
         values = [*self._pending, *_differences(self.moments, self._exchanged)]
         self._pending, self._exchanged = [0.0] * len(self._pending), self.moments
         reset, self._reset = self._reset, False
-        return SumsUpdate(name, values, self.era, label, reset, size_of(self.kind), MOST_REWARDS, whole)
+        return SumsUpdate(name, values, self.era, label, reset, size_of(self.kind), MAX_REWARDS, whole)
 
     def returned(self, addition: SumsUpdate) -> None:
         """The exchange failed: this is sent later, with what was learned since."""
@@ -186,10 +186,10 @@ class MapState:
         self._at = now
         self._theta = self.evidence.theta()
 
-    def told(self) -> dict[str, Any]:
+    def view(self) -> dict[str, Any]:
         """What was learned, for people."""
         learned = self.learned()
-        told: dict[str, Any] = {
+        view: dict[str, Any] = {
             "n": round(learned.n, 3),
             "trust": round(learned.trust, 4),
             "theta": [round(value, 4) for value in learned.theta],
@@ -197,8 +197,8 @@ class MapState:
             "worth": round(self.worth, 4),
         }
         if self.kind == "silent":
-            told |= {"mean": learned.mean, "sd": learned.sd}
-        return told
+            view |= {"mean": learned.mean, "sd": learned.sd}
+        return view
 
     def _add(self, increments: Sequence[float]) -> None:
         self.evidence.add(increments)

@@ -129,13 +129,13 @@ class Learning:
         self._show(engine)
         self._wake.set()
 
-    def told(self, scope: str | None = None) -> list[dict[str, Any]]:
+    def view(self, scope: str | None = None) -> list[dict[str, Any]]:
         """What was learned, for people: what an engine claims, what that is worth, and on how much evidence."""
         return [
             {
                 "scope": name,
                 "engines": [
-                    {"id": engine, "version": state.label, **{one.kind: one.told() for one in state.maps}}
+                    {"id": engine, "version": state.label, **{one.kind: one.view() for one in state.maps}}
                     for engine, state in sorted(states.items())
                 ],
             }

@@ -292,6 +292,18 @@ class Pages:
         )
         return cursor
 
+    async def copy_cursor(self, cursor: str, params: RetrieveParams) -> str | None:
+        """Another cursor for the same page, so that callers of one shared answer do not hold each other's; None if the
+        cursor has expired."""
+        if reproducible(params):
+            return cursor
+        record = await self._cursors.get(self._scope + CURSOR + cursor, _load_record)
+        if record is None:
+            return None
+        own = next(_new_names)
+        await self._cursors.put(self._scope + CURSOR + own, record, self._seconds, _dump_record, size=_size(record))
+        return own
+
     async def remember(
         self,
         session_id: str,
@@ -336,14 +348,16 @@ class Pages:
 
 def fingerprint(params: RetrieveParams) -> str:
     """A digest of everything that the pages of one answer have in common: all params but `k`, `cursor`, `_meta`,
-    `explain`, `report` and `select`."""
+    `explain`, `report`, `select` and `cache`."""
     fields = params.raw.copy()
     for key in _PER_PAGE:
         fields.pop(key, None)
     extension = None
     if params.gateway.model_fields_set:
         # `explain` and `report` change what is reported, not what is found; `select` is decided by the first page.
-        extension = params.gateway.model_dump(exclude_none=True, exclude={"explain", "report", "select"}) or None
+        extension = (
+            params.gateway.model_dump(exclude_none=True, exclude={"explain", "report", "select", "cache"}) or None
+        )
     # Different spellings of the same content blocks are the same question.
     query = fields["query"]
     if type(query) is list:

@@ -112,7 +112,7 @@ def plan_retrieve(
     call: RetrieveCall,
     members: Members,
     now: float,
-    wishes: RetrieveSettings,
+    settings: RetrieveSettings,
     blend: FusionSettings,
     depth: Depth = SURFACE,
 ) -> Plan:
@@ -123,19 +123,19 @@ def plan_retrieve(
     retrieves, BackendUnavailable (-32010) while none has been reached or a pinned snapshot cannot be served.
     """
     stop = loop_reason(call, members)
-    fusion = fusion_options(call.params, wishes, blend)
+    fusion = fusion_options(call.params, settings, blend)
     if stop is not None:
         return plan_without_calls(call, members, fusion, *stop)
-    if wishes.rerank_union and call.params.options.rerank is not None:
-        return _plan_reranked(call, members, now, wishes, depth, fusion)
-    return _Planner(call, members, now, wishes, depth).plan(fusion)
+    if settings.rerank_union and call.params.options.rerank is not None:
+        return _plan_reranked(call, members, now, settings, depth, fusion)
+    return _Planner(call, members, now, settings, depth).plan(fusion)
 
 
 def _plan_reranked(
     call: RetrieveCall,
     members: Members,
     now: float,
-    wishes: RetrieveSettings,
+    settings: RetrieveSettings,
     depth: Depth,
     fusion: FusionConfig,
 ) -> Plan:
@@ -143,16 +143,16 @@ def _plan_reranked(
     followed by a rerank of their union."""
     own: Plan | OptionUnsupported
     try:
-        own = _Planner(call, members, now, wishes, depth).plan(fusion)
+        own = _Planner(call, members, now, settings, depth).plan(fusion)
     except OptionUnsupported as refusal:
         own = refusal
     if isinstance(own, Plan) and [
         engine_call for engine_call in own.engine_calls if "rerank" not in engine_call.without
     ]:
         return own
-    union = union_of(call, members, window_of(min(call.params.k, members.max_k), wishes))
+    union = union_of(call, members, window_of(min(call.params.k, members.max_k), settings))
     if union is not None:
-        return _Planner(without_rerank(call, now), members, now, wishes, depth, union).plan(fusion)
+        return _Planner(without_rerank(call, now), members, now, settings, depth, union).plan(fusion)
     if isinstance(own, OptionUnsupported):
         raise own
     return own
@@ -193,12 +193,12 @@ class _Planner:
         "_plain",
         "_refusals",
         "_session",
+        "_settings",
         "_shared",
         "_skipped",
         "_union",
         "_weights",
         "_window",
-        "_wishes",
     )
 
     def __init__(
@@ -206,7 +206,7 @@ class _Planner:
         call: RetrieveCall,
         members: Members,
         now: float,
-        wishes: RetrieveSettings,
+        settings: RetrieveSettings,
         depth: Depth,
         union: RerankPlan | None = None,
     ) -> None:
@@ -214,11 +214,11 @@ class _Planner:
         self._call = call
         self._members = members
         self._now = now
-        self._wishes = wishes
+        self._settings = settings
         self._k = min(params.k, members.max_k)
         self._depth = depth
         self._union = union
-        self._window = window_of(self._k, wishes)
+        self._window = window_of(self._k, settings)
         if union is not None:
             self._window = max(self._window, union.top_n)
         if depth is not SURFACE:
@@ -229,7 +229,7 @@ class _Planner:
         if self._pins is not None:
             self._demands = [demand for demand in self._demands if demand.option != "indexVersion"]
         self._forwarded = {key: value for key, value in params.raw.items() if key not in OWN_PARAMS}
-        if union is not None or needs_text(params, wishes, screened=call.screened):
+        if union is not None or needs_text(params, settings, screened=call.screened):
             self._forwarded.pop("includeText", None)
         session_id = params.options.session_id
         self._session = None if session_id is None else scoped(members.identity, session_id, call.tenant)
@@ -359,7 +359,7 @@ class _Planner:
         budget = self._by_timeout.get(timeout_ms)
         if budget is None:
             own = timeout_ms / 1000
-            seconds = call_seconds(self._call.deadline - self._now, own, self._wishes.reserve_ms / 1000)
+            seconds = call_seconds(self._call.deadline - self._now, own, self._settings.reserve_ms / 1000)
             self._cut_by_caller = self._cut_by_caller or seconds < own
             meta = {**self._meta, "deadlineMs": max(1, int(seconds * 1000))}
             budget = self._by_timeout[timeout_ms] = (seconds, self._now + seconds, meta)

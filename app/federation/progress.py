@@ -32,7 +32,7 @@ class ProgressListener(Protocol):
         """Engines are about to be asked: from here on there may be notifications."""
         ...
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def send(self, progress: Mapping[str, Any]) -> None:
         """Send a notification. A later one may replace one that a slow caller has not received yet."""
         ...
 
@@ -157,7 +157,7 @@ class ProgressReporter:
         self._timer: asyncio.TimerHandle | None = None
         listener.open()
 
-    def heard(self, outcome: Outcome) -> None:
+    def call_ended(self, outcome: Outcome) -> None:
         """One engine call ended."""
         self._instrumentation.engine_call(outcome)
         # The request has ended; the caller expects no more notifications.
@@ -170,7 +170,7 @@ class ProgressReporter:
         if line is not None:
             self._listener.log(line)
         hits = self._hits()
-        self._listener.tell(call_ended(meta.progress_token, outcome, len(self._ended), self._engine_calls, hits))
+        self._listener.send(call_ended(meta.progress_token, outcome, len(self._ended), self._engine_calls, hits))
 
     def close(self) -> None:
         """Make no more partial lists."""
@@ -202,7 +202,7 @@ class ProgressReporter:
         self._timer = None
         hits = self._hits()
         if hits is not None:
-            self._listener.tell(list_so_far(self._meta.progress_token, len(self._ended), self._engine_calls, hits))
+            self._listener.send(list_so_far(self._meta.progress_token, len(self._ended), self._engine_calls, hits))
 
     def __repr__(self) -> str:
         return f"<ProgressReporter {len(self._ended)} of {self._engine_calls} engine calls ended>"

@@ -90,6 +90,18 @@ def build_result(
     return result
 
 
+def is_complete(response: RetrieveResponse) -> bool:
+    """Whether the answer is what equal requests would get if everything worked: only such answers are cached."""
+    result_set = response.result_set
+    if result_set is None or result_set.degraded or result_set.screened:
+        return False
+    # Engines that were cut off, or never asked because the deadline was near, have another status.
+    if any(outcome.status != "ok" for outcome in response.outcomes):
+        return False
+    verdict = result_set.verdict
+    return verdict is None or verdict.engine is not None
+
+
 def shortened(result: Mapping[str, Any], form: ReportForm) -> Mapping[str, Any]:
     """The result with the report that the caller asked for; `degraded` stays whole in every form.
 

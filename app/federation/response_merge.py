@@ -186,7 +186,7 @@ def _unique_ids(found: Sequence[_RankedCommunity]) -> list[str | int | float]:
     prefixed: set[int] = set()
     # A prefixed id can collide with another engine's own id, so repeat until all are unique.
     while True:
-        # Compared as strings: callers cannot be expected to tell 1 from "1".
+        # Compared as strings: callers need not distinguish 1 from "1".
         seen = Counter(f"{name}" for name in ids)
         clashing = [index for index, name in enumerate(ids) if seen[f"{name}"] > 1 and index not in prefixed]
         if not clashing:

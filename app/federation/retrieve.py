@@ -5,13 +5,14 @@ continues an earlier one (`cursor`, `sessionId`) is served from the saved result
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
+from typing import Any, NamedTuple
 
 from app.federation.call_tracing import spans_for
-from app.federation.calls import LEAST_SECONDS, RetrieveCall, time_left, time_waited
+from app.federation.calls import MIN_SECONDS, RetrieveCall, time_left, time_waited
 from app.federation.engine_selection import EngineSelector, limited_to
 from app.federation.fanout import FanOut, OutcomeListener
 from app.federation.hit_validation import sanitized
@@ -25,7 +26,7 @@ from app.federation.progress import ProgressListener, ProgressReporter, fused, r
 from app.federation.quorum import tail_of
 from app.federation.request_options import SURFACE, Depth
 from app.federation.rerank_plan import RerankPlan
-from app.federation.response import STATE_DEGRADED, RetrieveResponse, build_result, note
+from app.federation.response import STATE_DEGRADED, RetrieveResponse, build_result, is_complete, note
 from app.federation.result_set import (
     NOT_LEARNED,
     NOTHING,
@@ -45,7 +46,7 @@ from app.protocol.errors import DeadlineExceeded, RcpError
 from app.resilience.yield_limiter import heavy_work
 from app.settings.schema import FusionSettings, GatewaySettings
 
-Result = dict[str, object]
+Result = dict[str, Any]
 
 HEAVY_BYTES = 1_048_576
 """If engines sent more bytes than this, other requests may run between fusing, cutting and writing."""
@@ -54,6 +55,18 @@ ROUNDS = 2
 """How often engines are asked to fill one page; more often only while the page is empty."""
 
 _engine_of = attrgetter("engine")
+
+
+class RetrieveAnswer(NamedTuple):
+    """The result of one `retrieve`, and what decides whether equal requests may be given it."""
+
+    result: Result
+    complete: bool
+    """Whether nothing is missing: no engine failed or was cut off, a reranker answered, the screen dropped nothing."""
+    versions: Mapping[str, str]
+    """Engine id -> the `indexVersion` that it answered from."""
+    engines: tuple[str, ...]
+    """Ids of the engines that were asked."""
 
 
 class _Retrieval:
@@ -128,8 +141,21 @@ async def retrieve(
     `listener` receives progress (§9). Without `pages` nothing is saved, and a `nextCursor` cannot be used. `selector`
     chooses the engines if engine selection is in use.
     """
+    return (await retrieve_answer(call, members, settings, instrumentation, listener, pages, selector)).result
+
+
+async def retrieve_answer(
+    call: RetrieveCall,
+    members: Members,
+    settings: GatewaySettings,
+    instrumentation: RetrieveInstrumentation,
+    listener: ProgressListener | None = None,
+    pages: Pages | None = None,
+    selector: EngineSelector | None = None,
+) -> RetrieveAnswer:
+    """The same, with what the answer cache needs to know. Raises RcpError."""
     began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival of the request
-    if time_left(call) < LEAST_SECONDS:
+    if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     pages = pages or Pages.from_settings(settings.state)
     if call.tenant is not None:
@@ -155,7 +181,9 @@ async def retrieve(
     # Overhead is the total less the slowest engine, so it is only defined for one round of parallel calls.
     if run.rounds == 1 and response.plan.union is None:
         instrumentation.retrieved(response.outcomes, perf_counter() - began)
-    return result
+    versions = {one.engine: one.index_version for one in response.outcomes if one.index_version is not None}
+    engines = tuple([outcome.engine for outcome in response.outcomes])
+    return RetrieveAnswer(result, is_complete(response), versions, engines)
 
 
 async def _ask_engines(run: _Retrieval) -> RetrieveResponse:
@@ -246,7 +274,7 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
     if listener is not None:
         so_far = partial(_partial_hits, run, plan)
         reporter = ProgressReporter(listener, run.instrumentation, run.call.meta, len(plan.engine_calls), so_far)
-        listen = reporter.heard
+        listen = reporter.call_ended
     spans = spans_for(run.instrumentation.tracing, "retrieve")
     fan_out = FanOut(plan.engine_calls, listen, tail=tail_of(run.settings.retrieve), spans=spans)
     try:
@@ -263,7 +291,7 @@ async def _fan_out(run: _Retrieval, plan: Plan) -> Sequence[Outcome]:
             raise with_outcomes(fault, outcomes)
     if listener is not None and any(outcome.status == "ok" for outcome in outcomes):
         # Not sent if no engine answered: the error follows instead.
-        listener.tell(fused(run.call.meta.progress_token, outcomes))
+        listener.send(fused(run.call.meta.progress_token, outcomes))
     return outcomes
 
 
@@ -360,7 +388,7 @@ async def _rerank(run: _Retrieval, union: RerankPlan, result_set: ResultSet) -> 
     result_set = await rerank_union(run.call, run.members, run.settings, run.instrumentation, union, result_set)
     run.spend("rerank", began)
     if run.listener is not None and run.rounds == 1 and result_set.verdict is not None:
-        run.listener.tell(reranked(run.call.meta.progress_token, result_set.verdict))
+        run.listener.send(reranked(run.call.meta.progress_token, result_set.verdict))
     return result_set
 
 
@@ -402,7 +430,7 @@ def _may_fill(run: _Retrieval, response: RetrieveResponse) -> bool:
         return False
     if not result_set.open - run.failed:
         return False
-    return (run.rounds < ROUNDS or not page.hits) and time_left(run.call) >= LEAST_SECONDS
+    return (run.rounds < ROUNDS or not page.hits) and time_left(run.call) >= MIN_SECONDS
 
 
 def _partial_hits(run: _Retrieval, plan: Plan, ended: Sequence[Outcome]) -> list[Hit] | None:

@@ -13,7 +13,7 @@ FIRST_AUDITS: Final = 20
 """Requests that ask everybody after a start, or after engines were added."""
 FIRST_NOTED: Final = 50
 """Number of the first question whose places are noted: before, sketches are too small to order engines."""
-LEAST_AUDITS: Final = 10
+MIN_AUDITS: Final = 10
 """Audits noted before engines are left out."""
 TOP: Final = 10
 """Hits of an answer whose places are noted."""
@@ -50,7 +50,7 @@ class Coverage:
         if self._due > 0:
             self._due -= 1
             return True
-        return self.audits < LEAST_AUDITS or random.random() < share
+        return self.audits < MIN_AUDITS or random.random() < share
 
     def note(self, order: Sequence[str], givers: Sequence[Collection[str]]) -> None:
         """Note an audit: the order of the candidates, and for each hit the engines that gave it."""
@@ -69,7 +69,7 @@ class Coverage:
 
     def size(self, settings: SelectSettings) -> int | None:
         """The least number of engines that reaches `settings.coverage`; None while that is unknown, or for all."""
-        if self.audits < LEAST_AUDITS or settings.coverage >= 1.0:
+        if self.audits < MIN_AUDITS or settings.coverage >= 1.0:
             return None
         wanted = settings.coverage * sum(self._places)
         sums = accumulate(self._places)

@@ -15,7 +15,7 @@ from app.protocol.errors import Unauthorized
 from app.protocol.method_names import UNGATED, gate_of
 from app.settings.mcp import McpEntry
 from app.settings.schema import FusionSettings
-from app.settings.tenants_file import LimitsEntry, TenantEntry
+from app.settings.tenants_file import CacheEntry, LimitsEntry, TenantEntry
 
 ADMIN = "admin"
 
@@ -43,6 +43,8 @@ class Tenant:
     """Its default fusion settings; None: the gateway's."""
     select_mode: Literal["off", "report", "on"] | None = None
     """Its mode of engine selection; None: the gateway's."""
+    cache: CacheEntry = field(default_factory=CacheEntry)
+    """Its answer cache, where it differs from the gateway's."""
     limits: LimitsEntry = field(default_factory=LimitsEntry)
     mcp: McpEntry = field(default_factory=McpEntry)
     """How the gateway presents itself to its MCP clients, where it differs from the settings."""
@@ -89,6 +91,7 @@ def tenant_of(tenant_id: str, entry: TenantEntry, blend: FusionSettings) -> Tena
         weights=dict(entry.weights),
         fusion=blend.model_copy(update=settings) if settings else None,
         select_mode=entry.select.mode,
+        cache=entry.cache,
         limits=entry.limits,
         mcp=entry.mcp,
         scope=f"{tenant_id}:{blake2b(repr(engines).encode(), digest_size=6).hexdigest()}:",

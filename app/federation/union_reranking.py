@@ -6,7 +6,7 @@ says why.
 
 from collections.abc import Mapping, Sequence
 
-from app.federation.calls import LEAST_SECONDS, RetrieveCall
+from app.federation.calls import MIN_SECONDS, RetrieveCall
 from app.federation.forward import ask_one, plain, share_of
 from app.federation.instrumentation import RetrieveInstrumentation
 from app.federation.membership import Members
@@ -30,7 +30,7 @@ async def rerank_union(
     for engine, takes in reranker_batches(union, len(passages)) if passages else ():
         share = share_of(call, engine, members, settings)
         # No time for another reranker: the fused order is a good answer already.
-        if share.seconds < LEAST_SECONDS:
+        if share.seconds < MIN_SECONDS:
             break
         places = list(passages)[:takes]
         # `documents` is another name of `passages`; engines may read either.
@@ -41,11 +41,11 @@ async def rerank_union(
         if outcome.result is not None:
             # Positions among the passages become positions in the fused order.
             values = {places[index]: value for index, value in outcome.result["values"].items()}
-            return _settled(result_set, union, asked, values, len(passages))
-    return _unsettled(result_set, union, asked, bool(passages))
+            return _reranked(result_set, union, asked, values, len(passages))
+    return _not_reranked(result_set, union, asked, bool(passages))
 
 
-def _settled(
+def _reranked(
     result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome], values: Mapping[int, float], passages: int
 ) -> ResultSet:
     """The last engine asked returned these scores, by position in the fused order."""
@@ -61,7 +61,7 @@ def _settled(
     return result_set._replace(fusion=result_set.fusion.reranked(top, values), verdict=verdict)
 
 
-def _unsettled(result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome], readable: bool) -> ResultSet:
+def _not_reranked(result_set: ResultSet, union: RerankPlan, asked: Sequence[Outcome], readable: bool) -> ResultSet:
     """No engine reranked: the order is unchanged, and a note says why."""
     notes = _failures(asked)
     if len(result_set.fusion):

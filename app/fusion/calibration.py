@@ -1,7 +1,8 @@
-"""Learned calibration: maps from what an engine claims to the chance that its hit is relevant (docs/fusion.md).
+"""Learned calibration: maps from an engine's confidences or scores to the chance that a hit is relevant
+(docs/explanation/fusion.md).
 
-One map per engine and kind of list, fitted by logistic regression with a prior that says "as without learning".
-Everything learned is a sum, so maps of several processes merge by addition. Pure: the caller owns time and storage.
+One map per engine and kind of list, fitted by logistic regression; its prior leaves the engine's values unchanged. All
+learned state is a sum, so maps of several processes merge by addition. Pure: the caller owns time and storage.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,31 +17,31 @@ PRIORS: Final[dict[Kind, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "confident": ((0.0, 1.0), (1.0, 4.0)),
     "silent": ((-3.0, 1.0, 0.0, 0.0), (1.0, 4.0, 4.0, 4.0)),
 }
-"""By kind: θ₀, which leaves the claim as it is, and the diagonal of the precision P."""
+"""By kind: θ₀, which leaves the engine's values unchanged, and the diagonal of the precision P."""
 
 CLIP_CONFIDENCE: Final = 0.01
 CLIP_STANDARD: Final = 4.0
 CLIP_THETA: Final = 8.0
 TRUST_HALF: Final = 5.0
-"""Rewards after which a map is believed by half."""
-MOST_REWARDS: Final = 2000.0
-"""Beyond this evidence all sums of a map are scaled down, so that it can still change."""
+"""Sum of rewards at which a map has trust ½."""
+MAX_REWARDS: Final = 2000.0
+"""Above this sum of rewards all sums of a map are scaled down, so that it still adapts to new evidence."""
 ONLINE_FLOOR: Final = 0.1
 JUDGED_FLOOR: Final = 1e-4
-"""Least p(1 − p) of an example: keeps one surprising event from moving a confident map far."""
+"""Lower bounds of p(1 − p) of an example: one surprising event must not move a confident map far."""
 MOMENT_HALF_LIFE: Final = 2000.0
-"""Answers after which the scores of an answer count half in the running mean and deviation."""
+"""Answers after which an answer's scores have half their weight in the running mean and deviation."""
 MOMENT_FADE: Final = 2 ** (-1 / MOMENT_HALF_LIFE)
 EVIDENCE_HALF_LIFE: Final = 30 * 86400.0
-"""Seconds after which an event counts half."""
-TINIEST_VARIANCE: Final = 1e-13
-MOST_SWEEPS: Final = 50
-LONGEST_STEP: Final = 3.0
-SETTLED: Final = 1e-6
+"""Seconds after which an event has half its weight."""
+MIN_VARIANCE: Final = 1e-13
+MAX_SWEEPS: Final = 50
+MAX_STEP: Final = 3.0
+CONVERGED: Final = 1e-6
 
 
 class Example(NamedTuple):
-    """One hit that was shown: what it looked like, how much it counts, and how useful it was in [0,1]."""
+    """One hit that was shown to a caller: its features, its weight, and its reward in [0,1]."""
 
     features: Features
     weight: float
@@ -61,13 +62,13 @@ class Moments(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """Population standard deviation; 0 where it cannot be told."""
+        """Population standard deviation; 0 if it cannot be computed."""
         if self.seen <= 0:
             return 0.0
         mean, square = self.total / self.seen, self.squares / self.seen
         variance = square - mean * mean
-        # A difference of this share of what it is taken from is rounding.
-        return sqrt(variance) if variance > square * TINIEST_VARIANCE and isfinite(variance) else 0.0
+        # A smaller difference is rounding error of the subtraction.
+        return sqrt(variance) if variance > square * MIN_VARIANCE and isfinite(variance) else 0.0
 
     def observed(self, scores: Sequence[float]) -> "Moments":
         """With the scores of one more answer. Scores that would make a sum infinite are dropped."""
@@ -80,18 +81,18 @@ class Moments(NamedTuple):
 
 
 class LearnedMap(NamedTuple):
-    """A map as fusion applies it. `n` is the evidence: the sum of rewards that it was learned from."""
+    """A map as fusion applies it. `n`: sum of the rewards that it was learned from."""
 
     kind: Kind
     theta: tuple[float, ...]
     n: float
     mean: float = 0.0
-    """Of the engine's scores; used by silent maps."""
+    """Mean of the engine's scores; used by silent maps."""
     sd: float = 0.0
 
     @property
     def trust(self) -> float:
-        """λ in [0, 1): how far the map replaces what the engine claims."""
+        """λ in [0, 1): share of the map against the engine's own values."""
         return self.n / (self.n + TRUST_HALF) if self.n > 0 else 0.0
 
     def chances(self, features: Iterable[Features]) -> list[float]:
@@ -113,7 +114,7 @@ def dump_calibration(learned: EngineCalibration | None) -> list[Any] | None:
 
 
 def load_calibration(plain: Any) -> EngineCalibration:
-    """What `dump_calibration` was given."""
+    """The inverse of `dump_calibration`."""
     confident, silent = [
         None if one is None else LearnedMap(one[0], tuple(one[1]), one[2], one[3], one[4]) for one in plain
     ]
@@ -137,7 +138,7 @@ def silent_features(standard: Sequence[float], scores: Sequence[float], mean: fl
 
 
 class Evidence:
-    """What one map has learned: A (upper triangle), b and n of the definition, as one list of sums."""
+    """The learned state of one map: A (upper triangle), b and n of the definition, as one list of sums."""
 
     __slots__ = ("kind", "sums")
 
@@ -151,7 +152,8 @@ class Evidence:
         return self.sums[-1]
 
     def theta(self) -> tuple[float, ...]:
-        """(P + A)⁻¹(Pθ₀ + b), each coordinate within ±8; θ₀ if the sums, which others may have written, have none."""
+        """(P + A)⁻¹(Pθ₀ + b), each coordinate clipped to ±8; θ₀ if the equations have no finite solution."""
+        # The sums may come from a file or from Redis, so they need not be those of a valid map.
         try:
             solved = _solved(self.kind, self.sums)
         except ZeroDivisionError:
@@ -161,15 +163,15 @@ class Evidence:
         return tuple([_clip(value, CLIP_THETA) for value in solved])
 
     def add(self, increments: Sequence[float]) -> None:
-        """Take in what was learned here or by another process, and keep the evidence below its bound."""
+        """Add increments of this or another process, and keep the sum of rewards below MAX_REWARDS."""
         sums = [ours + theirs for ours, theirs in zip(self.sums, increments)]
-        if sums[-1] > MOST_REWARDS:
-            share = MOST_REWARDS / sums[-1]
+        if sums[-1] > MAX_REWARDS:
+            share = MAX_REWARDS / sums[-1]
             sums = [value * share for value in sums]
         self.sums = sums
 
     def fade(self, seconds: float) -> None:
-        """Forget: evidence that is `seconds` older counts less."""
+        """Reduce the weight of all evidence by the decay of `seconds`."""
         share = 2 ** (-max(0.0, seconds) / EVIDENCE_HALF_LIFE)
         self.sums = [value * share for value in self.sums]
 
@@ -189,7 +191,7 @@ def size_of(kind: Kind) -> int:
 
 
 def increments_of(kind: Kind, theta: Sequence[float], examples: Iterable[Example], floor: float) -> list[float] | None:
-    """What examples add to the sums of a map that stands at `theta`; None if that is not finite.
+    """What examples add to the sums of a map whose parameters are `theta`; None if that is not finite.
 
     A += hφφᵀ, b += φ(h·θφ + u(y − π)), n += uy, with π = σ(θφ) and h = u·max(π(1 − π), floor).
     """
@@ -218,9 +220,10 @@ def shown_examples(
 ) -> list[Example]:
     """The examples of one engine in one judged answer.
 
-    `places`: of each of its hits, the place in the answer from 1. `rewards`: in [0,1], None without a signal. `share`:
-    how much the caller's events count. A hit without a signal counts as far as it was probably seen.
+    `places`: position of each of its hits in the answer, from 1. `rewards`: in [0,1], None without a signal. `share`:
+    weight of the caller's events.
     """
+    # A hit without a signal counts as not useful, by the probability that it was seen at its position.
     return [
         Example(phi, share if reward is not None else share / log2(place + 1), reward or 0.0)
         for phi, place, reward in zip(features, places, rewards, strict=True)
@@ -228,22 +231,22 @@ def shown_examples(
 
 
 def fitted(kind: Kind, examples: Sequence[Example]) -> Evidence:
-    """The map of judged queries: sums rebuilt at the current θ until it no longer moves."""
+    """The map of judged queries: Newton's method with step halving until θ converges."""
     evidence = Evidence(kind)
     theta = PRIORS[kind][0]
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MAX_SWEEPS):
         sums = increments_of(kind, theta, examples, JUDGED_FLOOR)
         if sums is None:
             return Evidence(kind)
         evidence = Evidence(kind, sums)
-        steps = [_clip(then - now, LONGEST_STEP) for now, then in zip(theta, _solved(kind, sums))]
-        # A full step overshoots where claims are far from the truth, and would swing for ever.
+        steps = [_clip(then - now, MAX_STEP) for now, then in zip(theta, _solved(kind, sums))]
+        # A full step overshoots where confidences are far from the truth, and would oscillate.
         worst = _misfit(kind, theta, examples)
         share = 1.0
-        while share > SETTLED and _misfit(kind, _moved(theta, steps, share), examples) > worst:
+        while share > CONVERGED and _misfit(kind, _moved(theta, steps, share), examples) > worst:
             share /= 2
         theta = _moved(theta, steps, share)
-        if max([abs(step) for step in steps]) < SETTLED:
+        if max([abs(step) for step in steps]) < CONVERGED:
             break
     return evidence
 
@@ -253,12 +256,12 @@ def _moved(theta: Sequence[float], steps: Sequence[float], share: float) -> tupl
 
 
 def _misfit(kind: Kind, theta: Sequence[float], examples: Iterable[Example]) -> float:
-    """Negative logarithm of the posterior of θ, but for a constant."""
+    """Negative logarithm of the posterior of θ, up to a constant."""
     start, precision = PRIORS[kind]
     total = sum([p * (now - then) ** 2 / 2 for p, now, then in zip(precision, theta, start)])
     for phi, weight, reward in examples:
         level = _dot(theta, phi)
-        # log(1 + e^level), which does not overflow
+        # log(1 + e^level), written so that it does not overflow.
         softplus = level + log1p(exp(-level)) if level > 0 else log1p(exp(level))
         total += weight * (softplus - reward * level)
     return total

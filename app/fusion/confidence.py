@@ -1,7 +1,7 @@
-"""What an engine's confidences are worth: projection onto its own order, coherence, resolution, and the consensus.
+"""How far an engine's confidences count: projection onto its own order, coherence, resolution, and the consensus.
 
-An engine's order is authoritative; its confidences say how steeply relevance falls along it. Modesty is believed,
-boasts are discounted. Pure arithmetic on lists of numbers: it refuses to know hits beyond their `confidence`.
+The order of an engine is authoritative; its confidences only describe how steeply relevance falls along it. A low
+confidence is believed, a high one is discounted by how little the engine's confidences differ. Pure arithmetic.
 """
 
 from collections.abc import Sequence
@@ -9,29 +9,30 @@ from math import exp, inf, isfinite, sqrt
 from operator import mul
 from typing import Any, Final
 
-NEARLY_NOTHING: Final = 1e-12
-"""A first confidence below this says nothing about how the rest falls."""
-LEAST_SAY: Final = 1e-6
-"""What an engine that claims everything still counts in the consensus."""
-FEW: Final = 5
-"""A list of fewer hits than this has not shown that its confidences fall."""
-LEAST_SHAPE: Final = 4
-"""Fewer scores than this have no shape."""
-TINIEST_SPREAD: Final = 1e-14
-"""A variance below this share of the squares is the rounding of equal scores."""
-SMALLEST_SQUARES: Final = 1e-200
-LARGEST_SQUARES: Final = 1e300
-"""Sums of squares outside of these have lost digits."""
+MIN_FIRST: Final = 1e-12
+"""Below this first confidence, the quotient that measures the resolution has no meaning."""
+MIN_INFLUENCE: Final = 1e-6
+"""Influence on the consensus of an engine that gives the same confidence to all of its hits."""
+FEW_HITS: Final = 5
+"""A shorter list is treated as if the missing hits had confidence 0, up to this length."""
+MIN_SCORES: Final = 4
+"""Fewer scores than this have no usable shape."""
+MIN_VARIANCE_SHARE: Final = 1e-14
+"""A variance below this share of the sum of squares is the rounding error of equal scores."""
+MIN_SQUARES: Final = 1e-200
+MAX_SQUARES: Final = 1e300
+"""Sums of squares outside these bounds have lost digits; the scores are scaled first."""
 
-LEAST_SHARE: Final = 1e-300
-"""A smaller product of weight and say would be lost, and the mean divided by nothing."""
+MIN_SHARE: Final = 1e-300
+"""Lower bound of weight times influence: smaller products could add up to 0, and the mean would divide by it."""
 
 ConfidenceCurve = tuple[list[float], float, float, int]
-"""What an engine's confidences say: p, ρ and ρ·τ of the definition, and how many values were no number in [0,1].
-The curve is empty for an engine that gave no confidence."""
+"""(p, ρ, ρ·τ, invalid values): the projected confidences by rank, the coherence, the influence on the consensus, and
+how many values were not numbers in [0,1] (docs/explanation/fusion.md). p is empty if the engine gave no confidence."""
 
 ScoreShape = tuple[list[float], list[float], float, float]
-"""Finite scores of one list; the same relative to the first one, or to it after scaling; the mean of these; 1/sd."""
+"""(scores, steps, mean, scale): the finite scores of a list, their differences from the first one (after scaling where
+squares would overflow), the mean of the differences, and 1/sd."""
 
 SILENCE: Final[ConfidenceCurve] = ([], 1.0, 0.0, 0)
 
@@ -43,17 +44,18 @@ def valid_confidence(value: Any) -> float | None:
     return value if type(value) is int and 0 <= value <= 1 else None
 
 
-def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> ConfidenceCurve:
-    """The confidence curve of one deduplicated list of an engine that was asked for `asked` hits.
+def confidence_curve(hits: list[dict[str, Any]], asked: int, independent: bool) -> ConfidenceCurve:
+    """The confidence curve of a list without duplicates. `asked`: number of hits requested from the engine.
 
-    The usual case, confidences that are all there and fall, is its own curve after one pass. `independent` ones come
-    from a judge that does not follow the engine's ranking: no projection, full coherence.
+    `independent` confidences come from a judge that does not follow the engine's ranking: they are not projected, and
+    count as fully coherent.
     """
     values: list[Any] = [hit.get("confidence") for hit in hits]
     faults = 0
     if values and values[0] is None and values.count(None) == len(values):
         return SILENCE
     sound, falling, total = _measured(values)
+    # The common case needs no further pass: complete confidences that never rise are their own projection.
     if not sound:
         values, faults = _filled(values)
         if not values:
@@ -67,20 +69,20 @@ def hear(hits: list[dict[str, Any]], asked: int, independent: bool) -> Confidenc
 def estimate(shape: ScoreShape | None, asked: int) -> ConfidenceCurve:
     """The confidence curve of a list without confidences, estimated from the shape of its scores.
 
-    x(r) = 1/(1 + exp(3 − z(r))): a score that stands out from its list is trusted, others are not. SILENCE for lists
-    of fewer than four hits, and for scores that are not finite or all equal.
+    x(r) = 1/(1 + exp(3 − z(r))): only a score far above the mean of its list counts as confident. Returns SILENCE for
+    lists of fewer than four hits, and for scores that are not finite or all equal.
     """
     if shape is None:
         return SILENCE
     _, steps, mean, scale = shape
-    # z written out: a list less, for one is made of every list of every request.
+    # The z-scores are not stored in a list of their own: this runs for every list of every request.
     middle = 3.0 + mean * scale
     values = [1 / (1 + odds) for odds in map(exp, [middle - step * scale for step in steps])]
     return _curve(values, sum(values), values == sorted(values, reverse=True), asked, 0)
 
 
 def shape_of(hits: list[dict[str, Any]]) -> ScoreShape | None:
-    """The scores of a list and their shape; None for scores that are not finite, and where there is no shape."""
+    """The shape of a list's scores; None if a score is not finite, there are too few, or all are equal."""
     scores = finite_scores(hits)
     shape = None if scores is None else _shape_of(scores)
     if scores is None or shape is None:
@@ -106,40 +108,42 @@ def standardized(shape: ScoreShape) -> list[float]:
 
 
 def _shape_of(scores: list[float]) -> tuple[list[float], float, float] | None:
-    """Scores relative to the first one, the mean of these, and 1/sd: in one pass and without cancellation."""
+    """(steps, mean, scale) of finite scores, see ScoreShape."""
     count = len(scores)
-    if count < LEAST_SHAPE:
+    if count < MIN_SCORES:
         return None
+    # Relative to the first score, so that large scores which differ little lose no digits in the squares.
     first = scores[0]
     steps = [score - first for score in scores]
     squares = sum(map(mul, steps, steps))
-    if not SMALLEST_SQUARES < squares < LARGEST_SQUARES:
+    if not MIN_SQUARES < squares < MAX_SQUARES:
         largest = max([abs(score) for score in scores])
         if max(scores) == min(scores) or largest == 1.0:
             return None
-        # Squares overflow or vanish. The shape does not depend on the scale.
+        # The squares overflow or vanish. Scaling is allowed because the shape does not depend on the scale.
         return _shape_of([score / largest for score in scores])
     mean = sum(steps) / count
     variance = squares / count - mean * mean
-    return (steps, mean, 1 / sqrt(variance)) if variance > squares * TINIEST_SPREAD else None
+    return (steps, mean, 1 / sqrt(variance)) if variance > squares * MIN_VARIANCE_SHARE else None
 
 
 def calibrated(
-    said: ConfidenceCurve, chances: list[float], trust: float, asked: int, independent: bool
+    stated: ConfidenceCurve, chances: list[float], trust: float, asked: int, independent: bool
 ) -> ConfidenceCurve:
-    """What an engine claims, mixed with what it is worth by experience: λ = `trust` of its learned `chances`.
+    """A stated curve mixed with learned `chances` of relevance by rank; `trust` in [0,1) is the share of the latter.
 
-    An engine that claims nothing is heard as far as its map is trusted.
+    For an engine without confidences the learned chances alone are the curve, with coherence `trust`.
     """
     total = sum(chances)
     if not independent and chances != sorted(chances, reverse=True):
+        # Learned chances may rise where a map weighs the score within the list against the rank.
         chances, _ = project(chances, total / len(chances))
     worth = _resolution(chances[0], total, _asked(asked, len(chances)))
-    curve, coherence, say, faults = said
+    curve, coherence, influence, faults = stated
     if not curve:
         return chances, trust, trust * worth, faults
     mixed = [(1 - trust) * claimed + trust * chance for claimed, chance in zip(curve, chances)]
-    return mixed, (1 - trust) * coherence + trust, (1 - trust) * say + trust * worth, faults
+    return mixed, (1 - trust) * coherence + trust, (1 - trust) * influence + trust * worth, faults
 
 
 def filled_confidences(hits: list[dict[str, Any]]) -> list[float]:
@@ -157,8 +161,9 @@ def _curve(values: list[float], total: float, as_is: bool, asked: int, faults: i
 
 
 def _asked(asked: int, returned: int) -> int:
-    """K: a hit that was not returned is no evidence of modesty, but a few hits alone cannot claim to resolve much."""
-    return max(returned, min(asked, FEW))
+    """K of the resolution τ: hits returned, or FEW_HITS if more were requested than returned."""
+    # A missing hit is no evidence of low confidence, but one or two hits must not count as a steep curve either.
+    return max(returned, min(asked, FEW_HITS))
 
 
 def _measured(values: list[Any]) -> tuple[bool, bool, float]:
@@ -178,7 +183,10 @@ def _measured(values: list[Any]) -> tuple[bool, bool, float]:
 
 
 def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
-    """x, and the number of faults. A hole takes the last known value before it, a leading hole the first known one."""
+    """Valid values with gaps filled, and the number of invalid values.
+
+    A gap takes the value before it, a leading gap the first valid value. Empty if no value is valid.
+    """
     valid = [valid_confidence(value) for value in values]
     last = next((value for value in valid if value is not None), None)
     faults = len([None for value, given in zip(valid, values, strict=True) if value is None and given is not None])
@@ -188,10 +196,10 @@ def _filled(values: Sequence[Any]) -> tuple[list[float], int]:
 
 
 def project(values: list[float], mean: float) -> tuple[list[float], float]:
-    """p and ρ of values with that mean.
+    """(p, ρ) of values with that mean: the non-increasing least-squares projection, and the coherence.
 
-    p is the non-increasing least-squares projection: neighbours that rise are pooled into their mean. ρ² = 1 − SSE/SST
-    is the share of the spread that remains between the pools, and is computed so: without cancellation.
+    Pool adjacent violators: neighbours that rise are replaced by their mean. ρ² = 1 − SSE/SST is the share of the
+    variance that remains after pooling.
     """
     levels: list[float] = [inf]
     sizes: list[int] = [0]
@@ -206,30 +214,32 @@ def project(values: list[float], mean: float) -> tuple[list[float], float]:
     curve: list[float] = []
     between = 0.0
     for level, size in zip(levels, sizes):
-        if size:
+        if size:  # 0 is the sentinel at the bottom of the stack
             curve += [level] * size
+            # Summed between pools instead of subtracting SSE from SST, which would cancel for coherent curves.
             between += size * (level - mean) ** 2
     spread = sum([(value - mean) ** 2 for value in values])
     return curve, sqrt(min(1.0, between / spread)) if spread > 0 else 1.0
 
 
 def _resolution(first: float, total: float, asked: int) -> float:
-    """τ = 1 − Σp / (K·p(1)), not below 0: an engine that claims the same of everything resolves nothing."""
-    if first < NEARLY_NOTHING:
+    """τ = 1 − Σp / (K·p(1)), at least 0: an engine that gives all hits the same confidence distinguishes nothing."""
+    if first < MIN_FIRST:
         return 1.0
     resolved = 1 - total / (asked * first)
     return resolved if resolved > 0 else 0.0
 
 
-def consensus(heard: Sequence[tuple[float, ConfidenceCurve]]) -> list[float]:
-    """c̄ by rank: the mean of the curves that reach it, by weight and say, never rising. All weights are positive."""
+def consensus(weighted_curves: Sequence[tuple[float, ConfidenceCurve]]) -> list[float]:
+    """c̄ by rank: mean of the curves that reach it, by weight and influence, never rising. Weights are positive."""
     shares: list[float] = []
     curves: list[list[float]] = []
-    for weight, (curve, _, say, _) in heard:
-        shares.append(max(weight * (say if say > LEAST_SAY else LEAST_SAY), LEAST_SHARE))
+    for weight, (curve, _, influence, _) in weighted_curves:
+        shares.append(max(weight * (influence if influence > MIN_INFLUENCE else MIN_INFLUENCE), MIN_SHARE))
         curves.append(curve)
     levels: list[float] = []
     lowest = inf
+    # Between two lengths of curves the same engines take part, so a block of ranks shares one set of weights.
     for depth in sorted({len(curve) for curve in curves}):
         reaching = [place for place, curve in enumerate(curves) if len(curve) >= depth]
         shares, curves = [shares[place] for place in reaching], [curves[place] for place in reaching]

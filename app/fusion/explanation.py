@@ -33,18 +33,18 @@ class Explanation(NamedTuple):
 
 
 class EngineClaim(NamedTuple):
-    """What one engine's list claims of its hits, and what is believed of it."""
+    """The confidence curve of one engine's list, before and after learned calibration."""
 
     source: str
-    """Where the claim is from: CONFIDENCES, ESTIMATED or NOTHING."""
+    """Origin of the curve: CONFIDENCES, ESTIMATED or NOTHING."""
     claimed: Sequence[float]
-    """Chance of relevance by rank; empty if nothing is claimed."""
+    """Chance of relevance by rank; empty without a curve."""
     believed: Sequence[float]
     """The same after learned calibration, before the consensus of the engines."""
     evidence: float
-    """Rewards that the learned map is based on."""
+    """Sum of rewards that the learned map is based on."""
     trust: float
-    """How far the map replaces the claim, in [0,1)."""
+    """Share of the learned map in the curve, in [0,1)."""
 
 
 CONFIDENCES = "confidences"
@@ -75,11 +75,11 @@ def _claim(whole: FusedOrder, at: int) -> EngineClaim:
     silent = source.confidence == "ignore" or not any(
         valid_confidence(hit.get("confidence")) is not None for hit in hits
     )
-    said = NOTHING if not claimed else ESTIMATED if silent else CONFIDENCES
+    stated = NOTHING if not claimed else ESTIMATED if silent else CONFIDENCES
     maps = source.calibration
     learned = None if maps is None else maps.silent if silent else maps.confident
     evidence, trust = (0.0, 0.0) if learned is None else (learned.n, learned.trust)
-    return EngineClaim(said, claimed, believed, evidence, trust)
+    return EngineClaim(stated, claimed, believed, evidence, trust)
 
 
 def _explanation(whole: FusedOrder, key: str) -> Explanation:

@@ -1,6 +1,6 @@
-"""What learned calibration looks at in one engine's list: its kind, and the features φ of every hit (docs/fusion.md).
+"""Features of one engine's list for learned calibration (docs/explanation/fusion.md).
 
-Used to apply what was learned, and to remember what a hit looked like until somebody judges it.
+They are computed to apply a learned map, and stored until feedback on the hits arrives.
 """
 
 from functools import lru_cache
@@ -35,7 +35,7 @@ def features_of(source: RankedList, hits: list[dict[str, Any]]) -> tuple[Kind, l
     return "silent", silent_features(standardized(shape), shape[0], mean, sd)
 
 
-MOST_LEVEL: Final = 36.0
+MAX_LEVEL: Final = 36.0
 """Beyond this, σ is 0 or 1 to the last digit."""
 
 
@@ -46,14 +46,14 @@ def chances_of(
     claimed: list[float],
     shape: ScoreShape | None,
 ) -> tuple[LearnedMap, list[float]] | None:
-    """The map that has evidence about this list, and its chances by rank; None if there is none, or no features.
+    """The learned map for this kind of list, and its chances by rank; None without evidence or without features.
 
-    The same as `LearnedMap.chances` of `features_of`, a few times as fast: it is done for every list of every request.
-    `claimed` is the curve of the engine, which usually is its confidences as they are. `shape` is that of its scores if
-    it is known already.
+    Gives the same as `LearnedMap.chances` of `features_of`, several times faster: this runs for every list of every
+    request. `claimed`: the engine's curve. `shape`: that of its scores if it is known already.
     """
     if source.confidence != "ignore":
         values = [hit.get("confidence") for hit in hits]
+        # The curve usually is the list of confidences itself, which saves validating them again.
         confidences: list[float] = claimed
         if values != claimed:
             confidences = [] if values.count(None) == len(values) else filled_confidences(hits)
@@ -87,8 +87,8 @@ def _of_scores(standard: list[float], scores: list[float], learned: LearnedMap) 
         places = [_clip(g) for g in places]
     ranks = logarithms(len(scores))
     levels = [bias + of_list * z + of_engine * g + of_rank * rank for z, g, rank in zip(standard, places, ranks)]
-    if max(levels) > MOST_LEVEL or min(levels) < -MOST_LEVEL:
-        levels = [min(MOST_LEVEL, max(-MOST_LEVEL, level)) for level in levels]
+    if max(levels) > MAX_LEVEL or min(levels) < -MAX_LEVEL:
+        levels = [min(MAX_LEVEL, max(-MAX_LEVEL, level)) for level in levels]
     return [1 / (1 + exp(-level)) for level in levels]
 
 

@@ -1,7 +1,7 @@
 """Detection of id collisions: engines that use the same ids for unrelated documents.
 
-Texts that are clearly different give a collision away. The operator fixes it with `idNamespace` in the registry. The
-cost of a comparison does not depend on the length of the texts.
+A collision shows in clearly different texts under one id. The remedy is `idNamespace` in the registry. The cost of a
+comparison does not depend on the length of the texts.
 """
 
 from collections.abc import Sequence
@@ -58,9 +58,10 @@ def _unrelated(longer: str, words: set[str], shorter: str) -> bool:
     shared = len(words & others)
     if shared >= LEAST_OVERLAP * (len(words) + len(others) - shared):
         return False
+    # One engine may return a passage of the document that the other returns whole.
     return shorter[:EXCERPT] not in longer[:SEARCHED]
 
 
 def _words(text: str) -> set[str]:
-    # Cut first: casefold and split would go through all of a text of megabytes.
+    # Cut first: casefold and split would otherwise process megabytes of a long text.
     return set(text[:FIRST_CHARACTERS].casefold().split(None, FIRST_WORDS)[:FIRST_WORDS])

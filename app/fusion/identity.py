@@ -21,6 +21,7 @@ def identify(hits: list[dict[str, Any]], identity: Identity, namespace: str | No
         if namespace is None:
             return [own if type(own := hit["id"]) is str else f"{own}" for hit in hits]
         return [f"{namespace}:{hit['id']}" for hit in hits]
+    # The prefixes `uri:`, `content:` and `id:` keep keys of different kinds apart.
     mark = _uri_mark if identity == "uri" else _content_mark
     return [mark(hit) or f"id:{public_id(hit, namespace)}" for hit in hits]
 

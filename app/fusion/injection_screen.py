@@ -1,6 +1,6 @@
 """Heuristic screening of hits for prompt injection, by a few documented phrases and by invisible characters.
 
-Hits that were reported as poisoned are marked as well. Linear in the text. It is a hint, not a defence.
+Also marks hits that callers reported as poisoned. Linear in the text. A match is a hint, not proof.
 """
 
 import re
@@ -98,6 +98,7 @@ MARKUP = ("<|im_start|>", "<|im_end|>", "<|system|>", "<|endoftext|>", "<|eot_id
 def reasons(text: str) -> Iterator[str]:
     """Names of the patterns that match a text, `invisible` and `markup` first."""
     text = text[:MAX_TEXT]
+    # ASCII text, the common case, has no invisible characters and no look-alike letters.
     if not text.isascii():
         if revealed(text) is not text:
             yield "invisible"
@@ -191,7 +192,7 @@ def _texts(hit: Hit) -> Iterator[str]:
         if type(text) is str:
             yield text
     for holder, key in (("citation", "title"), ("chunk", "context")):
-        said = hit.get(holder)
-        text = said.get(key) if type(said) is dict else None
+        stated = hit.get(holder)
+        text = stated.get(key) if type(stated) is dict else None
         if type(text) is str:
             yield text

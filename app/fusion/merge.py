@@ -16,7 +16,7 @@ from app.fusion.score_table import UNIT, ScoreTable
 from app.fusion.trust import capped, merged_trust
 
 Claim = tuple[str, Kind, Features]
-"""An engine, the kind of its list, and φ of its hit."""
+"""(engine id, kind of its list, features of its hit for learned calibration)."""
 
 _NO_COPIES: Final[list[Copy]] = []
 MAX_COMPARED: Final = 100
@@ -24,10 +24,10 @@ MAX_COMPARED: Final = 100
 
 
 class Reranked(NamedTuple):
-    """Outcome of reranking, by identity key."""
+    """Result of reranking, by identity key."""
 
     scores: Mapping[str, float]
-    """The `score` of every document that moved: that of its new place, so that scores still fall."""
+    """New `score` of every document that moved: the score of its new position, so that scores still fall."""
     values: Mapping[str, float]
     """The reranker's own values, reported as `scores.rerank`."""
 
@@ -93,7 +93,7 @@ class FusedList:
         return found
 
     def claims(self, keys: Iterable[str]) -> list[list[Claim]]:
-        """By key: which engines returned the document, and what their claim looked like to learned calibration."""
+        """By key: for each engine that returned the document, the features that learned calibration needs."""
         document_index = self._score_table.document_index
         seen = [features_of(source, hits) for source, hits, _ in document_index.lists]
         found = []
@@ -131,7 +131,7 @@ class FusedList:
         return self.restored([keys[index] for index in order] + keys[top:], reranking)
 
     def restored(self, keys: Iterable[str], reranking: Reranked | None) -> "FusedList":
-        """The same list in the order of `keys`, in which it was served before."""
+        """The same list in the order of `keys`: that of an earlier page."""
         numbers = self._score_table.document_index.numbers
         return self._picked([numbers[key] for key in keys], reranking)
 
@@ -161,7 +161,7 @@ class FusedList:
         return FusedList(self.method, self.notes, self._score_table.picked(numbers), reranking)
 
     def _copies_of(self, number: int) -> list[Copy]:
-        """The copies of one document; cached, since hits, overlap and collisions all need them."""
+        """The copies of one document; cached, because hits, overlap and the collision check all need them."""
         copies = self._copies[number]
         if not copies:
             copies = self._copies[number] = self._score_table.document_index.copies(number)
@@ -178,6 +178,7 @@ class FusedList:
             return self._single(copies[0], units)
         source, rank, hit = richest(copies)
         marks, confidence = _contributors(copies)
+        # `meta` of the gateway is written last: an engine cannot forge where a hit comes from.
         meta = _merged_meta(hit, copies)
         meta["engine"] = source.engine
         meta["engineRank"] = rank
@@ -240,7 +241,7 @@ def _stamped(keys: Sequence[str], hits: list[dict[str, Any]], reranking: Reranke
 
 
 def _cap_trust(fused: dict[str, Any], highest: str) -> None:
-    """Lower the level of a hit whose engine states more than it may."""
+    """Lower the trust level of a hit to the highest one allowed for its engine."""
     trust = capped(fused.get("trust"), highest)
     if trust is not None:
         fused["trust"] = trust
@@ -249,6 +250,7 @@ def _cap_trust(fused: dict[str, Any], highest: str) -> None:
 def _merged_meta(kept: dict[str, Any], copies: list[Copy]) -> dict[str, Any]:
     """Merged `meta`: the kept copy's keys win, then the others' in engine-id order. A non-object is ignored."""
     meta: dict[str, Any] = {}
+    # Backwards, so that the first engine's keys overwrite those of later ones.
     place = len(copies)
     while place:
         place -= 1
@@ -272,15 +274,15 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
     responses = 0
     for source, rank, hit in copies:
         given = hit.get("confidence")
-        said = None if source.confidence == "ignore" else valid_confidence(given)
-        if said is None:
+        stated = None if source.confidence == "ignore" else valid_confidence(given)
+        if stated is None:
             marks.append({"id": source.engine, "rank": rank, "score": hit["score"]})
             continue
         marks.append({"id": source.engine, "rank": rank, "score": hit["score"], "confidence": given})
         weight = source.weight
         responses += 1
-        claimed += said
-        weighed += weight * said
+        claimed += stated
+        weighed += weight * stated
         weights += weight
     if not responses:
         return marks, None
@@ -290,7 +292,7 @@ def _contributors(copies: list[Copy]) -> tuple[list[dict[str, Any]], float | Non
 
 
 def _complete(fused: dict[str, Any], kept: dict[str, Any], copies: list[Copy]) -> None:
-    """Fill in what only other copies have: a citation, and the most cautious trust."""
+    """Add what only other copies have: a citation, and a lower trust level."""
     cited = type(fused.get("citation")) is dict
     statements: list[Any] = []
     for source, _, hit in copies:

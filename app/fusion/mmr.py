@@ -1,7 +1,7 @@
 """Diversification by maximal marginal relevance, with the overlap of texts as similarity.
 
-Greedy and deterministic. A document without text overlaps with nothing. Separate from `federation.page`, its only
-importer, because it is ranking arithmetic with property tests of its own.
+Greedy and deterministic. A document without text overlaps with nothing. Separate from its only importer because it is
+ranking arithmetic with property tests of its own.
 """
 
 from app.fusion.merge import FusedList
@@ -15,9 +15,9 @@ FIRST_CHARACTERS = 1000
 
 
 def diversify(fusion: FusedList, k: int, lambda_: float) -> list[int]:
-    """Indexes into `fusion` of its `k` documents by λ·score − (1 − λ)·(largest overlap with one already chosen).
+    """Indexes into `fusion` of `k` documents, chosen by λ·score − (1 − λ)·(largest overlap with one already chosen).
 
-    λ in [0,1]; 1 keeps the fused order. Equal gains go to the better fused rank. `FusedList.pick` takes the answer.
+    λ in [0,1]; 1 keeps the fused order. Among equals the better fused rank wins. `FusedList.pick` takes the result.
     """
     pool = range(min(len(fusion), max(POOL, 4 * k)))
     scores = fusion.scores()[: len(pool)]
@@ -25,6 +25,7 @@ def diversify(fusion: FusedList, k: int, lambda_: float) -> list[int]:
     repeated = [0.0] * len(pool)
     waiting = list(pool)
     chosen: list[int] = []
+    # Greedy: each step takes the best remaining document. `max` keeps the first of equals, which has the better rank.
     while waiting and len(chosen) < k:
         best = max(waiting, key=lambda index: lambda_ * scores[index] - (1 - lambda_) * repeated[index])
         waiting.remove(best)

@@ -1,7 +1,4 @@
-"""The blend's input: one engine's ranked list, and the wishes for fusing several of them.
-
-It decides what fusion may rely on. It refuses to know where a list came from and what is made of it.
-"""
+"""Input of fusion: the ranked list of one engine, and the parameters of fusing several of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,28 +26,28 @@ class RankedList(NamedTuple):
     engine: str
     hits: Sequence[dict[str, Any]]
     weight: float = 1.0
-    """Share in the sums, from 0 (adds nothing) to MAX_WEIGHT."""
+    """Factor of its points, from 0 (adds nothing) to MAX_WEIGHT."""
     priority: int = 0
     fetch_k: int = 0
     """How many hits the engine was asked for."""
     score_floor: float | None = None
-    """The theoretical minimum of its score, if it states one."""
+    """Theoretical minimum of its scores, if the engine advertises one."""
     confidence: Reading = "ranked"
     namespace: str | None = None
-    """Prefix of its ids: `docs` makes 7 `docs:7`."""
+    """Prefix of its ids: with `docs`, id 7 becomes `docs:7`."""
     size: int = 0
-    """Bytes of the answer it came in."""
+    """Bytes of the engine's answer."""
     max_trust: str | None = None
-    """The highest `trust.level` its hits may have; None: any."""
+    """Highest `trust.level` that its hits may have; None: any."""
     silent: Silent | None = None
     """Overrides `FusionConfig.silent` for this engine."""
     calibration: EngineCalibration | None = None
-    """What was learned about its claims; None: taken as they are."""
+    """Learned calibration of its confidences or scores; None: they are used as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusionConfig:
-    """How to blend. `confidence_weight` in [0,1] tempers rrf alone; 0 is plain RRF."""
+    """Parameters of fusion. `confidence_weight` in [0,1] applies to `rrf` only; 0 is plain RRF."""
 
     method: Method = "rrf"
     rrf_k: int = 60

@@ -25,7 +25,7 @@ class ScoreTable:
     Ties are broken lazily, down to the last position that is read: usually ten of a hundred documents.
     """
 
-    __slots__ = ("_order", "_settled", "ceiling", "document_index", "units")
+    __slots__ = ("_order", "_sorted", "ceiling", "document_index", "units")
 
     def __init__(
         self, document_index: DocumentIndex, units: list[float], ceiling: float, order: list[int] | None = None
@@ -34,24 +34,24 @@ class ScoreTable:
         self.document_index = document_index
         self.units = units
         self.ceiling = ceiling
-        self._settled = 0 if order is None else len(order)
+        self._sorted = 0 if order is None else len(order)
         self._order: list[int] = _by_sum(units) if order is None else order
 
     def order(self, stop: int | None = None) -> list[int]:
-        """The documents' numbers, best first; correct up to `stop` (all by default)."""
+        """Document numbers, best first. Ties are broken up to position `stop` (default: all)."""
         wanted = len(self._order) if stop is None else min(stop, len(self._order))
-        if self._settled < wanted:
-            self._settle(wanted)
+        if self._sorted < wanted:
+            self._sort(wanted)
         return self._order
 
     def picked(self, numbers: list[int]) -> "ScoreTable":
-        """The same sums with only these documents, in this order."""
+        """A table of only these documents, in this order, with the same sums."""
         return ScoreTable(self.document_index, self.units, self.ceiling, numbers)
 
-    def _settle(self, wanted: int) -> None:
+    def _sort(self, wanted: int) -> None:
         """Sort each run of equal sums that begins before `wanted`."""
         order, units = self._order, self.units
-        start, end = self._settled, len(order)
+        start, end = self._sorted, len(order)
         while start < wanted:
             sum_here = units[order[start]]
             stop = start + 1
@@ -60,7 +60,7 @@ class ScoreTable:
             if stop - start > 1:
                 order[start:stop] = sorted(order[start:stop], key=self._tie_break)
             start = stop
-        self._settled = start
+        self._sorted = start
 
     def _tie_break(self, number: int) -> tuple[float, str, str]:
         """Sort key among equal sums: more summed weight first, then the smaller id, then the key."""
@@ -68,11 +68,12 @@ class ScoreTable:
         weight, key = fsum(document_index.weights(number)), document_index.keys[number]
         if document_index.identity == "id":
             return -weight, key, key
+        # Identity by URL or text: the id shown to callers, which the richest copy decides, is the tie-break.
         source, _, hit = richest(document_index.copies(number))
         return -weight, str(public_id(hit, source.namespace)), key
 
     def __repr__(self) -> str:
-        return f"<ScoreTable: {len(self.units)} documents, {self._settled} in final order>"
+        return f"<ScoreTable: {len(self.units)} documents, {self._sorted} in final order>"
 
 
 def _by_sum(units: list[float]) -> list[int]:

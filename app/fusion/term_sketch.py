@@ -1,4 +1,4 @@
-"""How promising an engine is for a query, judged by the words of the documents it has returned. Pure.
+"""Scores how promising an engine is for a query, by the words of the documents it has returned. Pure.
 
 Each engine has a sketch: hashed term counts of bounded size. The score compares how often an engine's documents
 contain the query's terms with how often those of all engines do (docs/explanation/engine-selection.md).
@@ -21,7 +21,7 @@ MAX_CHARACTERS: Final = 4000
 """Of a text, at most this much is split into words."""
 MAX_MASS: Final = 4000.0
 """A sketch with a larger sum of counts is halved, so that what an engine returned long ago fades."""
-LEAST_COUNT: Final = 0.3
+MIN_COUNT: Final = 0.3
 """Smaller counts are dropped when a sketch is halved."""
 RECENT_DOCUMENTS: Final = 512
 """A document that is among the last ones of its engine is not counted again."""
@@ -83,6 +83,7 @@ class TermSketch:
         recent[document] = None
         if len(recent) > RECENT_DOCUMENTS:
             del recent[next(iter(recent))]
+        # Both bounds: of a text that repeats one word, no more than ten times TERMS_EACH words are read.
         terms = dict.fromkeys(islice((term for text in texts for term in terms_of(text)), TERMS_EACH * 10))
         buckets = {bucket_of(term) for term in islice(terms, TERMS_EACH)}
         counts = self.counts
@@ -94,7 +95,7 @@ class TermSketch:
         return True
 
     def _halve(self) -> None:
-        self.counts = {bucket: count / 2 for bucket, count in self.counts.items() if count / 2 >= LEAST_COUNT}
+        self.counts = {bucket: count / 2 for bucket, count in self.counts.items() if count / 2 >= MIN_COUNT}
         self.mass = sum(self.counts.values())
 
     def __repr__(self) -> str:

@@ -20,19 +20,19 @@ from app.api.auth.client_address import ClientAddress
 from app.api.auth.principal import AuthError, Principal
 from app.api.auth.protected_resource import ProtectedResource
 from app.api.caller import Caller, arrival_of
-from app.api.disconnects import ClientDisconnected, DisconnectWatcher, part, unless_hung_up
+from app.api.disconnects import ClientDisconnected, DisconnectWatcher, close_connection, unless_hung_up
 from app.api.dispatch import Dispatcher
 from app.api.gateway_state import GatewayState
 from app.api.responses import CLOSE, RETRY_AFTER, Receive, Scope, not_found, send_answer, send_at_once
 from app.api.rpc import (
     CHALLENGE,
     COMPRESSED,
-    ENDING,
-    LAST_WORDS_SECONDS,
     MAX_SESSION,
     REVOKED,
+    SHUTDOWN_ERROR_SECONDS,
+    SHUTDOWN_MESSAGE,
     read_whole_body,
-    sane_request_id,
+    valid_request_id,
 )
 from app.api.rpc_path import MCP_METADATA, MCP_PATH, MCP_PATHS
 from app.api.streaming import EventStream, Send
@@ -67,7 +67,7 @@ STATUSES: Final = {
 NO_STREAM = InvalidRequest("MCP is spoken with POST here; there are no sessions and no stream to listen to")
 NOT_JSON = InvalidRequest("the Content-Type must be application/json")
 NOT_ACCEPTED = InvalidRequest("answers are application/json or text/event-stream, and Accept allows neither")
-SHUTTING_DOWN = BackendUnavailable(ENDING, retryable=True)
+SHUTTING_DOWN = BackendUnavailable(SHUTDOWN_MESSAGE, retryable=True)
 
 
 class McpRequest:
@@ -121,7 +121,7 @@ class McpRequest:
         self.trace = read_trace(parent, state) if parent else None
         if scope.get("http_version") == "1.0":
             self.accept = b""  # it has no chunks, so a client could not tell the end of a stream from its breaking off
-        self.sent_id = sane_request_id(scope["headers"])
+        self.sent_id = valid_request_id(scope["headers"])
         self.request_id = self.sent_id or new_id
 
     @property
@@ -135,7 +135,7 @@ class McpEndpoint:
 
     def __init__(self, dispatcher: Dispatcher, state: GatewayState) -> None:
         self._dispatcher = dispatcher
-        self._guard = state.guard
+        self._authenticator = state.authenticator
         self._state = state
         # What is learned from feedback of one caller is bounded, so callers without a credential are told apart, too.
         self._client_address = ClientAddress(state.settings.server.trusted_proxies)
@@ -162,14 +162,14 @@ class McpEndpoint:
         try:
             await self._serve(request)
         except AuthError as away:
-            await self._turn_away(away, request)
+            await self._refuse_caller(away, request)
         except ClientDisconnected:
-            await part(scope, receive)
+            await close_connection(scope, receive)
         except asyncio.CancelledError:
             # The server ends: a client that still waits gets an error instead of a broken connection.
             with suppress(Exception):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    await self._turn_away(AuthError(503, SHUTTING_DOWN), request)
+                async with asyncio.timeout(SHUTDOWN_ERROR_SECONDS):
+                    await self._refuse_caller(AuthError(503, SHUTTING_DOWN), request)
             if not self._state.readiness.draining:
                 raise
         finally:
@@ -179,7 +179,7 @@ class McpEndpoint:
     async def _serve(self, request: McpRequest) -> None:
         """Answer one request. Raises AuthError for what is refused before it is a message."""
         self._check_head(request)
-        if self._guard is None:
+        if self._authenticator is None:
             request.caller = Caller(
                 request.request_id,
                 request.session,
@@ -190,7 +190,7 @@ class McpEndpoint:
             )
             await self._answer(request, None)
         else:
-            await self._serve_known(self._guard, request)
+            await self._serve_authenticated(self._authenticator, request)
         if request.stream is not None and request.stream.given_up:
             raise ClientDisconnected
 
@@ -215,12 +215,12 @@ class McpEndpoint:
         if request.events_only and not sse.accepted(request.accept):
             raise AuthError(406, NOT_ACCEPTED)
 
-    async def _serve_known(self, guard: Authenticator, request: McpRequest) -> None:
+    async def _serve_authenticated(self, authenticator: Authenticator, request: McpRequest) -> None:
         """Serve an authenticated caller, for as long as its credential is valid. Raises AuthError."""
-        principal = await guard.identify(request.scope)
+        principal = await authenticator.identify(request.scope)
         # For every method: without the role nothing here is of use, and a client finds out when it connects.
-        guard.check_role(principal, READING)
-        running = guard.enter(principal)
+        authenticator.check_role(principal, READING)
+        running = authenticator.enter(principal)
         request.caller = Caller(
             request.request_id,
             request.session,
@@ -239,7 +239,7 @@ class McpEndpoint:
                 raise
             raise AuthError(401, REVOKED, CHALLENGE) from None
         finally:
-            guard.leave(principal, running)
+            authenticator.leave(principal, running)
 
     async def _answer(self, request: McpRequest, principal: Principal | None) -> None:
         # Before admission: a client that sends slowly must not hold a place meanwhile.
@@ -284,8 +284,8 @@ class McpEndpoint:
     async def _spend(self, principal: Principal | None, messages: list[Any]) -> None:
         """Count those of these messages that ask engines against the caller's limits. Raises AuthError."""
         calls = [READING for each in messages if type(each) is dict and each.get("method") in COUNTED]
-        if principal is not None and self._guard is not None and calls:
-            await self._guard.spend(principal, calls if len(calls) > 1 else READING)
+        if principal is not None and self._authenticator is not None and calls:
+            await self._authenticator.spend(principal, calls if len(calls) > 1 else READING)
 
     async def _answer_one(
         self, request: McpRequest, message: Any, principal: Principal | None
@@ -377,11 +377,11 @@ class McpEndpoint:
         elif status != 200 or headers or not send_at_once(request.scope, body, request.request_id):
             await send_answer(request.send, status, body, request.request_id, *headers)
 
-    async def _turn_away(self, away: AuthError, request: McpRequest) -> None:
+    async def _refuse_caller(self, away: AuthError, request: McpRequest) -> None:
         """Answer a request that is refused; if its stream has begun, with the last event."""
         if request.begun:
             return  # HTTP has no way to replace an answer that is being sent
-        body = self._dispatcher.turned_away(away, request.request_id, request.message_id)
+        body = self._dispatcher.refused_caller(away, request.request_id, request.message_id)
         headers = [*away.headers]
         if away.status == 403 and away.principal is not None and self._resource.advertised:
             headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
@@ -403,9 +403,9 @@ class McpEndpoint:
         refusal = self._hosts.refusal(scope["headers"])
         if scope["method"] not in ("GET", "HEAD"):
             fault = InvalidRequest("this document is read with GET")
-            await self._turn_away(AuthError(405, fault, (b"allow", b"GET")), request)
+            await self._refuse_caller(AuthError(405, fault, (b"allow", b"GET")), request)
         elif refusal is not None:
-            await self._turn_away(AuthError(*refusal), request)
+            await self._refuse_caller(AuthError(*refusal), request)
         else:
             body = self._resource.metadata(scope)
             # Private: the address in it depends on headers of the request.

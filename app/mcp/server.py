@@ -349,7 +349,7 @@ class EngineProgress:
     def open(self) -> None:
         """Nothing is sent before an engine has answered."""
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def send(self, progress: Mapping[str, Any]) -> None:
         """RCP's own progress contains hits and is not passed on."""
 
     def log(self, line: Mapping[str, Any]) -> None:

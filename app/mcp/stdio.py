@@ -72,10 +72,10 @@ class McpLines:
         # A notification is acted on at once: it may cancel a request that waits.
         return "id" in message and message.get("method") not in WITHOUT_ENGINES
 
-    def last_words(self, message: Any) -> bytes | None:
+    def shutdown_response(self, message: Any) -> bytes | None:
         """The response to a request that is cut off because the gateway stops."""
         if type(message) is list:
-            bodies = [body for each in message if (body := self.last_words(each)) is not None]
+            bodies = [body for each in message if (body := self.shutdown_response(each)) is not None]
             return b"[" + b",".join(bodies) + b"]" if bodies else None
         if type(message) is dict and "id" not in message:
             return None

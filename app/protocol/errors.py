@@ -5,12 +5,13 @@ GatewayError
 │   ├── ParseError           -32700      ├── Cancelled            -32006
 │   ├── InvalidRequest       -32600      ├── BackendUnavailable   -32010
 │   ├── InvalidParams        -32602      ├── RateLimited          -32011
-│   ├── InternalError        -32603      ├── Unauthorized         -32012
-│   ├── NotInitialized       -32001      ├── PayloadTooLarge      -32013
-│   ├── VersionMismatch      -32002      ├── DeadlineExceeded     -32014
-│   ├── CapabilityMissing    -32003      ├── NotFound             -32015
-│   ├── UnknownMethod        -32004      ├── Conflict             -32016
-│   └── OptionUnsupported    -32005      └── ForeignError         an engine's own code
+│   ├── InternalError        -32603      │   └── GatewayBusy      -32011, sent with HTTP status 503
+│   ├── NotInitialized       -32001      ├── Unauthorized         -32012
+│   ├── VersionMismatch      -32002      ├── PayloadTooLarge      -32013
+│   ├── CapabilityMissing    -32003      ├── DeadlineExceeded     -32014
+│   ├── UnknownMethod        -32004      ├── NotFound             -32015
+│   └── OptionUnsupported    -32005      ├── Conflict             -32016
+│                                        └── ForeignError         an engine's own code
 ├── StateUnreachable         the shared state is unreachable; handled by a fallback, never sent to a caller
 └── LegError                 failure of one engine call; `kind` is its class in notes, metrics and logs
     ├── LegTimeout           timeout          ├── ResponseTooLarge   too_large

@@ -156,6 +156,8 @@ class GatewayOptions(_Wire):
     """Which engines `_meta["x-gateway"].engines` lists; `retrieve.report` is the default."""
     select: Annotated[SelectOptions | None, BeforeValidator(_select)] = None
     """Whether only the most promising engines are asked, or how many of them; `select.mode` is the default."""
+    cache: Literal["use", "no", "refresh"] | None = None
+    """Whether the answer may come from the answer cache: `no` neither reads nor writes it, `refresh` only writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "x-gateway.confidenceWeight": _SHARE,
         "x-gateway.explain": _FLAG,
         "x-gateway.report": "one of full, brief, none",
+        "x-gateway.cache": "one of use, no, refresh",
         "x-gateway.select": _SELECTION,
         "x-gateway.select.engines": _COUNT,
         "x-gateway.mmr": _OBJECT,

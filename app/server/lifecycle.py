@@ -58,7 +58,7 @@ class GatewayServer(uvicorn.Server):
         self.stage = ShutdownStage.SERVING
         self.server_state = ConnectionLimits(
             lambda: state.settings.server,
-            state.metrics.door.connection_cut,
+            state.metrics.server.connection_cut,
             only_probes,
             quick_probes(state),
             OverloadRefusal(state),
@@ -100,7 +100,7 @@ class GatewayServer(uvicorn.Server):
             return
         self.stage = stage
         self._state.readiness.draining = True
-        self._state.metrics.door.draining.set(1)
+        self._state.metrics.server.draining.set(1)
         if self._timer is not None:
             self._timer.cancel()
         if stage is ShutdownStage.DRAINING:
@@ -149,7 +149,7 @@ class GatewayServer(uvicorn.Server):
         self.server_state.close_late_spares(now)
         for connection in self._connections():
             connection.look(now)
-        self._state.metrics.door.connections.set(len(self.server_state.connections))
+        self._state.metrics.server.connections.set(len(self.server_state.connections))
         self._state.metrics.publish()
 
     # -- the end

@@ -63,7 +63,7 @@ def _certificate_warnings(settings: GatewaySettings, now: float) -> Iterator[Fie
 
 
 def _literal_variables(settings: GatewaySettings, environ: Mapping[str, str]) -> Iterator[FieldError]:
-    """Settings of the file that look like variables; values set by the environment were replaced by whoever set it."""
+    """Settings of the file that look like variables. A shell has expanded those of the environment."""
     overridden = {name.upper() for name in environ}
     for section in settings.model_fields_set:
         for key, value in getattr(settings, section).model_dump(exclude_unset=True).items():

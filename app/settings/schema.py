@@ -31,7 +31,7 @@ from app.settings.fields import (
 from app.settings.mcp import McpSettings
 from app.settings.server_security import ServerTls, WebOrigin
 from app.settings.source_settings import RegistrySettings
-from app.settings.state import StateSettings
+from app.settings.state import CacheSettings, StateSettings
 
 
 class EngineEntry(RegistrySection):
@@ -97,6 +97,11 @@ class EngineEntry(RegistrySection):
     """With engine selection on: ask this engine if it is promising (`auto`), always, or only if a request names it."""
     topics: Annotated[list[Topic], Field(max_length=32)] = Field(default_factory=list)
     """Texts that describe what the engine contains, for engine selection."""
+    cacheable: bool = True
+    """Whether answers with this engine may be cached, and shared by equal requests
+    (docs/explanation/answer-cache.md)."""
+    cache_ttl_ms: int | None = Field(default=None, ge=0, le=86_400_000)
+    """Longest time to cache answers with this engine; default: `cache.ttl_seconds`."""
     discover: bool = False
     """The engine is a gateway: call its engines directly if it lists them with an endpoint on an allowed host
     (docs/reference/http-and-stdio.md)."""
@@ -184,7 +189,7 @@ class Registry(RegistrySection):
         return self
 
 
-def twins(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
+def duplicate_addresses(entries: Iterable[EngineEntry]) -> list[tuple[str, str]]:
     """Pairs of enabled engines that share a URL or a command. Fusion counts the hits of such an engine twice."""
     seen: dict[object, str] = {}
     pairs: dict[tuple[str, str], None] = {}
@@ -462,6 +467,7 @@ class GatewaySettings(Section):
     state: StateSettings = Field(default_factory=StateSettings)
     fusion: FusionSettings = Field(default_factory=FusionSettings)
     select: SelectSettings = Field(default_factory=SelectSettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
     federation: FederationSettings = Field(default_factory=FederationSettings)
     engines: EnginesSettings = Field(default_factory=EnginesSettings)
@@ -481,6 +487,12 @@ class GatewaySettings(Section):
             raise MisplacedKey("'admin' needs authentication; set auth.mode", "metrics", "access")
         if self.metrics.port and self.metrics.port == self.server.port:
             raise MisplacedKey("is the same as server.port; choose another port, or 0 for none", "metrics", "port")
+        return self
+
+    @model_validator(mode="after")
+    def _shared_cache_has_a_place(self) -> "GatewaySettings":
+        if self.cache.shared and not self.state.shared:
+            raise MisplacedKey("needs a Redis as 'state.url'", "cache", "shared")
         return self
 
     @model_validator(mode="after")

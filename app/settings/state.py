@@ -1,4 +1,4 @@
-"""The section `state` of `gateway.yaml`: where cursors, sessions and results are kept between requests, and limits."""
+"""The sections `state` and `cache` of `gateway.yaml`: what is kept between requests, where, and for how long."""
 
 from urllib.parse import urlsplit
 
@@ -74,3 +74,25 @@ def _port(url: str) -> int | None:
         return urlsplit(url).port or 0
     except ValueError:
         return None
+
+
+class CacheSettings(Section):
+    """Answer cache, and one fan-out for equal requests at the same time (docs/explanation/answer-cache.md)."""
+
+    enabled: bool = False
+    """Whether equal `retrieve` requests share engine calls."""
+    ttl_seconds: float = Field(default=30.0, ge=0, le=86_400)
+    """Lifetime of a cached answer. 0: nothing is cached; equal requests at the same time still share one fan-out."""
+    stale_while_revalidate_seconds: float = Field(default=0.0, ge=0, le=86_400)
+    """For this long after its lifetime an answer is still served, while one request fetches a new one."""
+    stale_if_error_seconds: float = Field(default=0.0, ge=0, le=86_400)
+    """For this long after its lifetime an answer is served if no engine answers (-32010) or the deadline passes
+    (-32014)."""
+    max_bytes: int = Field(default=67_108_864, ge=1024, le=17_179_869_184)
+    """Memory for cached answers per process. Beyond it, the least recently used are evicted."""
+    max_answer_bytes: int = Field(default=262_144, ge=256, le=67_108_864)
+    """A larger answer is not cached."""
+    join_ms: int = Field(default=500, ge=0, le=60_000)
+    """How long after the start of a fan-out an equal request may still join it."""
+    shared: bool = False
+    """Whether the processes share cached answers in Redis. Needs `state.url`."""

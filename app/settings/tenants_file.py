@@ -120,6 +120,17 @@ class SelectEntry(Section):
     """Overrides `select.mode`."""
 
 
+class CacheEntry(Section):
+    """Answer cache of a tenant. Absent keys are taken from the section `cache` of gateway.yaml."""
+
+    enabled: bool | None = None
+    """Overrides `cache.enabled`."""
+    ttl_seconds: float | None = Field(default=None, ge=0, le=86_400)
+    """Shorter lifetime of this tenant's answers than `cache.ttl_seconds`."""
+    refresh: bool = False
+    """Whether requests may replace a cached answer (`x-gateway.cache: refresh`)."""
+
+
 class TenantEntry(Section):
     """One tenant."""
 
@@ -133,6 +144,7 @@ class TenantEntry(Section):
     """Weights of engines for this tenant, by engine id."""
     fusion: BlendEntry = Field(default_factory=BlendEntry)
     select: SelectEntry = Field(default_factory=SelectEntry)
+    cache: CacheEntry = Field(default_factory=CacheEntry)
     mcp: McpEntry = Field(default_factory=McpEntry)
     limits: LimitsEntry = Field(default_factory=LimitsEntry)
 

@@ -75,10 +75,10 @@ class MemoryStore:
         "_entries",
         "_evicted",
         "_max_entries",
-        "_max_size",
         "_refused",
         "_size",
         "_turnover",
+        "max_size",
     )
 
     def __init__(
@@ -91,7 +91,7 @@ class MemoryStore:
         """
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._max_entries = max_entries
-        self._max_size = max_size
+        self.max_size = max_size
         self._clock = clock
         self._turnover = turnover_seconds
         self._budget = float(max_size)
@@ -154,7 +154,7 @@ class MemoryStore:
             return
         entries[key] = (value, now + seconds, size)
         self._size += size
-        while self._size > self._max_size or len(entries) > self._max_entries:
+        while self._size > self.max_size or len(entries) > self._max_entries:
             self._evicted += self._drop_oldest() > now
         # Also removes expired entries at the old end, so memory is released without being read.
         while entries and next(iter(entries.values()))[1] <= now:
@@ -168,9 +168,19 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def size(self) -> int:
+        """Sum of the sizes of the stored values."""
+        return self._size
+
+    @property
+    def evicted(self) -> int:
+        """Values evicted before they expired, since the start."""
+        return self._evicted
+
     def _allowed(self, now: float, size: int) -> bool:
         """Whether the turnover allows another value of this size now; if so, it is counted."""
-        most = float(self._max_size)
+        most = float(self.max_size)
         # A token bucket of `max_size` tokens, refilled once per turnover.
         gained = (now - self._counted) * most / self._turnover
         self._counted = now
@@ -191,7 +201,7 @@ class MemoryStore:
 
     def __repr__(self) -> str:
         return (
-            f"<MemoryStore {len(self)}/{self._max_entries} entries, size {self._size}/{self._max_size}, "
+            f"<MemoryStore {len(self)}/{self._max_entries} entries, size {self._size}/{self.max_size}, "
             f"{self._evicted} evicted, {self._refused} not stored>"
         )
 

@@ -36,7 +36,8 @@ STATE_FAILURES: Final = ("timeout", "connection", "refused")
 """Why Redis did not serve a command: no answer in time, no connection, or an error as its answer."""
 
 STATE_USES: Final = (
-    "pages", "sessions", "limits", "idempotency", "handshakes", "session-engines", "secret", "suspicions"
+    "pages", "sessions", "limits", "idempotency", "handshakes", "session-engines", "secret", "suspicions",
+    "cache",
 )  # fmt: skip
 """What the shared state is used for."""
 

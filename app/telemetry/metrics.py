@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from app.telemetry.cache_metrics import CacheMetrics
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.exposition import Exposition, publish
 from app.telemetry.metric_groups import (
@@ -290,13 +291,14 @@ class Metrics(EngineCounters):
         self._errors = families.counter("rcp_gateway_errors", "JSON-RPC error responses, by code.", ["code"])
         self._declare_single_series(families)
         self.callers = CallerMetrics(families, REQUEST_OUTCOMES)
-        self.door = ServerMetrics(families)
+        self.server = ServerMetrics(families)
         self.state = StateMetrics(families)
         self.sources = SourceMetrics(families)
         self.mcp = McpMetrics(families)
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
         self.selection = SelectionMetrics(families)
+        self.cache = CacheMetrics(families)
         families.gauge(
             "rcp_gateway_build_info",
             "Always 1; the labels are the version and whether performance-critical modules are compiled.",

@@ -151,12 +151,12 @@ async def test_an_expired_key() -> None:
     tenants = {"red": tenant("*", keys=(KEY,))}
     tenants["red"]["keys"][0]["expires"] = "2027-01-31"
     async with running([], reach=False, tenants=tenants) as gateway:
-        guard = gateway.state.guard
-        assert guard is not None
+        authenticator = gateway.state.authenticator
+        assert authenticator is not None
         moment = 1_801_353_600.0  # 2027-01-31T00:00:00Z
         statuses = []
         for now in (moment - 1, moment):
-            guard._clock = lambda now=now: now  # type: ignore[misc]
+            authenticator._clock = lambda now=now: now  # type: ignore[misc]
             statuses.append((await asked(gateway, KEY, "info")).status_code)
     assert statuses == [200, 401]
 

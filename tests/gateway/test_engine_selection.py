@@ -61,7 +61,7 @@ async def selecting(entries: list[Json], settings: Json | None = None, **more: A
 async def teach(gateway: RunningGateway, key: str | None = None) -> None:
     for number in range(TAUGHT):
         await result(gateway, key, "retrieve", {"query": f"about {TOPICS[number % len(TOPICS)]}"})
-        await gateway.state.selector.settled()
+        await gateway.state.selector.finish_learning()
 
 
 def asked(answer: Json) -> list[str]:
@@ -199,7 +199,7 @@ async def test_new_engines_are_asked_soon(engines: Any) -> None:
         gateway.state.engines.apply(
             [*[engine.entry for engine in gateway.state.engines.engines], newcomer], gateway.state.settings.engines, 1.0
         )
-        await gateway.state.engines.settled(30.0)
+        await gateway.state.engines.first_checks(30.0)
         seen = [asked(await gateway.retrieve(query="about drum")) for _ in range(20)]
     assert any("lamp" in one for one in seen)
 

@@ -20,8 +20,8 @@ RED, BLUE, OTHER = "red-key-0123456789", "blue-key-0123456789", "other-key-01234
 async def limited(entries: list[Json], settings: Json | None = None, **more: Any) -> AsyncIterator[RunningGateway]:
     """A gateway for which no time passes as far as limits go, so that no window ends amid a test."""
     async with running(entries, settings, **more) as gateway:
-        assert gateway.state.guard is not None
-        gateway.state.guard._quotas._clock = lambda: 1_000_000.0
+        assert gateway.state.authenticator is not None
+        gateway.state.authenticator._quotas._clock = lambda: 1_000_000.0
         yield gateway
 
 
@@ -92,7 +92,7 @@ async def test_requests_at_once(engines: Any) -> None:
         gate.set()
         await asyncio.gather(*two)
         assert await result(gateway, RED, "retrieve", {"query": "q"})
-        assert repr(gateway.state.guard).endswith("0 callers inside>")
+        assert repr(gateway.state.authenticator).endswith("0 in flight>")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert len(engine.requests()) == 3
 
@@ -129,7 +129,7 @@ async def test_hits_of_a_day(engines: Any) -> None:
     assert many["error"]["code"] == -32011
     assert 86_000_000 < many["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert refused.status_code == 429
-    assert refused.json()["error"]["message"] == "this caller has been answered all the hits of its day"
+    assert refused.json()["error"]["message"] == "this caller has used up its hits of the day"
     assert 86_000_000 < refused.json()["error"]["data"]["retryAfterMs"] <= 86_400_000
     assert len(engine.requests()) == 2
 
@@ -221,9 +221,9 @@ async def test_a_flood_makes_no_table_larger(kind: str) -> None:
             if kind == "key":
                 headers |= bearer(f"wrong-{number}-0123456789")
             await gateway.post(ping(1)[0], headers=headers)
-        guard = gateway.state.guard
-        assert guard is not None
-        assert len(guard._failed_auth) == (50 if kind == "key" else 0)
-        limiter = guard._quotas._addresses
+        authenticator = gateway.state.authenticator
+        assert authenticator is not None
+        assert len(authenticator._failed_auth) == (50 if kind == "key" else 0)
+        limiter = authenticator._quotas._addresses
         assert limiter is None or "/200>" in repr(limiter)
-        assert guard._quotas._under_way == guard._inside == {}
+        assert authenticator._quotas._under_way == authenticator._running == {}

@@ -19,7 +19,7 @@ READ = {
 
 
 async def test_only_what_is_well_formed_is_advertised_on(engines: Any) -> None:
-    """In `info`, in `catalog/list` and at the engine's own door: a caller with types can read them all."""
+    """In `info`, in `catalog/list` and at the engine's own endpoint: a caller with types can read them all."""
     async with running([entry("odd", await engines(capabilities=ODD))]) as gateway:
         assert (await gateway.result("info"))["capabilities"]["embed"] == READ["embed"]
         (listed,) = (await gateway.result("catalog/list"))["engines"]

@@ -322,7 +322,7 @@ async def test_the_endpoint_has_a_description(engine: ScriptedEngine) -> None:
     assert [answer.status_code for answer in answers] == [200] * 3
     assert shown.startswith("<McpEndpoint /mcp, <McpServer rcp-gateway ")
     assert "<Tools retrieve, list_engines, search, fetch, feedback, <RecentHits for 1800 s" in shown
-    assert "<Hosts gateway, origins" in shown
+    assert "<McpHostPolicy gateway, origins" in shown
 
 
 async def test_a_full_gateway_takes_no_more_on(engine: ScriptedEngine) -> None:

@@ -84,8 +84,8 @@ async def test_limits_are_those_of_rcp(engine: ScriptedEngine) -> None:
     """Requests at `/mcp` and at `/rcp` count together; beyond the burst it is 429 with Retry-After."""
     tenants = {"red": tenant("*", keys=(RED,), limits={"rps": 0.01, "burst": 2})}
     async with running([entry("docs", engine)], SERVED, tenants=tenants) as gateway:
-        assert gateway.state.guard is not None
-        gateway.state.guard._quotas._clock = lambda: 1_000_000.0
+        assert gateway.state.authenticator is not None
+        gateway.state.authenticator._quotas._clock = lambda: 1_000_000.0
         for _ in range(5):  # only tool calls count
             assert (await posted(gateway, modern("tools/list"), **bearer(RED))).status_code == 200
         assert (await posted(gateway, calling("list_engines"), **bearer(RED))).status_code == 200
@@ -126,8 +126,8 @@ async def test_a_revoked_key_ends_what_it_began(engine: ScriptedEngine) -> None:
     async with running([entry("docs", engine)], SERVED, tenants=TENANTS) as gateway:
         call = asyncio.create_task(posted(gateway, calling("search", {"query": "q"}), **bearer(RED)))
         await until(lambda: len(engine.requests()) == 1)
-        assert gateway.state.guard is not None
-        assert gateway.state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
+        assert gateway.state.authenticator is not None
+        assert gateway.state.authenticator.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
         response = await call
         await until(lambda: gateway.state.engines.engines[0].semaphore.in_flight == 0)
     assert (response.status_code, response.json()["error"]["code"]) == (401, -32012)
@@ -150,8 +150,8 @@ async def test_a_revoked_keys_stream_has_a_last_message(engines: Starter) -> Non
         ):
             assert response.status_code == 200
             await until(lambda: len(slow.requests()) == 1)
-            assert state.guard is not None
-            assert state.guard.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
+            assert state.authenticator is not None
+            assert state.authenticator.replace(tenants_in("t", {"tenants": {"blue": TENANTS["blue"]}})) == 1
             *_, last = events((await response.aread()).decode())
     assert (last["id"], last["error"]["code"]) == (9, -32012)
 
@@ -177,8 +177,8 @@ async def test_a_client_without_a_token_finds_out_where_to_get_one(engine: Scrip
             "jwt": {**issuer.settings, "roles_claim": "scope", "roles": {"rag.read": "read", "rag.write": "write"}},
         }
         async with running([entry("docs", engine)], settings, tenants=TENANTS) as gateway:
-            assert gateway.state.guard is not None
-            token_verifier: Any = gateway.state.guard.token_verifier
+            assert gateway.state.authenticator is not None
+            token_verifier: Any = gateway.state.authenticator.token_verifier
             await until(lambda: token_verifier.keys.version == 1)
             nobody = await posted(gateway, modern("tools/list"))
             document = await gateway.client.get(METADATA)

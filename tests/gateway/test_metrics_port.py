@@ -21,7 +21,7 @@ from tests.support.tenancy import tenant
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_numbers_are_at_their_port_alone(workers: str, engines: Any, tmp_path: Path) -> None:
-    """`/metrics` is there and open, nothing else is, and the doors' port no longer has it."""
+    """`/metrics` is there and open, nothing else is, and the endpoints' port no longer has it."""
     port = free_port()
     settings = {"metrics": {"port": port}, "server": {"drain_seconds": 0}}
     more = ("--workers", workers)
@@ -36,7 +36,7 @@ async def test_numbers_are_at_their_port_alone(workers: str, engines: Any, tmp_p
 
 
 async def test_the_port_is_open_where_callers_are_known(engines: Any, tmp_path: Path) -> None:
-    """With keys at the doors, whoever reaches the port still needs none."""
+    """With keys at the endpoints, whoever reaches the port still needs none."""
     port = free_port()
     (tmp_path / "tenants.json").write_text(json.dumps({"tenants": {"team": tenant("e", keys=("k" * 32,))}}))
     auth = {"mode": ["keys"], "tenants_file": str(tmp_path / "tenants.json")}
@@ -59,7 +59,7 @@ def test_off_is_no_listener() -> None:
     assert listen_for_metrics("127.0.0.1", None) == listen_for_metrics("127.0.0.1", 0) == []
 
 
-def test_the_port_of_the_doors_is_refused() -> None:
+def test_the_port_of_the_endpoints_is_refused() -> None:
     """One port cannot be both; the settings are at fault, which `check` tells too."""
     with pytest.raises(ValueError, match=r"is the same as server"):
         GatewaySettings.model_validate({"metrics": {"port": 8080}})

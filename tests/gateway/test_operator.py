@@ -1,4 +1,4 @@
-"""The operator's doors: who is let in, what is seen, and what can be done to an engine."""
+"""The operator's endpoints: who is let in, what is seen, and what can be done to an engine."""
 
 import asyncio
 import json

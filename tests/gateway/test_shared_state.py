@@ -162,7 +162,7 @@ async def test_a_call_with_a_key_is_carried_out_once(engines: Any, redis_url: st
         assert (await one.error("index/delete", {"ids": ["x"], "_meta": call["_meta"]}))["code"] == -32016
         assert len(engine.requests("index/add")) == asked_then
         again = await one.result("index/add", call, base="/engines/e/rcp")
-        assert len(engine.requests("index/add")) == asked_then + 1, "one engine's door is another place"
+        assert len(engine.requests("index/add")) == asked_then + 1, "one engine's endpoint is another place"
     assert first["ids"] == again["ids"] == ["x"]
 
 

@@ -142,8 +142,8 @@ async def test_a_page_holds_nothing_of_an_engine_that_was_taken_away(engines: An
     async with running(await three(engines), tenants=TENANTS) as gateway:
         first = await result(gateway, RED, "retrieve", {"query": "q", "k": 2})
         fewer = {**TENANTS, "red": tenant("shared", keys=(RED,))}
-        assert gateway.state.guard is not None
-        gateway.state.guard.replace(tenants_in("", {"tenants": fewer}))
+        assert gateway.state.authenticator is not None
+        gateway.state.authenticator.replace(tenants_in("", {"tenants": fewer}))
         failed = await error(gateway, RED, "retrieve", {"query": "q", "k": 2, "cursor": first["nextCursor"]})
         again = await result(gateway, RED, "retrieve", {"query": "q"})
     assert failed["code"] == -32015
@@ -384,7 +384,7 @@ async def test_a_revoked_key_ends_what_it_began(engines: Any) -> None:
         red = asyncio.create_task(asked(gateway, RED, "retrieve", {"query": "q"}))
         blue = asyncio.create_task(asked(gateway, BLUE, "retrieve", {"query": "q"}))
         await until(lambda: len(slow.requests()) == 2)
-        assert "2 callers inside" in repr(gateway.state.guard)
+        assert "2 in flight" in repr(gateway.state.authenticator)
         assert _replace(gateway, {"blue": tenants["blue"]}) == 1
         answer = await red
         assert not blue.done()
@@ -402,7 +402,7 @@ async def test_the_same_name_with_another_key_is_another_key(engines: Any) -> No
         await until(lambda: bool(slow.requests()))
         assert _replace(gateway, {"red": tenant("*", keys=(BLUE,))}) == 1
         assert (await request).status_code == 401
-        assert "0 callers inside" in repr(gateway.state.guard)
+        assert "0 in flight" in repr(gateway.state.authenticator)
 
 
 async def test_a_reload_that_keeps_a_key_disturbs_nobody(engines: Any) -> None:
@@ -435,8 +435,8 @@ async def test_a_revoked_key_ends_its_open_stream(engines: Any) -> None:
         ):
             await reader.head()
             assert (await reader.progress())["stage"] == "recall"
-            assert state.guard is not None
-            state.guard.replace(tenants_in("", {"tenants": {}}))
+            assert state.authenticator is not None
+            state.authenticator.replace(tenants_in("", {"tenants": {}}))
             last = await reader.message()
             assert await reader.message() is None
     finally:
@@ -457,7 +457,7 @@ async def test_a_key_revoked_while_the_body_is_on_its_way(engines: Any) -> None:
 
         request = asyncio.create_task(gateway.client.post("/rcp", content=body(), headers=bearer(RED)))
         await arrived.wait()
-        await until(lambda: "1 callers inside" in repr(gateway.state.guard))
+        await until(lambda: "1 in flight" in repr(gateway.state.authenticator))
         _replace(gateway, {})
         response = await request
         more.set()
@@ -465,8 +465,8 @@ async def test_a_key_revoked_while_the_body_is_on_its_way(engines: Any) -> None:
 
 
 def _replace(gateway: RunningGateway, tenants: Json) -> int:
-    assert gateway.state.guard is not None
-    return gateway.state.guard.replace(tenants_in("", {"tenants": tenants}))
+    assert gateway.state.authenticator is not None
+    return gateway.state.authenticator.replace(tenants_in("", {"tenants": tenants}))
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ async def believing(
     looks = issuer.looks
     async with running(list(entries), settings, reach=bool(entries), tenants=declared or TENANTS) as gateway:
         await until(lambda: issuer.silent or issuer.looks > looks)
-        guard = gateway.state.guard
-        assert guard is not None
-        token_verifier: Any = guard.token_verifier
+        authenticator = gateway.state.authenticator
+        assert authenticator is not None
+        token_verifier: Any = authenticator.token_verifier
         await until(lambda: issuer.silent or token_verifier.keys.version == 1)
         yield gateway
 
@@ -55,7 +55,7 @@ async def test_a_good_token_is_its_tenants() -> None:
                 made = token(KEY)
                 assert await result(gateway, made, "info")
                 assert await result(gateway, made, "info")
-                assert "<Tokens 1/10000 remembered" in repr(gateway.state.guard.token_verifier)  # type: ignore[union-attr]
+                assert "<JwtVerifier 1/10000 remembered" in repr(gateway.state.authenticator.token_verifier)  # type: ignore[union-attr]
     lines = [line for line in log.lines if line["event"] == "request"]
     assert [(line["tenant"], line["key"]) for line in lines] == [("red", "jwt:k1")] * 2
     assert made not in log.text
@@ -202,8 +202,8 @@ async def test_a_new_key_is_looked_for_at_once_and_not_too_often(monkeypatch: py
         looks = issuer.looks
         await asyncio.gather(*(asked(gateway, token(ec(f"made-up-{number}")), "info") for number in range(20)))
         assert issuer.looks == looks  # it was looked at just now
-        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
-        token_verifier.keys._looked -= jwks.LOOK_AGAIN
+        token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
+        token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
         issuer.body = published(new)
         answers = await asyncio.gather(*(asked(gateway, token(new), "info") for _ in range(10)))
         assert issuer.looks == looks + 1
@@ -218,7 +218,7 @@ async def test_a_withdrawn_key_ends_what_was_remembered() -> None:
         made = token(KEY)
         assert (await asked(gateway, made, "info")).status_code == 200
         issuer.body = published(ec("k2"))
-        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+        token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
         await until(lambda: token_verifier.keys.version == 2)
         assert (await asked(gateway, made, "info")).status_code == 401
 
@@ -231,7 +231,7 @@ async def test_known_keys_stay_while_the_issuer_is_in_trouble(trouble: str, monk
     async with issuing(KEY) as issuer:
         with own_log() as log:
             async with believing(issuer, refresh_seconds=1.0, timeout_seconds=20.0) as gateway:
-                token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+                token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
                 token_verifier.keys._timeout = 0.2 if trouble == "silent" else 20.0
                 _trouble(issuer, trouble, published(weak))
                 await until(lambda: any(line["event"] == "jwks_failed" for line in log.lines))
@@ -258,9 +258,9 @@ async def test_before_the_issuer_was_ever_reached() -> None:
             answer = await asked(gateway, token(KEY), "info")
             assert await result(gateway, STATIC, "info")
             issuer.silent = False
-            token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+            token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
             token_verifier.keys._timeout = 20.0
-            token_verifier.keys._looked -= jwks.LOOK_AGAIN
+            token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
             assert await result(gateway, token(KEY), "info")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert (answer.json()["error"]["code"], answer.json()["error"]["data"]["retryable"]) == (-32010, True)
@@ -270,7 +270,7 @@ async def test_a_flood_of_tokens_makes_no_table_larger(monkeypatch: pytest.Monke
     """Of many good tokens no more are remembered than there is room for, and of bad ones none."""
     monkeypatch.setattr(jwt, "MAX_VERIFIED", 10)
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
-        token_verifier: Any = gateway.state.guard.token_verifier  # type: ignore[union-attr]
+        token_verifier: Any = gateway.state.authenticator.token_verifier  # type: ignore[union-attr]
         for number in range(10):
             assert (await asked(gateway, token(ec("k1"), jti=f"bad-{number}"), "info")).status_code == 401
         assert len(token_verifier._verified) == 0
@@ -309,17 +309,17 @@ async def test_keys_of_an_impostor_are_not_taken(wrong: str, tmp_path: Path, mon
 async def test_a_tenant_taken_away_while_its_token_is_looked_at() -> None:
     """A look at the issuer that is under way brings nobody back."""
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
-        guard = gateway.state.guard
-        assert guard is not None
-        token_verifier: Any = guard.token_verifier
-        token_verifier.keys._looked -= jwks.LOOK_AGAIN
+        authenticator = gateway.state.authenticator
+        assert authenticator is not None
+        token_verifier: Any = authenticator.token_verifier
+        token_verifier.keys._fetched_at -= jwks.MIN_FETCH_INTERVAL
         new = ec("k2")
         issuer.body = published(new)
         issuer.silent = True
         looks = issuer.looks
         request = asyncio.create_task(asked(gateway, token(new), "info"))
         await until(lambda: issuer.looks > looks)
-        guard.replace(tenants_in("", {"tenants": {"blue": {}}}))
+        authenticator.replace(tenants_in("", {"tenants": {"blue": {}}}))
         token_verifier.keys._take(published(new))
         answer = await request
     assert answer.status_code == 401
@@ -330,6 +330,6 @@ async def test_tokens_of_a_removed_tenant_end(engines: Any) -> None:
     async with issuing(KEY) as issuer, believing(issuer) as gateway:
         made = token(KEY)
         assert (await asked(gateway, made, "info")).status_code == 200
-        assert gateway.state.guard is not None
-        gateway.state.guard.replace(tenants_in("", {"tenants": {"blue": {}}}))
+        assert gateway.state.authenticator is not None
+        gateway.state.authenticator.replace(tenants_in("", {"tenants": {"blue": {}}}))
         assert (await asked(gateway, made, "info")).status_code == 401

@@ -127,9 +127,9 @@ async def test_reports_hold_for_their_tenant_alone(engines: Any) -> None:
     tenants = {"red": tenant("*", keys=(RED,)), "blue": tenant("*", keys=(BLUE,))}
     settings = {"screen": {"feedback": True}}
     async with running([entry("e", engine)], settings, tenants=tenants) as gateway:
-        guard = gateway.state.guard
-        assert guard is not None
-        await gateway.state.pages.for_tenant(guard._tenants["red"]).report(["0", "77"])
+        authenticator = gateway.state.authenticator
+        assert authenticator is not None
+        await gateway.state.pages.for_tenant(authenticator._tenants["red"]).report(["0", "77"])
         red = await result(gateway, RED, "retrieve", {"query": "q"})
         blue = await result(gateway, BLUE, "retrieve", {"query": "q"})
         reported = await gateway.metric("rcp_gateway_hits_screened_total", action="reported")

@@ -1,4 +1,4 @@
-"""The conformance checks against real servers: the published SDK over HTTP and stdio, and each door of this gateway."""
+"""The conformance checks against real servers: the published SDK over HTTP and stdio, and the gateway's endpoints."""
 
 import json
 import sys
@@ -122,7 +122,7 @@ async def test_the_gateway_proves_it_over_stdio(tmp_path: Path) -> None:
     assert {"stdio.pipelined", "stdio.cancel", "stdio.end-of-input", "stream.progress"} <= passed(report)
 
 
-async def test_an_engine_proves_at_its_own_door_what_it_proves_alone() -> None:
+async def test_an_engine_proves_at_its_own_endpoint_what_it_proves_alone() -> None:
     """One engine behind the gateway keeps its level, and departs from RCP in nothing that it does not by itself."""
     with model_over_http() as one, model_over_http() as two:
         async with listening([entry("one", one), entry("two", two)]) as (_, port):

@@ -1,4 +1,4 @@
-"""Methods of the federation asked directly: engines that only play scripts, and a call as the door makes it."""
+"""Methods of the federation asked directly: engines that only play scripts, and a call as the endpoint makes it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The model server behind a small HTTP door of its own, made to break one rule of RCP at a time.
+"""The model server behind a small HTTP endpoint of its own, made to break one rule of RCP at a time.
 
 Whole, it keeps all that the checks look for, more strictly than the SDK; a break changes its offers, its methods or its
 answers.

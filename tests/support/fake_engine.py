@@ -284,7 +284,7 @@ def call_of(
 def method_call_of(
     method: str, params: Json, *, meta: Json | None = None, now: float = 100.0, seconds: float = 10.0
 ) -> MethodCall:
-    """A call of any other method, accepted at `now`; what of `meta` is not ours is passed on, as by the door."""
+    """A call of any other method, accepted at `now`; what of `meta` is not ours is passed on, as by the endpoint."""
     read = read_meta(meta)
     if read.deadline_ms is not None:
         seconds = min(seconds, read.deadline_ms / 1000)

@@ -1,4 +1,4 @@
-"""The state of a gateway over fake engines, and an ASGI server of a few lines, for tests of the doors."""
+"""The state of a gateway over fake engines, and an ASGI server of a few lines, for tests of the endpoints."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def state_of(engines: Any, settings: Json | None = None) -> GatewayState:
         instrumentation=RetrieveInstrumentation(metrics),
         metrics=metrics,
         readiness=Readiness(engines),
-        admission=Admission(read.server, metrics.door),
+        admission=Admission(read.server, metrics.server),
     )
 
 

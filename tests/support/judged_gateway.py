@@ -81,7 +81,7 @@ class JudgedGateway:
 @contextmanager
 def listening(gateway: JudgedGateway) -> Iterator[JudgedGateway]:
     """The gateway, reachable at its `url` while the block runs."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _door(gateway)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(gateway)) as server:
         gateway.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -92,8 +92,8 @@ def listening(gateway: JudgedGateway) -> Iterator[JudgedGateway]:
             thread.join()
 
 
-def _door(gateway: JudgedGateway) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
+def _handler(gateway: JudgedGateway) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # head and body leave together, or the second waits for the first to be acknowledged
 
@@ -120,7 +120,7 @@ def _door(gateway: JudgedGateway) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    return Door
+    return Handler
 
 
 def write_lines(path: Path, *lines: Any) -> Path:

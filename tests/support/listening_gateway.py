@@ -1,6 +1,6 @@
 """A whole gateway behind a front socket of its own, and callers that read its event streams byte by byte.
 
-Served as in production, by uvicorn with the doors' protocol, but in the loop of the test.
+Served as in production, by uvicorn with the endpoints' protocol, but in the loop of the test.
 """
 
 import asyncio

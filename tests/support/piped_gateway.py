@@ -1,4 +1,4 @@
-"""A stdio door at work in the test's own loop: the test is the caller at the other end of its pipe."""
+"""A stdio endpoint at work in the test's own loop: the test is the caller at the other end of its pipe."""
 
 import asyncio
 import json
@@ -19,23 +19,23 @@ async def at_once() -> None:
 
 
 class PipedGateway:
-    """One stdio door and its caller. `reading` cleared: the caller reads nothing."""
+    """One stdio endpoint and its caller. `reading` cleared: the caller reads nothing."""
 
-    def __init__(self, state: GatewayState, settled: Callable[[], Awaitable[None]] = at_once) -> None:
+    def __init__(self, state: GatewayState, reach_engines: Callable[[], Awaitable[None]] = at_once) -> None:
         self.state = state
         self.reading = asyncio.Event()
         self.reading.set()
         self.broken = False
         self.written = 0
-        """Bytes that the door has handed over."""
+        """Bytes that the endpoint has handed over."""
         self.taken = 0
-        """Chunks that the door has read."""
+        """Chunks that the endpoint has read."""
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._rest = b""
         self._ids = 0
-        self.door = StdioEndpoint(
-            partial(RcpLines, state), state.settings.server.max_line_bytes, self._read, self._write, settled
+        self.endpoint = StdioEndpoint(
+            partial(RcpLines, state), state.settings.server.max_line_bytes, self._read, self._write, reach_engines
         )
 
     def send(self, *messages: Any) -> None:
@@ -48,7 +48,7 @@ class PipedGateway:
         self._chunks.put_nowait(data)
 
     def leave(self) -> None:
-        """Close the pipe to the door."""
+        """Close the pipe to the endpoint."""
         self._chunks.put_nowait(b"")
 
     def ask(self, method: str, params: Json | None = None, message_id: Any = None) -> Any:
@@ -103,7 +103,7 @@ async def piped(
     state.engines.start()
     if reach:
         await until(lambda: all(engine.advertisement is not None for engine in state.engines.engines))
-    serving = asyncio.create_task(gateway.door.serve())
+    serving = asyncio.create_task(gateway.endpoint.serve())
     try:
         if hello:
             await gateway.hello()

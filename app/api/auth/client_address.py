@@ -1,7 +1,7 @@
-"""The address a request comes from, behind the proxies that the operator trusts and no others.
+"""The client address of a request, taking X-Forwarded-For into account where a trusted proxy sent it.
 
-Decides whose X-Forwarded-For is believed: the right-most address that is no trusted proxy is the client's, whatever is
-written left of it. It refuses to know what the address is used for.
+The client is the right-most address of X-Forwarded-For that is not a trusted proxy. Everything to the left of it was
+written by the client and can be forged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,23 +11,23 @@ from typing import Any
 Address = IPv4Address | IPv6Address
 
 UNKNOWN = "unknown"
-"""The address of a peer that has none, as on a Unix socket."""
+"""The address of a peer without one, for example on a Unix socket."""
 
 MAX_HOPS = 20
-"""Addresses that are looked at from the right; more is no chain of proxies."""
+"""How many addresses of X-Forwarded-For are examined, from the right. It bounds the work that a long header causes."""
 
 
 class ClientAddress:
-    """Finds the client's address of a request."""
+    """Finds the client address of requests, given the trusted proxies."""
 
     __slots__ = ("_networks",)
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        """`trusted`: addresses and networks of proxies."""
+        """`trusted`: addresses and networks of proxies, as in `server.trusted_proxies`."""
         self._networks: Sequence[IPv4Network | IPv6Network] = tuple(ip_network(each) for each in trusted)
 
     def address(self, scope: Mapping[str, Any]) -> str:
-        """The client's address; one for a whole IPv6 network of 64 bits, which is what one client is given."""
+        """The client address; for IPv6 its /64 network."""
         client = scope.get("client")
         peer = _parsed(client[0]) if client else None
         if peer is None:
@@ -37,18 +37,22 @@ class ClientAddress:
         return _grouped(peer)
 
     def counted_address(self, host: str) -> str | None:
-        """What the connections of the peer `host` are counted under; None for a trusted proxy, which has many."""
+        """The address under which connections of the peer `host` are counted.
+
+        None for a trusted proxy, which has connections of many clients.
+        """
         peer = _parsed(host)
         if peer is None:
             return UNKNOWN
         return None if self._trusts(peer) else _grouped(peer)
 
     def _behind(self, peer: Address, headers: Iterable[tuple[bytes, bytes]]) -> Address:
-        """Walk from the right while proxies are trusted; what is no address ends the walk at the proxy that sent it."""
+        """Walk X-Forwarded-For from the right while the addresses are trusted proxies."""
         chain = ",".join(value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")
         for hop in reversed(chain.split(",")[-MAX_HOPS:]):
             address = _parsed(hop.strip())
             if address is None:
+                # Not an address: the proxy that sent it is the last hop that is known for certain.
                 return peer
             peer = address
             if not self._trusts(address):
@@ -59,7 +63,7 @@ class ClientAddress:
         return any(address in network for network in self._networks)
 
     def __repr__(self) -> str:
-        return f"<Origin behind {', '.join(map(str, self._networks)) or 'no proxy'}>"
+        return f"<ClientAddress behind {', '.join(map(str, self._networks)) or 'no proxy'}>"
 
 
 def _parsed(text: str) -> Address | None:
@@ -74,6 +78,7 @@ def _parsed(text: str) -> Address | None:
         address = ip_address(text)
     except ValueError:
         return None
+    # An IPv4 client of a dual-stack socket appears as ::ffff:1.2.3.4 and must count as the same client.
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
 
@@ -81,4 +86,5 @@ def _parsed(text: str) -> Address | None:
 def _grouped(address: Address) -> str:
     if isinstance(address, IPv4Address):
         return str(address)
+    # A client usually controls a whole /64 network, and could otherwise use a new address for each request.
     return str(IPv6Address(int(address) >> 64 << 64))

@@ -1,7 +1,7 @@
-"""The issuer's published keys: fetched in the background, kept while the issuer cannot be reached, looked at again when
-a token names a key that is not among them.
+"""The signing keys that a token issuer publishes (JWKS), fetched and refreshed in the background.
 
-Decides when to look, how often at most, and which keys are taken: public, and large enough. It refuses to know tokens.
+They are fetched again when a token names an unknown key, and kept while the issuer is unreachable. Only asymmetric keys
+of sufficient size are used.
 """
 
 import asyncio
@@ -21,27 +21,28 @@ from app.protocol.errors import ParseError
 from app.settings.auth import JwtSettings
 from app.telemetry.logs import logger
 
-LOOK_AGAIN = 10.0
-"""Seconds between two looks that unknown keys cause: tokens with invented keys do not make us a nuisance."""
+MIN_FETCH_INTERVAL = 10.0
+"""Seconds between two fetches for unknown keys: tokens with invented key ids must not flood the issuer."""
 
 MAX_BYTES = 524_288
+"""Longest JWKS document that is read."""
 MAX_KEYS = 100
-LEAST_RSA_BITS = 2048
+MIN_RSA_BITS = 2048
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""The body behind a URL. Raises OSError, ValueError."""
+"""URL -> body. Raises OSError, ValueError."""
 
 
 class SigningKeys:
-    """The keys of one issuer. `version` grows whenever they changed."""
+    """The keys of one issuer. `version` increases whenever they change."""
 
     __slots__ = (
         "_clock",
         "_fault",
         "_fetch",
+        "_fetched_at",
+        "_fetching",
         "_keys",
-        "_looked",
-        "_looking",
         "_seconds",
         "_text",
         "_timeout",
@@ -50,66 +51,70 @@ class SigningKeys:
         "version",
     )
 
-    def __init__(self, wishes: JwtSettings, fetch: Fetch | None = None, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, settings: JwtSettings, fetch: Fetch | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
         """`clock` in seconds."""
-        self._url = wishes.jwks_url or ""
-        self._timeout = wishes.timeout_seconds
-        self._seconds = wishes.refresh_seconds
+        self._url = settings.jwks_url or ""
+        self._timeout = settings.timeout_seconds
+        self._seconds = settings.refresh_seconds
         self._fetch = fetch or fetched
         self._clock = clock
         self._keys: KeySet | None = None
         self._text = b""
-        self._looked: float | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._fetched_at: float | None = None
+        self._fetching: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._fault: str | None = "not fetched yet"
         self.version = 0
 
     def start(self) -> None:
-        """Look now and from then on, in the background."""
+        """Fetch the keys now, and refresh them in the background."""
         self._watch = asyncio.get_running_loop().create_task(self._refresh())
 
     async def close(self) -> None:
-        """Look no more."""
-        for task in (self._watch, self._looking):
+        """Stop the background work."""
+        for task in (self._watch, self._fetching):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
 
     async def known(self, kid: str | None) -> KeySet | None:
-        """All keys, after a look at the issuer if `kid` is not among them and it was not looked at just now.
+        """All keys; None while the issuer has never been reached.
 
-        None while the issuer has never been reached.
+        Fetches them first if the key id `kid` is unknown, unless they were fetched a moment ago.
         """
-        if not self._has(kid) and self._may_look():
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.get_running_loop().create_task(self._look())
-            await asyncio.shield(self._looking)  # whoever waits may give up without ending it for the others
+        if not self._has(kid) and self._may_fetch():
+            if self._fetching is None or self._fetching.done():
+                self._fetching = asyncio.get_running_loop().create_task(self._fetch_keys())
+            # Shielded: several requests wait for the same fetch, and one that is cancelled must not end it for others.
+            await asyncio.shield(self._fetching)
         return self._keys
 
     def _has(self, kid: str | None) -> bool:
         return self._keys is not None and (kid is None or any(key.kid == kid for key in self._keys))
 
-    def _may_look(self) -> bool:
-        under_way = self._looking is not None and not self._looking.done()
-        return under_way or self._looked is None or self._clock() - self._looked >= LOOK_AGAIN
+    def _may_fetch(self) -> bool:
+        under_way = self._fetching is not None and not self._fetching.done()
+        return under_way or self._fetched_at is None or self._clock() - self._fetched_at >= MIN_FETCH_INTERVAL
 
     async def _refresh(self) -> None:
         while True:
-            await self._look()
-            await asyncio.sleep(self._seconds if self._fault is None else min(self._seconds, LOOK_AGAIN))
+            await self._fetch_keys()
+            await asyncio.sleep(self._seconds if self._fault is None else min(self._seconds, MIN_FETCH_INTERVAL))
 
-    async def _look(self) -> None:
-        """Fetch the keys; if that fails, those that are known stay."""
-        self._looked = self._clock()
+    async def _fetch_keys(self) -> None:
+        """Fetch the keys. If that fails, the known keys stay in use."""
+        self._fetched_at = self._clock()
         before = self._fault
         try:
             async with asyncio.timeout(self._timeout):
                 self._take(await self._fetch(self._url))
             self._fault = None
         except (OSError, ValueError, ParseError) as fault:  # TimeoutError is an OSError
-            self._fault = type(fault).__name__  # its text may hold the URL
+            self._fault = type(fault).__name__  # the text could contain the URL, and with it a secret
+        # Logged when the state changes, not at each attempt.
         if self._fault != before:
             if self._fault is None:
                 logger().info("jwks_fetched", keys=0 if self._keys is None else len(self._keys.keys))
@@ -117,6 +122,7 @@ class SigningKeys:
                 logger().warning("jwks_failed", reason=self._fault)
 
     def _take(self, body: bytes) -> None:
+        # A new version makes all verified tokens be verified again, so an unchanged document must not cause one.
         if body != self._text:
             keys = keys_in(body)
             self._text, self._keys = body, keys
@@ -128,23 +134,25 @@ class SigningKeys:
 
 
 def keys_in(body: bytes) -> KeySet:
-    """The usable keys of a JWKS (RFC 7517). Raises ValueError if there is none, ParseError if it is no JSON."""
+    """The usable keys of a JWKS (RFC 7517). Raises ValueError without any, ParseError for invalid JSON."""
     document = envelope.loads(body)
     listed = document.get("keys") if type(document) is dict else None
     if type(listed) is not list:
         raise ValueError("no list of keys")
     keys = [key for entry in listed[:MAX_KEYS] if (key := _usable(entry)) is not None]
     if not keys:
+        # Treated as a failed fetch: replacing good keys by none would refuse every token.
         raise ValueError("no usable key")
     return KeySet(keys)
 
 
 def _usable(entry: Any) -> Key | None:
-    """The key if it can verify signatures: asymmetric, meant for that, and not too short."""
+    """The key, if it is asymmetric, intended for signatures and large enough; else None."""
+    # Symmetric keys ("oct") are not accepted: with a published secret anybody could sign tokens.
     if type(entry) is not dict or entry.get("kty") not in ("RSA", "EC", "OKP") or entry.get("use", "sig") != "sig":
         return None
     try:
-        if entry["kty"] == "RSA" and len(urlsafe_b64decode(f"{entry['n']}==")) * 8 < LEAST_RSA_BITS:
+        if entry["kty"] == "RSA" and len(urlsafe_b64decode(f"{entry['n']}==")) * 8 < MIN_RSA_BITS:
             return None
         key = JWKRegistry.import_key(entry)
         key.ensure_kid()
@@ -154,8 +162,8 @@ def _usable(entry: Any) -> Key | None:
 
 
 async def fetched(url: str) -> bytes:
-    """The body of a 200; redirects are not followed, no proxy is used. Raises OSError, ValueError."""
-    # Authorities are read in a thread: it takes longer than any request may wait.
+    """The body of a response with status 200, without redirects and proxies. Raises OSError, ValueError."""
+    # In a thread: loading the certificate authorities would block the event loop.
     verify = await asyncio.to_thread(ssl.create_default_context) if url.startswith("https:") else False
     try:
         async with (
@@ -167,7 +175,7 @@ async def fetched(url: str) -> bytes:
             body = b""
             async for piece in response.aiter_bytes():
                 body += piece
-                if len(body) > MAX_BYTES:
+                if len(body) > MAX_BYTES:  # Content-Length may be missing or wrong
                     raise ValueError("too long")
             return body
     except httpx2.HTTPError as fault:

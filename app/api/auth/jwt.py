@@ -1,7 +1,6 @@
-"""JSON Web Tokens: whose they are and what they may, if an issuer that is believed signed them for this gateway.
+"""Verifies JSON Web Tokens of one issuer, and maps their claims to a tenant and its roles.
 
-Decides nothing by what a token says before its signature is verified. It refuses to know headers, and which tenants
-there are; nothing it raises repeats a token.
+No claim is used before the signature is verified. Error messages never contain a token.
 """
 
 from collections import OrderedDict
@@ -21,13 +20,13 @@ from app.protocol.errors import BackendUnavailable
 from app.settings.auth import JwtSettings
 
 MAX_VERIFIED = 10_000
-"""Tokens whose verification is remembered; of more, the least recently used are verified again."""
+"""Verified tokens that are cached. Beyond this limit, the least recently used are evicted and verified again."""
 
 MAX_HEADER = 4096
-"""Bytes of a token's header; some hold a chain of certificates."""
+"""Longest token header in bytes; some contain a certificate chain."""
 
 MAX_TRIED = 16
-"""Keys that are tried for a token that names none."""
+"""Keys that are tried for a token without a key id. It bounds the CPU time that one token can cost."""
 
 _KEY_TYPES = {
     algorithm: kind
@@ -40,62 +39,63 @@ _KEY_TYPES = {
 }
 
 _BAD = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
-"""What foreign bytes can make the library raise."""
+"""Exceptions that the library raises for malformed tokens."""
 
 
 class TokenClaims(NamedTuple):
-    """What a verified token says; what `Guard` asks for."""
+    """The result of a verified token; see TokenVerifier."""
 
     tenant: str
     roles: frozenset[str] | None
-    """None: all that the tenant may."""
+    """None: all roles of the tenant."""
     key_id: str
-    """Of the issuer's key, for the log."""
+    """Names the issuer's key in the log."""
 
 
 class BadToken(Exception):
-    """The token is not believed."""
+    """The token is invalid, expired, or not for this gateway."""
 
 
 class JwtVerifier:
-    """Verifies tokens of one issuer, and remembers those it has verified until they expire or the keys change."""
+    """Verifies tokens of one issuer. Verified tokens are cached until they expire or the issuer's keys change."""
 
-    __slots__ = ("_claims", "_clock", "_jws", "_verified", "_version", "_wishes", "keys")
+    __slots__ = ("_claims", "_clock", "_jws", "_settings", "_verified", "_version", "keys")
 
-    def __init__(self, wishes: JwtSettings, keys: SigningKeys, clock: Callable[[], float] = time) -> None:
+    def __init__(self, settings: JwtSettings, keys: SigningKeys, clock: Callable[[], float] = time) -> None:
         """`clock`: seconds since the epoch."""
         self.keys = keys
-        self._wishes = wishes
+        self._settings = settings
         self._clock = clock
-        self._jws = JWSRegistry(algorithms=list(wishes.algorithms), strict_check_header=False)
+        self._jws = JWSRegistry(algorithms=list(settings.algorithms), strict_check_header=False)
         self._jws.max_header_length = MAX_HEADER
         self._claims = JWTClaimsRegistry(
             now=lambda: int(clock()),
-            leeway=wishes.leeway_seconds,
-            iss={"essential": True, "value": wishes.issuer or ""},
-            aud={"essential": True, "value": wishes.audience or ""},
+            leeway=settings.leeway_seconds,
+            iss={"essential": True, "value": settings.issuer or ""},
+            aud={"essential": True, "value": settings.audience or ""},
             exp={"essential": True},
         )
         self._verified: OrderedDict[bytes, tuple[TokenClaims, float]] = OrderedDict()
         self._version = 0
 
     async def tenant_of(self, token: bytes) -> TokenClaims | None:
-        """Whose token it is; None if it is not believed. Raises BackendUnavailable while no key has ever been read."""
+        """The claims of a token; None if it is invalid. Raises BackendUnavailable before the keys were ever fetched."""
         try:
             return await self.bearer(token)
         except BadToken:
             return None
 
     def start(self) -> None:
-        """Keep the issuer's keys at hand from now on."""
+        """Begin to fetch the issuer's keys."""
         self.keys.start()
 
     async def close(self) -> None:
-        """Let go of them."""
+        """Stop fetching keys."""
         await self.keys.close()
 
     async def bearer(self, token: bytes) -> TokenClaims:
-        """Whose token it is. Raises BadToken, BackendUnavailable."""
+        """The claims of a token. Raises BadToken, BackendUnavailable."""
+        # The digest is the key, so that no usable credential stays in memory.
         digest = sha256(token).digest()
         known = self._remembered(digest)
         if known is not None:
@@ -103,29 +103,30 @@ class JwtVerifier:
         kid, algorithm = _key_of(token)
         keys = await self.keys.known(kid)
         if keys is None:
-            raise BackendUnavailable("the keys of the token's issuer cannot be read yet", retryable=True)
+            raise BackendUnavailable("the signing keys of the token issuer have not been fetched yet", retryable=True)
         try:
             read, kid = self._verified_by(keys, token, kid, algorithm)
             self._claims.validate(read.claims)
             bearer = self._bearer(read.claims, kid)
-            end = float(read.claims["exp"]) + self._wishes.leeway_seconds
+            end = float(read.claims["exp"]) + self._settings.leeway_seconds
         except _BAD as fault:
             raise BadToken(type(fault).__name__) from None
+        # Only valid tokens are cached: invalid ones could fill the cache at will.
         self._verified[digest] = (bearer, end)
         if len(self._verified) > MAX_VERIFIED:
             self._verified.popitem(last=False)
         return bearer
 
     def _verified_by(self, keys: KeySet, token: bytes, kid: str | None, algorithm: Any) -> tuple[jwt.Token, str | None]:
-        """(the token, the id of the key that it was signed with). Raises JoseError, ValueError."""
+        """(token, id of the key that signed it). Raises JoseError, ValueError."""
         if kid is not None or len(keys.keys) == 1:
             return jwt.decode(token, keys, registry=self._jws), kid
         for key in [key for key in keys.keys if _fits(key, algorithm)][:MAX_TRIED]:
             try:
                 return jwt.decode(token, key, registry=self._jws), key.kid
             except _BAD:
-                continue  # signed with another one
-        raise ValueError("no key of the issuer has signed it")
+                continue  # signed with another key
+        raise ValueError("no key of the issuer signed it")
 
     def _remembered(self, digest: bytes) -> TokenClaims | None:
         if self._version != self.keys.version:
@@ -141,46 +142,48 @@ class JwtVerifier:
         return known[0]
 
     def _bearer(self, claims: dict[str, Any], kid: str | None) -> TokenClaims:
-        """The declared mapping of claims. Raises ValueError if they name no tenant."""
-        wishes = self._wishes
-        tenant = _claim(claims, wishes.tenant_claim)
-        if type(tenant) is not str or (wishes.tenants and tenant not in wishes.tenants):
+        """Tenant and roles as `jwt.*_claim` maps them. Raises ValueError if the claims name no tenant."""
+        settings = self._settings
+        tenant = _claim(claims, settings.tenant_claim)
+        if type(tenant) is not str or (settings.tenants and tenant not in settings.tenants):
             raise ValueError("no tenant")
         roles = None
-        if wishes.roles_claim is not None:
-            said = _claim(claims, wishes.roles_claim)
+        if settings.roles_claim is not None:
+            said = _claim(claims, settings.roles_claim)
+            # `scope` is one string with spaces (RFC 8693 §4.2); roles claims are usually lists.
             words = said.split() if type(said) is str else said if type(said) is list else []
-            roles = frozenset(wishes.roles[word] for word in words if type(word) is str and word in wishes.roles)
-        return TokenClaims(wishes.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
+            roles = frozenset(settings.roles[word] for word in words if type(word) is str and word in settings.roles)
+        return TokenClaims(settings.tenants.get(tenant, tenant), roles, f"jwt:{(kid or 'only')[:64]}")
 
     def __repr__(self) -> str:
-        return f"<Tokens {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
+        return f"<JwtVerifier {len(self._verified)}/{MAX_VERIFIED} remembered, {self.keys!r}>"
 
 
 def _fits(key: Key, algorithm: Any) -> bool:
-    """Whether signatures of this algorithm can be made with the key. One of another curve fits and verifies nothing."""
+    """Whether the key may have signed with this algorithm. A key of another curve passes, and then verifies nothing."""
     stated = key.as_dict(private=False).get("alg")
     return key.key_type == _KEY_TYPES.get(algorithm) and stated in (None, algorithm)
 
 
 def _key_of(token: bytes) -> tuple[str | None, Any]:
-    """(the key that the token says it is signed with, the algorithm); not believed. Raises BadToken."""
+    """(key id, algorithm) of the header, which is not verified yet. Raises BadToken."""
     if token.index(b".") > MAX_HEADER:
-        raise BadToken("its header is too long")
+        raise BadToken("the header is too long")
     try:
         header = extract_compact(token).headers()
     except _BAD as fault:
         raise BadToken(type(fault).__name__) from None
     if "crit" in header:
-        # RFC 7515 §4.1.11: what is listed must be understood, and we know no extension; empty or malformed it is
-        # invalid, where the library takes it for absent.
-        raise BadToken("its header has 'crit'")
+        # RFC 7515 §4.1.11: a recipient must understand every extension listed here, and we support none. An empty or
+        # malformed list is invalid, but the library treats it as absent.
+        raise BadToken("the header has 'crit'")
     kid, algorithm = header.get("kid"), header.get("alg")
     return kid if type(kid) is str else None, algorithm if type(algorithm) is str else None
 
 
 def _claim(claims: dict[str, Any], path: str) -> Any:
-    """The claim at a dotted path; a claim whose own name has dots (a URL) is found, too."""
+    """The claim at a dotted path; None if there is none."""
+    # First as a whole: claim names can be URLs, which contain dots.
     if path in claims:
         return claims[path]
     value: Any = claims

@@ -1,6 +1,6 @@
-"""One caller at a door: whom the guard let in, or why it did not.
+"""The result of authentication: the caller as a `Principal`, or an `AuthError` with the HTTP status to send.
 
-Values between the guard and the doors. They refuse to know how callers are recognised, and how answers are written.
+Endpoints depend on these values and not on how callers are authenticated.
 """
 
 from typing import TYPE_CHECKING
@@ -14,26 +14,27 @@ if TYPE_CHECKING:
 
 
 class Principal:
-    """One caller that was let in. `taken` counts its requests that are limited and under way."""
+    """One authenticated caller of one HTTP request."""
 
     __slots__ = ("holder", "key_id", "owner", "taken", "tenant")
 
     def __init__(self, tenant: Tenant, holder: ApiKey | str, key_id: str | None, owner: "Owner") -> None:
-        """`holder`: what must stay good for the visit to go on; `key_id` names the credential in the log."""
+        """`holder` is the credential: the request is cancelled if it is revoked. `key_id` names it in the log."""
         self.tenant = tenant
         self.holder = holder
         self.key_id = key_id
         self.owner = owner
+        # Requests in flight that count against `limits.concurrent`: a batch counts once per member.
         self.taken = 0
 
     def __repr__(self) -> str:
-        return f"<Visit of {self.tenant.id} with {self.key_id or 'no credential'}, {self.taken} limited requests>"
+        return f"<Principal of {self.tenant.id} with {self.key_id or 'no credential'}, {self.taken} limited requests>"
 
 
 class AuthError(Exception):
-    """Somebody is not let in, or no further: the HTTP status, the error of RCP §12, and headers that go with it.
+    """A refused caller: the HTTP status, the error of RCP §12, and the response headers that belong to it.
 
-    `quiet`: it is not worth a line in the log.
+    `quiet` refusals are not logged: a client can cause any number of them.
     """
 
     def __init__(
@@ -52,4 +53,4 @@ class AuthError(Exception):
         self.quiet = quiet
 
     def __repr__(self) -> str:
-        return f"TurnedAway({self.status}, {self.fault!r})"
+        return f"AuthError({self.status}, {self.fault!r})"

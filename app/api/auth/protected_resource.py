@@ -1,7 +1,4 @@
-"""The OAuth metadata of the MCP endpoint (RFC 9728), by which a client without a token finds out where to get one.
-
-Separate from the endpoint, because it depends on the settings of tokens and not on MCP.
-"""
+"""The OAuth metadata of the MCP endpoint (RFC 9728), from which a client learns which issuer gives it a token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +11,7 @@ Scope = Mapping[str, Any]
 
 
 class ProtectedResource:
-    """The endpoint as OAuth clients see it."""
+    """The MCP endpoint as an OAuth protected resource."""
 
     __slots__ = ("_issuer", "_name", "_public_url", "_scopes")
 
@@ -28,7 +25,7 @@ class ProtectedResource:
 
     @property
     def advertised(self) -> bool:
-        """Whether tokens are accepted."""
+        """Whether tokens are accepted, so that there is metadata to publish."""
         return self._issuer is not None
 
     def metadata(self, scope: Scope) -> bytes:
@@ -44,7 +41,7 @@ class ProtectedResource:
         return envelope.dumps(document)
 
     def challenge(self, scope: Scope, written: bytes) -> bytes:
-        """A `WWW-Authenticate` with the address of the metadata (RFC 9728 §5.1) and the scope that is needed."""
+        """The `WWW-Authenticate` value `written` plus the address of the metadata (RFC 9728 §5.1) and the scope."""
         if not self.advertised:
             return written
         address = self._url(scope).removesuffix(MCP_PATH) + MCP_METADATA

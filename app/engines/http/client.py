@@ -47,7 +47,7 @@ class HttpTransport:
         resolver: Resolver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is connected or read yet. `clock` (seconds) tells the age of connections."""
+        """Nothing is connected or read yet. `clock` (seconds) measures the age of connections."""
         self.endpoint = Endpoint.of(entry.url or "")
         self._entry = entry
         self._unproven = self.endpoint.secure and (entry.tls is None or entry.tls.cert_file is None)

@@ -80,7 +80,7 @@ class Http2Transport:
         resolver: Resolver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is connected or read yet. `clock` (seconds) tells the age of a connection."""
+        """Nothing is connected or read yet. `clock` (seconds) measures the age of connections."""
         resolver = resolver or Resolver()
         self.endpoint = Endpoint.of(entry.url or "")
         self._entry = entry

@@ -147,7 +147,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 METADATA = frozenset(
     map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
-"""Where clouds tell a machine its secrets outside 169.254.0.0/16: Alibaba, Azure, Oracle, AWS and Google over IPv6."""
+"""Metadata services of clouds outside 169.254.0.0/16: Alibaba, Azure, Oracle, AWS and Google over IPv6."""
 
 THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 TRANSLATED = ipaddress.ip_network("64:ff9b::/96")

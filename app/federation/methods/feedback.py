@@ -33,7 +33,7 @@ class RoutedSignals(NamedTuple):
 
     engine_requests: Mapping[str, Mapping[int, dict[str, Any]]]
     """Engine id -> position of a signal -> the signal with the id that this engine knows."""
-    unheard: tuple[int, ...]
+    unrouted: tuple[int, ...]
     """Positions of signals for which no engine takes feedback."""
 
 
@@ -45,17 +45,17 @@ def addressed(
     taking = frozenset(takers)
     namespaces = namespaces_of(engines.values())
     engine_requests: dict[str, dict[int, dict[str, Any]]] = {}
-    unheard: list[int] = []
+    unrouted: list[int] = []
     for place, signal in enumerate(signals):
         hit_id = signal["hitId"]
         # What the session remembers is certain; namespaces are the next best.
         owners = origins.get(f"{hit_id}") or owners_of(hit_id, engines, namespaces)
-        hearing = [engine for engine in sorted(owners) if engine in taking]
-        for engine in hearing:
+        takers = [engine for engine in sorted(owners) if engine in taking]
+        for engine in takers:
             engine_requests.setdefault(engine, {})[place] = {**signal, "hitId": owners[engine]}
-        if not hearing:
-            unheard.append(place)
-    return RoutedSignals(engine_requests, tuple(unheard))
+        if not takers:
+            unrouted.append(place)
+    return RoutedSignals(engine_requests, tuple(unrouted))
 
 
 def rewards_of(signals: Sequence[Signal]) -> dict[str, float]:
@@ -128,12 +128,12 @@ async def feedback(context: BroadcastContext, pages: Pages) -> dict[str, Any]:
     else:
         gathered = await gather(context, candidates, engine_request, _read, idempotent=False)
     accepted = {outcome.engine: (outcome.result or {})["accepted"] for outcome in gathered.answers()}
-    unheard = (
-        (f"{len(routed.unheard)} signal(s) concern hits of engines that do not take feedback",)
-        if routed.unheard
+    unrouted = (
+        (f"{len(routed.unrouted)} signal(s) concern hits of engines that do not take feedback",)
+        if routed.unrouted
         else ()
     )
-    return with_report(context, gathered, {"accepted": recorded(routed.engine_requests, accepted, learned)}, unheard)
+    return with_report(context, gathered, {"accepted": recorded(routed.engine_requests, accepted, learned)}, unrouted)
 
 
 async def _learned(context: BroadcastContext, pages: Pages, request: FeedbackParams) -> list[int]:

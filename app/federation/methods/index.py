@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from app.federation.calls import LEAST_SECONDS, MethodCall, time_left
+from app.federation.calls import MIN_SECONDS, MethodCall, time_left
 from app.federation.candidates import Candidates, UnfitEngine, candidates_for, check_route
 from app.federation.engine_interface import Engine
 from app.federation.forward import (
@@ -191,7 +191,7 @@ async def _write(
     `repeatable`: after a partial failure the caller may send the same call again.
     """
     call = writing.call
-    if time_left(call) < LEAST_SECONDS:
+    if time_left(call) < MIN_SECONDS:
         raise DeadlineExceeded("the deadline leaves no time to ask any engine", retryable=True)
     # All engines share the same remaining time: they are asked at once.
     shares = [share_of(call, batch.engine, writing.members, writing.settings) for batch in batches]

@@ -1,8 +1,9 @@
 """`memory/build` and `memory/recall` (RCP §7.17): memories live in engines; their public ids name the engine.
 
-A memory id is a capability: whoever presents it can read and overwrite the memory, and engines do not know tenants. It
-carries a MAC over the tenant and the engine's own id, keyed with the deployment secret, so that no tenant can forge the
-id of another's memory. Without tenants the MAC has no key and only detects typing errors."""
+A memory id is a capability: any caller that has it can read and overwrite the memory, and engines do not know tenants.
+So it carries a MAC over the tenant and the engine's own id, keyed with the deployment secret: no tenant can forge the
+id of another's memory. Without tenants the MAC has no key and only detects typing errors.
+"""
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode

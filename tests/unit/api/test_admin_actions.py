@@ -13,10 +13,10 @@ async def test_drills_are_told() -> None:
     """The drills that were begun can be read, and one that begins ends the one before."""
     docs = engine("docs", FakeTransport())
     actions = AdminActions(state_of(Engines(docs), {"admin": {"drills": True}}))
-    assert repr(actions) == "<Actions, no drill>"
+    assert repr(actions) == "<AdminActions, no drill>"
     await actions.act({"engine": "docs", "action": "drill", "kind": "hang"}, WHO)
     first = actions.drills["docs"]
     await actions.act({"engine": "docs", "action": "drill", "kind": "error"}, WHO)
-    assert repr(actions) == "<Actions, <FaultInjection error of docs, on>>"
+    assert repr(actions) == "<AdminActions, <FaultInjection error of docs, on>>"
     assert not first.on
     assert await actions.act({"engine": "docs", "action": "end_drill"}, WHO) == "the drill is over"

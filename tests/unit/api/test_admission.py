@@ -16,7 +16,7 @@ async def test_a_slow_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(semaphore, "perf_counter", lambda: clock[0])
     settings = ServerSettings(max_in_flight=1, max_waiting=3, max_wait_ms=100)
-    admission = Admission(settings, Metrics("1").door)
+    admission = Admission(settings, Metrics("1").server)
     assert admission.try_enter()
 
     async def wait_for_places(seconds_per_place: float) -> int:

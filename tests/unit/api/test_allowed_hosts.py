@@ -15,7 +15,7 @@ NAMES = AllowedHosts(nobody, ["rcp.example", "other.example:8080", "::1", "[fd00
 
 
 @pytest.mark.parametrize(
-    ("hosts", "held"),
+    ("hosts", "allowed"),
     [
         ([b"rcp.example"], True),
         ([b"RCP.EXAMPLE.:1"], True),
@@ -31,14 +31,14 @@ NAMES = AllowedHosts(nobody, ["rcp.example", "other.example:8080", "::1", "[fd00
         ([b"x" * 100_000], False),
     ],
 )
-def test_what_fits(hosts: list[bytes], held: bool) -> None:
+def test_what_fits(hosts: list[bytes], allowed: bool) -> None:
     """Exactly one Host, in any case, with any port unless one is listed."""
-    assert NAMES.hold([(b"accept", b"x"), *((b"host", host) for host in hosts)]) is held
+    assert NAMES.allows([(b"accept", b"x"), *((b"host", host) for host in hosts)]) is allowed
 
 
 def test_it_says_what_it_lets_through() -> None:
     """For an incident: the names."""
-    assert repr(NAMES) == "<HostList of [::1], [fd00::1]:9, other.example:8080, rcp.example>"
+    assert repr(NAMES) == "<AllowedHosts of [::1], [fd00::1]:9, other.example:8080, rcp.example>"
 
 
 async def test_what_is_no_request_goes_through() -> None:

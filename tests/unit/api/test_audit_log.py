@@ -48,7 +48,7 @@ def test_an_answer() -> None:
         "ms": 12.3,
         "bytes": 99,
     }
-    assert repr(audit) == "<Audit degraded, 3 engines, 2 hits>"
+    assert repr(audit) == "<AuditLog degraded, 3 engines, 2 hits>"
 
 
 def test_no_hits_are_a_number_of_hits() -> None:

@@ -1,4 +1,4 @@
-"""The value that a door makes of whoever sends a message."""
+"""The value that an endpoint makes of whoever sends a message."""
 
 from app.api.auth.keys import ApiKey
 from app.api.auth.principal import AuthError, Principal
@@ -19,9 +19,9 @@ def test_sessions_of_two_tenants_are_never_one() -> None:
 def test_a_principal_tells_no_secret() -> None:
     """In an incident one sees who and with which key, by name."""
     principal = Principal(Tenant("red"), ApiKey("red", "k", b"SECRET", 0.0), "k", Owner("red"))
-    assert repr(principal) == "<Visit of red with k, 0 limited requests>"
+    assert repr(principal) == "<Principal of red with k, 0 limited requests>"
     assert "SECRET" not in repr(principal.holder)
-    assert repr(AuthError(401, Unauthorized("no"))) == "TurnedAway(401, Unauthorized(-32012, 'no', {}))"
+    assert repr(AuthError(401, Unauthorized("no"))) == "AuthError(401, Unauthorized(-32012, 'no', {}))"
 
 
 def test_a_caller_without_session_is_known_by_itself() -> None:

@@ -42,7 +42,7 @@ def test_the_lists_can_be_looked_at() -> None:
     """The description names what is served."""
     assert (
         repr(McpHostPolicy(McpSettings(allowed_hosts=["a", "b:*"], allowed_origins=[])))
-        == "<Hosts a, b:*, origins none>"
+        == "<McpHostPolicy a, b:*, origins none>"
     )
 
 

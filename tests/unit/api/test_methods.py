@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.api.methods import ANSWERED, FEDERATED, GATHERED, REPORTER, RpcMethods
+from app.api.methods import ANSWERED, BROADCAST, FEDERATED, STREAMED, RpcMethods
 from app.protocol.method_names import GATES, UNGATED
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import FakeGateway
@@ -21,9 +21,9 @@ def _quiet() -> Iterator[None]:
 
 def test_every_method_that_is_answered_is_one_of_rcp() -> None:
     """And each has series of its own; vendors' methods share theirs."""
-    assert FEDERATED.keys() | GATHERED.keys() <= GATES.keys()
-    assert GATHERED.keys() >= REPORTER
-    assert UNGATED | FEDERATED.keys() | GATHERED.keys() | {"retrieve", "catalog/list", "x-*"} == ANSWERED
+    assert FEDERATED.keys() | BROADCAST.keys() <= GATES.keys()
+    assert BROADCAST.keys() >= STREAMED
+    assert UNGATED | FEDERATED.keys() | BROADCAST.keys() | {"retrieve", "catalog/list", "x-*"} == ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ async def test_a_call_carries_what_the_caller_said() -> None:
 
 def test_the_table_can_be_looked_at() -> None:
     """Its size."""
-    assert repr(RpcMethods(FakeGateway().state)) == f"<Answers to {len(ANSWERED) - 1} methods>"
+    assert repr(RpcMethods(FakeGateway().state)) == f"<RpcMethods, {len(ANSWERED) - 1} methods>"

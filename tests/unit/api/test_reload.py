@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.api import reload as room
-from app.api.reload import MOST_LOOKS, Reload
+from app.api.reload import MAX_LOOKS, Reload
 from app.settings.field_errors import FieldError, SettingsError
 from app.settings.file_watch import Watch
 from tests.support.log_lines import own_log
@@ -30,7 +30,7 @@ class Restless(Watch):
 @pytest.fixture(autouse=True)
 def _swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits between two looks."""
-    monkeypatch.setattr(room, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(room, "QUIET_SECONDS", 0)
 
 
 def faulty() -> Any:
@@ -38,7 +38,7 @@ def faulty() -> Any:
     raise SettingsError("rcp.json", (FieldError("engines", "is missing"),))
 
 
-@pytest.mark.parametrize(("changes", "reads_at", "warned"), [(4, 5, False), (float("inf"), MOST_LOOKS + 1, True)])
+@pytest.mark.parametrize(("changes", "reads_at", "warned"), [(4, 5, False), (float("inf"), MAX_LOOKS + 1, True)])
 async def test_files_are_read_once_they_have_settled(changes: float, reads_at: int, warned: bool) -> None:
     """As soon as a look finds what the last one found; those that never settle are read as they are, and it is said."""
     looked: list[int] = []

@@ -1,4 +1,4 @@
-"""What becomes of a request whose caller hangs up, at the RPC door and nowhere else."""
+"""What becomes of a request whose caller hangs up, at the RPC endpoint and nowhere else."""
 
 import asyncio
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.api.disconnects import WATCH_AFTER
-from tests.support.fake_door import ANSWER, PING, Door
 from tests.support.fake_gateway import Exchange
+from tests.support.rpc_endpoint import ANSWER, PING, ScriptedEndpoint
 from tests.support.virtual_time import jumping_loop, turns, virtually
 
 
@@ -27,7 +27,7 @@ def test_slow_request_is_answered() -> None:
     """A request that takes long is answered like any other while its caller stays, and leaves no task."""
 
     async def story() -> None:
-        answer = await Door(answered_late).post(PING)
+        answer = await ScriptedEndpoint(answered_late).post(PING)
         assert answer.status == 200
         await turns()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -40,16 +40,16 @@ def test_caller_that_hangs_up_cancels_its_request(body: bytes) -> None:
     """When the caller hangs up its request is cancelled at once, nothing is sent, the server's task goes on (B36)."""
 
     async def story() -> None:
-        door = Door(never_answered)
+        endpoint = ScriptedEndpoint(never_answered)
         exchange = Exchange(chunks=(body,))
-        serving = asyncio.create_task(exchange.run(door.app))
+        serving = asyncio.create_task(exchange.run(endpoint.app))
         await asyncio.sleep(0.2)
         assert not serving.done()
         exchange.hang_up.set()
         await turns()
         assert serving.done()
         assert not serving.cancelled()
-        assert door.dispatcher.ended == ["cancelled"]
+        assert endpoint.dispatcher.ended == ["cancelled"]
         assert exchange.sent == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -62,12 +62,12 @@ def test_caller_that_hangs_up_soon_is_noticed_when_watching_begins() -> None:
     async def story() -> None:
         loop = jumping_loop()
         started = loop.time()
-        door = Door(never_answered)
+        endpoint = ScriptedEndpoint(never_answered)
         exchange = Exchange(chunks=(PING,))
         exchange.hang_up.set()
-        await exchange.run(door.app)
+        await exchange.run(endpoint.app)
         assert loop.time() - started == pytest.approx(WATCH_AFTER)
-        assert door.dispatcher.ended == ["cancelled"]
+        assert endpoint.dispatcher.ended == ["cancelled"]
 
     virtually(story())
 
@@ -75,7 +75,7 @@ def test_caller_that_hangs_up_soon_is_noticed_when_watching_begins() -> None:
 @pytest.mark.parametrize("chunks", [0, 1])
 async def test_caller_that_hangs_up_before_its_body_is_there(chunks: int) -> None:
     """A body that is broken off is nobody's request."""
-    door = Door()
+    endpoint = ScriptedEndpoint()
     sent: list[Any] = []
     events = [{"type": "http.request", "body": b"{", "more_body": True}] * chunks + [{"type": "http.disconnect"}]
     pending = iter(events)
@@ -83,21 +83,21 @@ async def test_caller_that_hangs_up_before_its_body_is_there(chunks: int) -> Non
     async def receive() -> Any:
         return next(pending)
 
-    await door.app(Exchange().scope, receive, sent.append)
-    assert (sent, door.dispatcher.asked) == ([], [])
+    await endpoint.app(Exchange().scope, receive, sent.append)
+    assert (sent, endpoint.dispatcher.asked) == ([], [])
 
 
 def test_server_that_shuts_down_cancels_the_request() -> None:
     """A cancellation that is not the caller's hanging up goes through to the server."""
 
     async def story() -> None:
-        door = Door(never_answered)
-        serving = asyncio.create_task(Exchange(chunks=(PING,)).run(door.app))
+        endpoint = ScriptedEndpoint(never_answered)
+        serving = asyncio.create_task(Exchange(chunks=(PING,)).run(endpoint.app))
         await asyncio.sleep(0.2)
         serving.cancel()
         await turns()
         assert serving.cancelled()
-        assert door.dispatcher.ended == ["cancelled"]
+        assert endpoint.dispatcher.ended == ["cancelled"]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     virtually(story())
@@ -115,7 +115,7 @@ def test_server_that_shuts_down_while_the_caller_hangs_up() -> None:
             return ANSWER
 
         exchange = Exchange(chunks=(PING,))
-        serving = asyncio.create_task(exchange.run(Door(tidy).app))
+        serving = asyncio.create_task(exchange.run(ScriptedEndpoint(tidy).app))
         await asyncio.sleep(0.2)
         exchange.hang_up.set()
         await turns()
@@ -138,7 +138,7 @@ def test_quick_request_is_not_watched() -> None:
             return ANSWER
 
         exchange = Exchange(chunks=(PING,))
-        await exchange.run(Door(quickly).app)
+        await exchange.run(ScriptedEndpoint(quickly).app)
         await asyncio.sleep(1)
         assert tasks == [1]
         assert exchange.received == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.rpc_path import RpcPath, place_of
+from app.api.rpc_path import RpcPath, parse_path
 
 KNOWN = {"docs", "team/docs", "team/docs/rcp/odd", "rcp"}
 
@@ -36,4 +36,4 @@ KNOWN = {"docs", "team/docs", "team/docs/rcp/odd", "rcp"}
 )
 def test_places(path: str, place: RpcPath | None) -> None:
     """Engines there are decide where an id with slashes ends; one that nobody knows is named all the same."""
-    assert place_of(path, KNOWN.__contains__) == place
+    assert parse_path(path, KNOWN.__contains__) == place

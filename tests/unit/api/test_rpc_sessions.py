@@ -92,10 +92,10 @@ async def test_the_one_session_of_a_pipe() -> None:
     ended: list[bool] = []
     one = SingleSession(SETS, lambda: ended.append(True))
     assert not await done(one, caller())
-    assert repr(rule_of(one)) == "<Handshake of <OneSession not initialized>>"
+    assert repr(rule_of(one)) == "<HandshakePolicy of <SingleSession not initialized>>"
     await one.begin(caller(), (), None)
     assert await done(one, caller("other"))
-    assert repr(one) == "<OneSession initialized>"
+    assert repr(one) == "<SingleSession initialized>"
     await one.end(caller())
     assert ended == [True]
 

@@ -40,7 +40,7 @@ async def test_request_is_called_off_and_goes_on_to_be_answered() -> None:
     """The task hears of it once and can still answer; the table is empty afterwards."""
     requests = Requests()
     (task,) = await requests.begin("s", 1)
-    assert repr(requests.in_flight) == "<InFlight 1 requests of 1 sessions>"
+    assert repr(requests.in_flight) == "<RunningRequests 1 requests of 1 sessions>"
     assert requests.in_flight.cancel("s", 1) == 1
     assert requests.in_flight.cancel("s", 1) == 1
     assert await task == "answered"
@@ -118,5 +118,5 @@ async def test_cancellation_that_was_swallowed_does_no_later_harm() -> None:
     task = asyncio.create_task(swallowing())
     await turns(1)
     running[0].expire()
-    assert repr(running[0]) == "<Running 1 cancelled>"
+    assert repr(running[0]) == "<RunningRequest 1 cancelled>"
     assert await task == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.send_queue import FULL_BYTES, LineReader, SendQueue
+from app.api.send_queue import FULL_BYTES, PipeProgressListener, SendQueue
 from tests.support.running_gateway import PATIENCE
 
 
@@ -40,11 +40,11 @@ async def test_lines_leave_in_order_and_then_it_ends() -> None:
         box.put(b"%d" % number)
         await asyncio.sleep(0)
     box.put(b"3")
-    assert repr(box).startswith("<Outbox ")
+    assert repr(box).startswith("<SendQueue ")
     box.close()
     await asyncio.wait_for(writing, PATIENCE)
     assert log_writer.data == b"0\n1\n2\n3\n"
-    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<Outbox 0 bytes unread, closing>")
+    assert (box.unsent, log_writer.room > 0, repr(box)) == (0, True, "<SendQueue 0 bytes unread, closing>")
 
 
 async def test_what_nobody_takes_is_unread() -> None:
@@ -78,13 +78,13 @@ async def test_what_the_ear_passes_on() -> None:
     """Progress with a token, log lines always; no progress while the caller does not read."""
     log_writer = Sink()
     box = SendQueue(log_writer.write, log_writer.made)
-    ear = LineReader(box)
+    ear = PipeProgressListener(box)
     ear.open()
-    ear.tell({"progressToken": None, "stage": "recall"})
-    ear.tell({"progressToken": 0, "stage": "recall"})
+    ear.send({"progressToken": None, "stage": "recall"})
+    ear.send({"progressToken": 0, "stage": "recall"})
     ear.log({"level": "info", "message": "m"})
     box.unsent += FULL_BYTES
-    ear.tell({"progressToken": "t", "stage": "fuse"})
+    ear.send({"progressToken": "t", "stage": "fuse"})
     ear.log({"level": "warning", "message": "n"})
     box.unsent -= FULL_BYTES
     box.close()

@@ -104,11 +104,11 @@ def test_frames_come_in_order_and_the_response_is_last() -> None:
             b"x-request-id": b"r-1",
         }
         await asyncio.sleep(1)
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(1)
-        caller.stream.tell(recall(2))
-        caller.stream.tell(recall(3))
-        caller.stream.tell(fuse())
+        caller.stream.send(recall(2))
+        caller.stream.send(recall(3))
+        caller.stream.send(fuse())
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
         await caller.stream.finish(RESPONSE)
         assert [told(frame) for frame in caller.frames] == [
@@ -134,7 +134,7 @@ def test_progress_is_a_notification() -> None:
     async def story() -> None:
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await caller.stream.finish(RESPONSE)
         first, last = caller.frames
         assert first == (
@@ -166,9 +166,9 @@ def test_quiet_stream_carries_a_comment() -> None:
         caller.stream.open()
         await asyncio.sleep(31)
         assert [(at, event["body"]) for at, event in caller.events[1:]] == [(15, COMMENT), (30, COMMENT)]
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(14)
-        caller.stream.tell(recall(2))
+        caller.stream.send(recall(2))
         await asyncio.sleep(16)
         await caller.stream.finish(RESPONSE)
         assert [at for at, event in caller.events[1:] if event["body"] == COMMENT] == [15, 30, 60]
@@ -196,15 +196,15 @@ def test_slow_caller_hears_the_newest_of_each_kind() -> None:
     async def story() -> None:
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(0))
+        caller.stream.send(recall(0))
         await turns()
         caller.reads.clear()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         for number in range(2, 1000):
-            caller.stream.tell(recall(number))
+            caller.stream.send(recall(number))
             assert repr(caller.stream) == "<EventStream r-1 open, 1 frames waiting>"
-        caller.stream.tell(fuse())
+        caller.stream.send(fuse())
         finishing = asyncio.create_task(caller.stream.finish(RESPONSE))
         await asyncio.sleep(29)
         assert repr(caller.stream) == "<EventStream r-1 open, 3 frames waiting>"
@@ -232,9 +232,9 @@ def test_caller_that_does_not_read_is_given_up(log: LogLines, seconds: float) ->
         caller.stream.open()
         await turns()
         caller.reads.clear()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await asyncio.sleep(seconds - 0.5)
-        caller.stream.tell(recall(2))
+        caller.stream.send(recall(2))
         assert caller.gone == []
         await asyncio.sleep(1)
         assert caller.gone == ["hung up"]
@@ -270,7 +270,7 @@ def test_caller_that_is_gone_is_no_slow_one(log: LogLines) -> None:
         caller.stream.open()
         await turns()
         caller.breaks = ConnectionResetError("gone")
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         assert caller.gone == ["hung up"]
         await caller.stream.finish(RESPONSE)
@@ -290,7 +290,7 @@ def test_end_lets_go_at_any_moment(reads: bool) -> None:
         if not reads:
             caller.reads.clear()
         caller.stream.open()
-        caller.stream.tell(recall(1))
+        caller.stream.send(recall(1))
         await turns()
         await caller.stream.end()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -308,14 +308,14 @@ def test_hit_that_cannot_be_written_costs_its_list() -> None:
             deep = {"deep": deep}
         caller = FarEnd()
         caller.stream.open()
-        caller.stream.tell(recall(1, partial={"hits": [deep]}))
+        caller.stream.send(recall(1, partial={"hits": [deep]}))
         await caller.stream.finish(RESPONSE)
         assert told(caller.frames[0]) == recall(1)
 
     virtually(story())
 
 
-# At the door
+# At the endpoint
 
 QUESTION = b'{"jsonrpc":"2.0","id":1,"method":"retrieve","params":{"query":"q","_meta":{"progressToken":"t"}}}'
 
@@ -343,7 +343,7 @@ class Script:
     def knows(self, engine_id: str) -> bool:
         return False
 
-    def door(self, **settings: Any) -> Any:
+    def endpoint(self, **settings: Any) -> Any:
         return RpcEndpoint(self, state_of(FakeEngines(), {"server": settings}))  # type: ignore[arg-type]
 
 
@@ -353,23 +353,23 @@ def asking(**more: Any) -> Exchange:
 
 
 async def answer(stream: EventStream) -> bytes:
-    stream.tell(recall(1))
+    stream.send(recall(1))
     return RESPONSE
 
 
 async def never(stream: EventStream) -> bytes:
-    stream.tell(recall(1))
+    stream.send(recall(1))
     await asyncio.Event().wait()
     return RESPONSE
 
 
-def test_door_answers_with_a_stream_once_it_is_open() -> None:
+def test_endpoint_answers_with_a_stream_once_it_is_open() -> None:
     """A stream that was opened carries the answer; it has no Content-Length and is not compressed (B71)."""
 
     async def story() -> None:
         exchange = asking()
         exchange.headers.append((b"accept-encoding", b"gzip, br"))
-        await exchange.run(Script(answer).door())
+        await exchange.run(Script(answer).endpoint())
         assert exchange.status == 200
         assert exchange.header("content-type") == "text/event-stream; charset=utf-8"
         assert exchange.header("content-length") is None
@@ -385,13 +385,13 @@ def test_door_answers_with_a_stream_once_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("body", [RESPONSE, None])
-async def test_door_answers_plainly_while_it_is_not(body: bytes | None) -> None:
+async def test_endpoint_answers_plainly_while_it_is_not(body: bytes | None) -> None:
     """A stream that was never opened leaves the plain answer, or none."""
 
     async def plainly(stream: EventStream) -> bytes | None:
         return body
 
-    exchange = await asking().run(Script(plainly, opens=False).door())
+    exchange = await asking().run(Script(plainly, opens=False).endpoint())
     assert exchange.status == (204 if body is None else 200)
     assert exchange.body == (body or b"")
 
@@ -401,7 +401,7 @@ def test_caller_that_hangs_up_ends_its_stream() -> None:
 
     async def story() -> None:
         script, exchange = Script(never), asking()
-        serving = asyncio.create_task(exchange.run(script.door()))
+        serving = asyncio.create_task(exchange.run(script.endpoint()))
         await asyncio.sleep(0.2)
         sent = len(exchange.sent)
         exchange.hang_up.set()
@@ -429,7 +429,7 @@ def test_slow_caller_loses_its_request() -> None:
                 await asyncio.Event().wait()
 
         events = exchange._events()
-        serving = asyncio.create_task(script.door()(exchange.scope, events.__anext__, send))
+        serving = asyncio.create_task(script.endpoint()(exchange.scope, events.__anext__, send))
         await serving
         assert jumping_loop().time() == 1030
         assert script.ended == ["cancelled"]
@@ -450,7 +450,7 @@ def test_server_that_shuts_down_ends_the_stream() -> None:
                 await asyncio.Event().wait()
 
         events = exchange._events()
-        serving = asyncio.create_task(Script(then).door()(exchange.scope, events.__anext__, send))
+        serving = asyncio.create_task(Script(then).endpoint()(exchange.scope, events.__anext__, send))
         await asyncio.sleep(0.2)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

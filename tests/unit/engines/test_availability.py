@@ -27,11 +27,11 @@ def test_changes_are_told() -> None:
         standing = Availability(hear)
         standing.mark_up()
         assert told == []
-        standing.settle()
+        standing.report()
         await asyncio.sleep(QUIET_SECONDS)
         standing.mark_down(BadStatus("503"))
         standing.mark_down(BadStatus("503"))
-        standing.settle()
+        standing.report()
         await asyncio.sleep(QUIET_SECONDS)
         standing.mark_up()
         return told
@@ -46,13 +46,13 @@ def test_flapping_is_told_once_and_settled_by_the_next_check() -> None:
         told: list[str] = []
         standing = Availability(lambda fault: told.append("up" if fault is None else fault.kind))
         standing.mark_up()
-        standing.settle()
+        standing.report()
         await asyncio.sleep(QUIET_SECONDS)
         for _ in range(100):
             standing.mark_down(BadStatus("503"))
             standing.mark_up()
         assert told == ["up", "http_status"]
-        standing.settle()
+        standing.report()
         return told
 
     assert virtually(story()) == ["up", "http_status", "up"]

@@ -57,7 +57,7 @@ def test_a_child_is_asked_directly_once_it_was_reached(wires: Wires) -> None:
         engines = wires.engines(entry_of("in", discover=True, timeoutMs=600_000))
         assert [engine.id for engine in engines.asked] == ["in"]
         engines.start()
-        settling = asyncio.create_task(engines.settled(1000))
+        settling = asyncio.create_task(engines.first_checks(1000))
         await asyncio.sleep(1)
         assert [engine.id for engine in engines.asked] == ["in", "in/x"]
         assert repr(engines.asked[0]).startswith("<ResidualEngine y of <RemoteEngine in")
@@ -171,9 +171,9 @@ def test_settling_has_an_end(wires: Wires) -> None:
         engines = wires.engines(entry_of("a", timeoutMs=600_000))
         engines.start()
         started = asyncio.get_running_loop().time()
-        await engines.settled(3)
+        await engines.first_checks(3)
         assert asyncio.get_running_loop().time() - started == pytest.approx(3)
         await engines.close()
-        await wires.engines().settled(3)
+        await wires.engines().first_checks(3)
 
     virtually(story())

@@ -85,7 +85,7 @@ def test_going_down_and_coming_up_in_traffic_is_told() -> None:
 
         subject = LoneEngine(FakeTransport(retrieve=retrieve), retries=0)
         await subject.check()
-        subject.engine.settle()
+        subject.engine.report()
         await asyncio.sleep(10.0)
         for _ in range(5):
             await subject.fault()

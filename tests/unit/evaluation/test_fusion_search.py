@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.evaluation.fusion_search import LEAST_GAIN, RRF_KS, FusionParameters, TrialPool, search, trials_of
+from app.evaluation.fusion_search import MIN_GAIN, RRF_KS, FusionParameters, TrialPool, search, trials_of
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from tests.support.judged_gateway import hits
@@ -65,7 +65,7 @@ def test_the_search_finds_what_one_setting_after_another_can_find() -> None:
 
 def test_what_gains_next_to_nothing_is_not_changed() -> None:
     """A flat or an almost flat gauge leaves everything as it is, after one round."""
-    gauge, asked = counting(lambda blend: LEAST_GAIN / 2 if blend.rrf_k == RRF_KS[0] else 0.0)
+    gauge, asked = counting(lambda blend: MIN_GAIN / 2 if blend.rrf_k == RRF_KS[0] else 0.0)
     assert search(START, gauge) == START
     assert len(asked) < trials_of(2) / 2
 

@@ -15,13 +15,13 @@ def test_what_is_remembered_comes_before_namespaces() -> None:
     signals = [{"hitId": "n:1"}, {"hitId": "n:2"}, {"hitId": 7}]
     mail = addressed(signals, {"n:1": {"a": "n:1"}, "7": {"b": 7.0}}, ENGINES, ENGINES)
     assert mail.engine_requests == {"a": {0: {"hitId": "n:1"}}, "n": {1: {"hitId": "2"}}, "b": {2: {"hitId": 7.0}}}
-    assert mail.unheard == ()
+    assert mail.unrouted == ()
 
 
 def test_signals_that_nobody_hears() -> None:
     """Their engine takes no feedback, or left."""
     mail = addressed([{"hitId": "n:1"}, {"hitId": "x"}], {"x": {"gone": "x"}}, ENGINES, ["a"])
-    assert (mail.engine_requests, mail.unheard) == ({}, (0, 1))
+    assert (mail.engine_requests, mail.unrouted) == ({}, (0, 1))
 
 
 def test_signals_are_not_changed() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.federation.hit_validation import LEAST_PARTS, PARTS_OF_A_HIT, _Budget, relayed, sanitized
+from app.federation.hit_validation import MIN_PARTS, PARTS_OF_A_HIT, _Budget, relayed, sanitized
 
 
 def served(engine: str = "e", **more: Any) -> dict[str, Any]:
@@ -88,32 +88,30 @@ def test_one_line_for_each_engine() -> None:
 )
 def test_of_too_many_parts_the_last_are_not_looked_at(name: str, part: Any, many: Any) -> None:
     """An engine cannot make everybody wait while its hits are judged; what was not is left out, and that is said."""
-    half = LEAST_PARTS // 2
+    half = MIN_PARTS // 2
     answer = [served(**{name: many(parts)}) for parts in (half, half - 2, 3)] + [served(**{name: part})]
     assert sanitized(answer) == [f"e: malformed fields removed from 1 hit(s): {name}"]
     assert [name in hit for hit in answer] == [True, True, False, True]
-    own = {"hits": [{"id": 1, "score": 1, name: many(LEAST_PARTS + 1)}]}
+    own = {"hits": [{"id": 1, "score": 1, name: many(MIN_PARTS + 1)}]}
     result, _ = relayed("e", own)
     assert result["hits"] == [{"id": 1, "score": 1}]
 
 
 def test_a_vector_may_be_long() -> None:
     """Numbers are looked at so quickly that nobody waits."""
-    hit = served(vector=[0.5] * (LEAST_PARTS + 1))
+    hit = served(vector=[0.5] * (MIN_PARTS + 1))
     assert sanitized([hit]) == []
     assert "vector" in hit
 
 
 def test_more_hits_may_have_more_parts() -> None:
     """Room grows with the answer, and says how much of it is left."""
-    hits = 2 * LEAST_PARTS // PARTS_OF_A_HIT
+    hits = 2 * MIN_PARTS // PARTS_OF_A_HIT
     room = _Budget(hits)
-    assert (
-        room.too_many({"content": [None] * LEAST_PARTS, "provenance": "none", "vector": [0] * 10 * LEAST_PARTS}) == []
-    )
-    assert repr(room) == f"<_Budget of {LEAST_PARTS} parts>"
+    assert room.too_many({"content": [None] * MIN_PARTS, "provenance": "none", "vector": [0] * 10 * MIN_PARTS}) == []
+    assert repr(room) == f"<_Budget of {MIN_PARTS} parts>"
     for name, much in (
-        ("content", [None] * (LEAST_PARTS + 1)),
-        ("provenance", {"nodes": [None] * LEAST_PARTS}),
+        ("content", [None] * (MIN_PARTS + 1)),
+        ("provenance", {"nodes": [None] * MIN_PARTS}),
     ):
         assert room.too_many({name: much}) == [name]

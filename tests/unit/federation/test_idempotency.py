@@ -62,7 +62,7 @@ async def test_a_key_of_another_call_is_a_conflict(params: Json, method: str) ->
     assert work.done == 1
 
 
-async def test_another_door_is_another_place() -> None:
+async def test_another_endpoint_is_another_place() -> None:
     """The key of a call to one engine is not that of a call to the federation."""
     idempotency, work = Idempotency.from_settings(StateSettings()), Work()
     await idempotency.once(called("k"), work)

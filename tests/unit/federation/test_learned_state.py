@@ -125,8 +125,8 @@ def test_engines_and_scopes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for scope in ("a", "b", "c"):
         for engine in ("x", "y", "z"):
             learning.observe(scope, [RankedList(engine, [])], (), frozen=False)
-    assert [told["scope"] for told in learning.told()] == ["b", "c"]
-    assert [one["id"] for one in learning.told("c")[0]["engines"]] == ["y", "z"]
+    assert [told["scope"] for told in learning.view()] == ["b", "c"]
+    assert [one["id"] for one in learning.view("c")[0]["engines"]] == ["y", "z"]
 
 
 async def test_attributions_are_bounded() -> None:

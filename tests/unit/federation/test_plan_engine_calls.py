@@ -278,7 +278,7 @@ def test_gateway_below_is_asked() -> None:
 
 
 def test_meta_of_the_caller_is_passed_on() -> None:
-    """What the door lets through of the caller's `_meta` reaches every engine; ours wins."""
+    """What the endpoint lets through of the caller's `_meta` reaches every engine; ours wins."""
     call = call_of(now=NOW)
     passed_on = {"traceId": "t", "federation": "forged", "deadlineMs": 10**9}
     call = type(call)(call.params, call.meta, call.started, call.deadline, call.request_id, passed_on=passed_on)

@@ -68,7 +68,7 @@ class Listening:
     def open(self) -> None:
         self.told.append("open")
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def send(self, progress: Mapping[str, Any]) -> None:
         self.told.append(progress)
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ def test_listener_that_breaks_hurts_nobody() -> None:
     """A listener that raises costs what it would have heard, and no engine and no answer."""
 
     class Broken(Listening):
-        def tell(self, progress: Mapping[str, Any]) -> None:
+        def send(self, progress: Mapping[str, Any]) -> None:
             if progress["stage"] == "recall":
                 raise ZeroDivisionError
 

@@ -25,7 +25,15 @@ from app.fusion.calibration import (
     silent_features,
     size_of,
 )
-from app.fusion.confidence import LEAST_SAY, SILENCE, estimate, finite_scores, hear, shape_of, standardized
+from app.fusion.confidence import (
+    MIN_INFLUENCE,
+    SILENCE,
+    confidence_curve,
+    estimate,
+    finite_scores,
+    shape_of,
+    standardized,
+)
 from app.fusion.ranked_lists import FusionConfig, RankedList
 from app.fusion.rrf import fuse
 from tests.support.fusion_inputs import federations, maps, options, wild_federations
@@ -89,10 +97,10 @@ def test_lists_without_a_shape_stay_silent(scores: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("scores", [(1e308, 0.0, -1e308, -1e308), (5e-324, 0.0, 0.0, 0.0), (1.7e308, 1e308, 9e307, 1)])
 def test_extreme_scores_have_a_shape(scores: tuple[float, ...]) -> None:
     """Neither an overflow nor a NaN: chances strictly between 0 and 1 that fall with the scores."""
-    curve, coherence, say, _ = estimate(shape_of(scored(*scores)), 4)
+    curve, coherence, influence, _ = estimate(shape_of(scored(*scores)), 4)
     assert all(0 < chance < 1 for chance in curve)
     assert all(better >= worse for better, worse in pairwise(curve))
-    assert 0 <= say <= coherence <= 1
+    assert 0 <= influence <= coherence <= 1
 
 
 @given(
@@ -150,13 +158,13 @@ def test_a_constant_claim_gets_what_silence_gets(returned: int, asked: int, clai
     hits = [{"id": f"b{n}", "score": 1.0} for n in range(returned)]
     boasting = RankedList("b", [{**hit, "confidence": claim} for hit in hits], fetch_k=asked)
     silent = RankedList("b", hits, fetch_k=asked)
-    say = hear(list(boasting.hits), asked, False)[2]
-    assert say <= max(0.0, 1 - returned / 5) + 1e-12
+    influence = confidence_curve(list(boasting.hits), asked, False)[2]
+    assert influence <= max(0.0, 1 - returned / 5) + 1e-12
     if returned >= 5:
         one, other = fuse([modest, boasting], FusionConfig()), fuse([modest, silent], FusionConfig())
-        # The constant claim still has LEAST_SAY in the consensus.
+        # The constant claim still has MIN_INFLUENCE in the consensus.
         sums = [{hit["id"]: hit["meta"]["fusedScore"] for hit in fusion.hits()} for fusion in (one, other)]
-        assert sums[0] == pytest.approx(sums[1], abs=50 * LEAST_SAY / 61)
+        assert sums[0] == pytest.approx(sums[1], abs=50 * MIN_INFLUENCE / 61)
 
 
 # Learned maps

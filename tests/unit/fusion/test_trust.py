@@ -69,7 +69,7 @@ def test_a_silent_copy_is_never_vouched_for() -> None:
         (None, "untrusted", {"level": "untrusted"}),
         ("odd", "community", "odd"),
         ({"level": ["x"]}, "untrusted", {"level": "untrusted"}),
-        ({"level": "unheard-of"}, "community", {"level": "unheard-of"}),
+        ({"level": "unrouted-of"}, "community", {"level": "unrouted-of"}),
     ],
 )
 def test_an_engine_is_trusted_no_further_than_allowed(trust: Any, highest: str, expected: Any) -> None:

@@ -75,7 +75,7 @@ def test_hostile_header_takes_no_time(unit: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_header_is_read(header: bytes) -> None:
-    """No header breaks the door."""
+    """No header breaks the endpoint."""
     assert sse.accepted(header) in (True, False)
 
 

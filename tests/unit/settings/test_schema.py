@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.settings.field_errors import FieldError, faults_of
 from app.settings.fields import file_name
-from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, twins
+from app.settings.schema import EngineEntry, GatewaySettings, Registry, ServerSettings, duplicate_addresses
 
 
 def _faults(*engines: dict[str, Any]) -> list[str]:
@@ -210,7 +210,7 @@ def test_sessions_need_one_worker() -> None:
 def test_engines_that_are_one_and_the_same_are_found(one: Any, other: Any, same: bool) -> None:
     """By what an address means, not by how it is written."""
     entries = [EngineEntry.model_validate({"id": "a", **one}), EngineEntry.model_validate({"id": "b", **other})]
-    assert twins(entries) == ([("a", "b")] if same else [])
+    assert duplicate_addresses(entries) == ([("a", "b")] if same else [])
 
 
 @pytest.mark.parametrize(("written", "read"), [(True, "on"), (False, "off"), ("frozen", "frozen")])

@@ -50,5 +50,5 @@ def test_nobody_is_trusted_by_default() -> None:
     """Without proxies the header is never read."""
     origin = ClientAddress([])
     assert origin.address(scope("10.0.0.1", "9.9.9.9")) == "10.0.0.1"
-    assert repr(origin) == "<Origin behind no proxy>"
-    assert repr(ClientAddress(["10.0.0.1"])) == "<Origin behind 10.0.0.1/32>"
+    assert repr(origin) == "<ClientAddress behind no proxy>"
+    assert repr(ClientAddress(["10.0.0.1"])) == "<ClientAddress behind 10.0.0.1/32>"

@@ -23,10 +23,10 @@ def test_a_key_is_its_tenants() -> None:
         key = ring.owner(name.encode(), 0.0)
         assert key is not None
         assert key.tenant == f"t{number}"
-        assert repr(key) == f"<Key t{number}/k0>"
+        assert repr(key) == f"<ApiKey t{number}/k0>"
     assert ring.owner(b"another", 0.0) is None
     assert ring.owner(digest(names[0]).encode(), 0.0) is None
-    assert repr(ring) == "<Keyring of 300 keys>"
+    assert repr(ring) == "<ApiKeys of 300 keys>"
 
 
 def test_every_digest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Feedback to scripted engines: what only shows without a door. The rest is in tests/gateway/test_feedback.py."""
+"""Feedback to scripted engines: what only shows without an endpoint. The rest is in tests/gateway/test_feedback.py."""
 
 from app.federation.methods.feedback import feedback
 from tests.support.broadcast_calls import context_of, temporary_pages

@@ -1,4 +1,4 @@
-"""`graph` asked of scripted engines: what only shows without a door. The rest is in tests/gateway/test_graph.py."""
+"""`graph` with scripted engines: what only shows without an endpoint. The rest is in tests/gateway/test_graph.py."""
 
 from typing import Any
 

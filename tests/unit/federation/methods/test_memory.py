@@ -1,4 +1,4 @@
-"""Memories asked of scripted engines: what only shows without a door. The rest is in tests/gateway/test_memory.py."""
+"""Memories of scripted engines: what only shows without an endpoint. The rest is in tests/gateway/test_memory.py."""
 
 from typing import Any
 

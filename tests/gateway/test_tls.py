@@ -1,4 +1,4 @@
-"""TLS at the door: who is spoken with, in which protocol, and what a bad file says before anybody listens."""
+"""TLS of the gateway: clients and protocols that it accepts, and the error that a bad file gives before it listens."""
 
 import asyncio
 import json
@@ -31,10 +31,10 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def door(authority: Authority, tmp_path: Path) -> Json:
+def tls_files(authority: Authority, tmp_path: Path) -> Json:
     """The setting `server.tls` of a gateway called localhost."""
     certificate = authority.ca.issue_cert("localhost")
-    cert_file, key_file = str(tmp_path / "door.pem"), str(tmp_path / "door.key")
+    cert_file, key_file = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
     certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
     certificate.cert_chain_pems[0].write_to_path(cert_file)
     certificate.private_key_pem.write_to_path(key_file)
@@ -72,9 +72,9 @@ async def shaken(port: int, context: ssl.SSLContext) -> bytes:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_https_is_served(authority: Authority, door: Json, tmp_path: Path, workers: int) -> None:
+async def test_https_is_served(authority: Authority, tls_files: Json, tmp_path: Path, workers: int) -> None:
     """A real gateway answers over TLS, in HTTP/1.1 alone, from each of its workers; in plain HTTP it says nothing."""
-    settings = {"server": {"tls": door, "workers": workers}}
+    settings = {"server": {"tls": tls_files, "workers": workers}}
     async with gateway_process(tmp_path, [], settings) as gateway:
         assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority))
         async with httpx2.AsyncClient(verify=client_of(authority), trust_env=False, timeout=PATIENCE) as client:
@@ -97,13 +97,13 @@ async def _until_answered(port: int, context: ssl.SSLContext) -> bytes:
         return answered
 
 
-async def test_callers_show_a_certificate(authority: Authority, door: Json, tmp_path: Path) -> None:
+async def test_callers_show_a_certificate(authority: Authority, tls_files: Json, tmp_path: Path) -> None:
     """With `client_ca_file` only callers of that authority are spoken with; of another one, or without, none is."""
     (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other")
+    unknown_client = Authority(tmp_path / "other")
     foreign = client_of(authority)
-    foreign.load_cert_chain(stranger.cert_file, stranger.key_file)
-    settings = {"server": {"tls": {**door, "client_ca_file": authority.ca_file}}}
+    foreign.load_cert_chain(unknown_client.cert_file, unknown_client.key_file)
+    settings = {"server": {"tls": {**tls_files, "client_ca_file": authority.ca_file}}}
     async with gateway_process(tmp_path, [], settings) as gateway:
         assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority, certified=True))
         for refused in (client_of(authority), foreign):
@@ -111,11 +111,11 @@ async def test_callers_show_a_certificate(authority: Authority, door: Json, tmp_
     assert not gateway.logged("Traceback", '"error"')
 
 
-def issue(authority: Authority, door: Json, days: float) -> None:
+def issue(authority: Authority, tls_files: Json, days: float) -> None:
     """Write a certificate that expires in so many days, and its key, to the files of the setting."""
     issued = authority.ca.issue_cert("localhost", not_after=datetime.now(UTC) + timedelta(days=days))
-    issued.private_key_pem.write_to_path(door["key_file"])
-    issued.cert_chain_pems[0].write_to_path(door["cert_file"])
+    issued.private_key_pem.write_to_path(tls_files["key_file"])
+    issued.cert_chain_pems[0].write_to_path(tls_files["cert_file"])
 
 
 async def days_left(port: int, authority: Authority) -> float:
@@ -140,16 +140,16 @@ async def shown_to(port: int, authority: Authority, name: str | None) -> str:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_renewed_certificate_needs_no_restart(
-    authority: Authority, door: Json, tmp_path: Path, workers: int
+    authority: Authority, tls_files: Json, tmp_path: Path, workers: int
 ) -> None:
     """The files are replaced while it serves: new connections get the new certificate, with SNI and without."""
-    issue(authority, door, days=10)
-    settings = {"server": {"tls": door, "workers": workers, "reload_seconds": 0.1}}
+    issue(authority, tls_files, days=10)
+    settings = {"server": {"tls": tls_files, "workers": workers, "reload_seconds": 0.1}}
     async with gateway_process(tmp_path, [], settings) as gateway:
         assert b'"result":{}' in await _until_answered(gateway.port, client_of(authority))
         assert 9 < await days_left(gateway.port, authority) < 10
         old = await shown_to(gateway.port, authority, "localhost")
-        issue(authority, door, days=90)
+        issue(authority, tls_files, days=90)
         async with asyncio.timeout(PATIENCE):
             while len(gateway.logged('"certificate_renewed"')) < workers:
                 await asyncio.sleep(0.05)
@@ -158,7 +158,7 @@ async def test_a_renewed_certificate_needs_no_restart(
         async with asyncio.timeout(PATIENCE):  # a worker writes its numbers for the other one once a second
             while not 89 < await days_left(gateway.port, authority) < 90:
                 await asyncio.sleep(0.05)
-        Path(door["key_file"]).write_text("no key")
+        Path(tls_files["key_file"]).write_text("no key")
         async with asyncio.timeout(PATIENCE):
             while len(gateway.logged('"certificate_not_renewed"')) < workers:
                 await asyncio.sleep(0.05)
@@ -166,13 +166,15 @@ async def test_a_renewed_certificate_needs_no_restart(
     assert not gateway.logged("Traceback")
 
 
-async def test_renewed_authorities_of_callers_need_no_restart(authority: Authority, door: Json, tmp_path: Path) -> None:
+async def test_renewed_client_authorities_need_no_restart(
+    authority: Authority, tls_files: Json, tmp_path: Path
+) -> None:
     """`client_ca_file` follows its content as well: callers of the new authority come in, those of the old do not."""
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     trusted = tmp_path / "callers.pem"
     trusted.write_bytes(authority.ca.cert_pem.bytes())
-    settings = {"server": {"tls": {**door, "client_ca_file": str(trusted)}, "reload_seconds": 0.1}}
+    settings = {"server": {"tls": {**tls_files, "client_ca_file": str(trusted)}, "reload_seconds": 0.1}}
     newcomer = client_of(authority)
     newcomer.load_cert_chain(other.cert_file, other.key_file)
     async with gateway_process(tmp_path, [], settings) as gateway:
@@ -194,15 +196,15 @@ def test_the_end_of_validity_is_read(authority: Authority, tmp_path: Path, year:
     assert certificate_expiry(str(tmp_path / "two.pem")) == (until - timedelta(days=1)).timestamp()
 
 
-def test_old_versions_are_not_spoken(door: Json) -> None:
+def test_old_versions_are_not_spoken(tls_files: Json) -> None:
     """TLS 1.2 is the least, without compression and renegotiation left to chance."""
-    context = server_context(ServerTls.model_validate(door))
+    context = server_context(ServerTls.model_validate(tls_files))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.verify_mode == ssl.CERT_NONE
     assert context.options & ssl.OP_NO_COMPRESSION
 
 
-def test_one_file_may_hold_both(door: Json, tmp_path: Path) -> None:
+def test_one_file_may_hold_both(tls_files: Json, tmp_path: Path) -> None:
     """Without `key_file` the key stands in `cert_file`."""
     assert server_context(ServerTls(cert_file=str(tmp_path / "both.pem")))
 
@@ -222,7 +224,7 @@ def test_one_file_may_hold_both(door: Json, tmp_path: Path) -> None:
     ids=str,
 )
 def test_bad_files_are_told(
-    authority: Authority, door: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str
+    authority: Authority, tls_files: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str
 ) -> None:
     """Before anybody listens, the setting that names the file is told, and what is wrong with it."""
     other = authority.ca.issue_cert("localhost").private_key_pem.bytes()
@@ -231,7 +233,7 @@ def test_bad_files_are_told(
     (tmp_path / "empty.pem").write_text("")
     named = {key: value and str(tmp_path / value) for key, value in wrong.items()}
     config = tmp_path / "gateway.yaml"
-    config.write_text(json.dumps({"server": {"tls": {**door, **named}}}))
+    config.write_text(json.dumps({"server": {"tls": {**tls_files, **named}}}))
     registry = tmp_path / "rcp.json"
     registry.write_text('{"engines": []}')
     monkeypatch.setattr(main, "listen", lambda *_: pytest.fail("it listens"))

@@ -123,7 +123,7 @@ async def test_listed_pages_may_speak_mcp(engines: Any) -> None:
             message, "/mcp", {"Origin": PAGE, "Accept": ACCEPT, "Content-Type": "application/json"}
         )
         ended = await gateway.client.delete("/mcp", headers={"Origin": PAGE})
-        stranger = await gateway.post(message, "/mcp", {"Origin": "https://evil.example", "Accept": ACCEPT})
+        unknown_client = await gateway.post(message, "/mcp", {"Origin": "https://evil.example", "Accept": ACCEPT})
         unasked = await gateway.client.options("/mcp", headers={"Origin": "https://evil.example", **PREFLIGHT})
     assert (asked.status_code, answered.status_code, ended.status_code) == (200, 200, 405)
     for response in (asked, answered, ended):
@@ -131,8 +131,8 @@ async def test_listed_pages_may_speak_mcp(engines: Any) -> None:
         assert "access-control-allow-credentials" not in response.headers
     assert "Mcp-Session-Id" in answered.headers["access-control-expose-headers"]
     assert answered.headers["mcp-session-id"]
-    assert (stranger.status_code, unasked.status_code) == (403, 400)
-    for response in (stranger, unasked):
+    assert (unknown_client.status_code, unasked.status_code) == (403, 400)
+    for response in (unknown_client, unasked):
         assert "access-control-allow-origin" not in response.headers
 
 

@@ -230,14 +230,14 @@ async def test_progress_and_log_lines(engines: Starter) -> None:
 
 
 async def test_a_caller_that_does_not_read_is_not_read_either(engines: Starter) -> None:
-    """Answers that nobody takes stop the door from taking questions; when the caller reads again, all are answered."""
+    """Unread answers stop the endpoint from reading requests; when the caller reads again, all are answered."""
     big = await engines(results=[hit("a", text="x" * 100_000)])
     async with piped([entry("e", big)]) as gateway:
         gateway.reading.clear()
         for number in range(400):
             gateway.ask("retrieve", {**ASK, "_meta": {"progressToken": number}}, number)
-        send_queue: Any = gateway.door._send_queue
-        await until(lambda: send_queue.unsent > FULL_BYTES and not gateway.door._under_way)
+        send_queue: Any = gateway.endpoint._send_queue
+        await until(lambda: send_queue.unsent > FULL_BYTES and not gateway.endpoint._under_way)
         assert gateway.taken < 400
         taken = gateway.taken
         await asyncio.sleep(0.05)
@@ -265,9 +265,9 @@ async def test_only_so_many_are_under_way(engines: Starter) -> None:
     async with piped([entry("e", stuck, timeoutMs=60_000, maxConcurrency=1000)], settings) as gateway:
         for number in range(MAX_UNDER_WAY + 10):
             gateway.ask("retrieve", ASK, number)
-        await until(lambda: len(gateway.door._under_way) == MAX_UNDER_WAY)
-        assert repr(gateway.door).startswith(
-            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <Outbox 0 bytes unread>"
+        await until(lambda: len(gateway.endpoint._under_way) == MAX_UNDER_WAY)
+        assert repr(gateway.endpoint).startswith(
+            f"<StdioEndpoint reading, {MAX_UNDER_WAY} under way, <SendQueue 0 bytes unread>"
         )
         release.set()
         answered = {(await gateway.message())["id"] for _ in range(MAX_UNDER_WAY + 10)}
@@ -296,7 +296,7 @@ async def test_shutdown_ends_the_session_after_what_is_under_way(engines: Starte
     gateway = PipedGateway(state)
     state.engines.start()
     await until(lambda: state.engines.engines[0].up)
-    serving = asyncio.create_task(gateway.door.serve())
+    serving = asyncio.create_task(gateway.endpoint.serve())
     await gateway.hello()
     gateway.ask("retrieve", ASK, "before")
     gateway.ask("shutdown", {}, "bye")
@@ -317,14 +317,14 @@ async def test_told_to_stop_it_says_so(engines: Starter) -> None:
     gateway = PipedGateway(state)
     state.engines.start()
     await until(lambda: state.engines.engines[0].up)
-    serving = asyncio.create_task(gateway.door.serve())
+    serving = asyncio.create_task(gateway.endpoint.serve())
     await gateway.hello()
     gateway.ask("retrieve", ASK, "one")
     asking = {"jsonrpc": "2.0", "id": "two", "method": "retrieve", "params": ASK}
     gateway.send([asking, {"jsonrpc": "2.0", "method": "ping"}])
     await until(lambda: len(stuck.requests()) == 2)
-    gateway.door.stop()
-    assert repr(gateway.door).startswith("<StdioEndpoint stopping")
+    gateway.endpoint.stop()
+    assert repr(gateway.endpoint).startswith("<StdioEndpoint stopping")
     await asyncio.wait_for(serving, PATIENCE)
     await state.engines.close()
     told = [answer[0] if isinstance(answer, list) else answer for answer in gateway.unread()]
@@ -332,14 +332,14 @@ async def test_told_to_stop_it_says_so(engines: Starter) -> None:
 
 
 async def test_a_caller_that_is_gone_ends_it(engines: Starter) -> None:
-    """When nobody reads any more the door ends, whatever is under way."""
+    """When nobody reads any more the endpoint ends, whatever is under way."""
     stuck = await engines()
     stuck.answers["retrieve"] = hang
     state = made_state([entry("e", stuck, timeoutMs=60_000)], {"retrieve": {"deadline_ms": 60_000}})
     gateway = PipedGateway(state)
     state.engines.start()
     await until(lambda: state.engines.engines[0].up)
-    serving = asyncio.create_task(gateway.door.serve())
+    serving = asyncio.create_task(gateway.endpoint.serve())
     await gateway.hello()
     gateway.ask("retrieve", ASK)
     await until(lambda: bool(stuck.requests()))
@@ -351,19 +351,19 @@ async def test_a_caller_that_is_gone_ends_it(engines: Starter) -> None:
 
 async def test_the_first_answers_wait_for_the_engines(engines: Starter) -> None:
     """What engines there are is told once each had its chance to be reached; a ping does not wait for that."""
-    settled = asyncio.Event()
+    reach_engines = asyncio.Event()
 
-    async def until_settled() -> None:
-        await settled.wait()
+    async def wait_for_engines() -> None:
+        await reach_engines.wait()
 
     state = made_state([entry("e", await engines())])
-    gateway = PipedGateway(state, until_settled)
-    serving = asyncio.create_task(gateway.door.serve())
+    gateway = PipedGateway(state, wait_for_engines)
+    serving = asyncio.create_task(gateway.endpoint.serve())
     gateway.ask("initialize", {}, "hello")
     assert (await gateway.call("ping"))["result"] == {}
     state.engines.start()
     await until(lambda: state.engines.engines[0].up)
-    settled.set()
+    reach_engines.set()
     assert "retrieve" in (await gateway.message())["result"]["capabilities"]
     gateway.leave()
     await asyncio.wait_for(serving, PATIENCE)

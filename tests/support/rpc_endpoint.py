@@ -1,4 +1,4 @@
-"""An RPC door with nothing but a script behind it."""
+"""An RPC endpoint with nothing but a script behind it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from tests.support.fake_engine import FakeEngines
 from tests.support.fake_gateway import Exchange, state_of
 
 LIMIT = 1024
-"""Bytes of a body that the door takes."""
+"""Bytes of a body that the endpoint takes."""
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -49,7 +49,7 @@ class FakeDispatcher:
         return answer
 
 
-class Door:
+class ScriptedEndpoint:
     """An RPC endpoint with a fake dispatcher behind it."""
 
     def __init__(self, answer: Any = ANSWER, **wishes: Any) -> None:
@@ -58,6 +58,6 @@ class Door:
         self.app: Any = RpcEndpoint(self.dispatcher, self.state)  # type: ignore[arg-type]
 
     async def post(self, *chunks: bytes, path: str = "/rcp", **headers: str) -> Exchange:
-        """Put one POST to the door; `headers` with underscores for dashes."""
+        """Put one POST to the endpoint; `headers` with underscores for dashes."""
         sent = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         return await Exchange(path=path, chunks=chunks or (b"",), headers=sent).run(self.app)

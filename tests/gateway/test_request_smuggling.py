@@ -1,4 +1,4 @@
-"""Requests that are written to be read in two ways, or to cost more than they say: on raw sockets, byte by byte.
+"""Requests with two readings, or that cost more than they look: on raw sockets, byte by byte.
 
 Whatever comes, one of two things holds: it is answered once and the connection goes on in step, or it is refused and
 the connection ends. What is behind it is never taken for a request of its own.
@@ -44,7 +44,7 @@ def last(id: Any = "after") -> bytes:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[int]:
+async def port() -> AsyncIterator[int]:
     """The port of a gateway without engines, served as in production; it must not have logged an error."""
     with own_log() as log:
         async with listening([]) as (_, port):
@@ -53,7 +53,7 @@ async def door() -> AsyncIterator[int]:
     assert not [line for line in log.lines if line["level"] == "error"]
 
 
-async def heard(port: int, *pieces: bytes) -> bytes:
+async def responses_to(port: int, *pieces: bytes) -> bytes:
     """Everything that is answered to these bytes until the gateway ends the connection, which it must."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -74,7 +74,7 @@ async def heard(port: int, *pieces: bytes) -> bytes:
 
 
 def statuses(answered: bytes) -> list[int]:
-    """The statuses of all answers in what was heard."""
+    """The statuses of all answers in what was responses_to."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answered)]
 
 
@@ -131,30 +131,30 @@ CHUNKED = b"3d\r\n" + SMUGGLED + b"\r\n0\r\n\r\n"
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n', id="JSON lines"),
     ],
 )
-async def test_what_can_be_read_in_two_ways_is_refused(door: int, sent: bytes) -> None:
+async def test_what_can_be_read_in_two_ways_is_refused(port: int, sent: bytes) -> None:
     """Conflicting lengths and codings, and what is no HTTP, end the connection; what hides is never served."""
-    answered = await heard(door, sent, last())
+    answered = await responses_to(port, sent, last())
     assert b"smuggled" not in answered
     assert b'"after"' not in answered
     assert statuses(answered) in ([400], [])
 
 
 @pytest.mark.parametrize("target", [b"/rcp", b"/rcp/ping", b"/nonsense", b"/livez", b"/engines/x/rcp"])
-async def test_every_body_belongs_to_its_request(door: int, target: bytes) -> None:
+async def test_every_body_belongs_to_its_request(port: int, target: bytes) -> None:
     """Whatever is refused unread, the next request on the connection is the one that comes next, or none is served."""
     for body in (b"", b"x", b"nonsense " * 9, ping(), ping() + b"\r\n\r\n", INNER, b"x" * 5000 + INNER, b"[" * 500):
         for lines in ((), (b"Content-Encoding: gzip",), (b"Expect: 100-continue",)):
-            answered = await heard(door, request(body, *lines, target=target) + last())
+            answered = await responses_to(port, request(body, *lines, target=target) + last())
             assert b"smuggled" not in answered
             final = [status for status in statuses(answered) if status != 100]
             assert len(final) == (2 if b'"id":"after"' in answered else 1), (body, lines)
 
 
-async def test_a_chunked_body_is_read_to_its_end(door: int) -> None:
+async def test_a_chunked_body_is_read_to_its_end(port: int) -> None:
     """Chunks, extensions and trailers are one body; what follows is the next request."""
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in ping(1)) + b"0\r\nX-Trailer: 1\r\n\r\n"
     sent = request(chunks, b"Transfer-Encoding: chunked", length=False) + last()
-    answered = await heard(door, sent)
+    answered = await responses_to(port, sent)
     assert statuses(answered) == [200, 200]
     assert answered.index(b'"id":1,') < answered.index(b'"id":"after"')
 
@@ -167,9 +167,9 @@ async def test_a_chunked_trailer_sets_no_header() -> None:
         for trailer in (good, b"Authorization: Bearer " + key.encode(), b"Content-Encoding: x"):
             chunks = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(ping()), ping(), trailer)
             sent = request(chunks, b"Transfer-Encoding: chunked", b"Connection: close", length=False)
-            assert statuses(await heard(port, sent)) == [401], trailer
+            assert statuses(await responses_to(port, sent)) == [401], trailer
             known = request(chunks, b"Transfer-Encoding: chunked", good, b"Connection: close", length=False)
-            assert statuses(await heard(port, known)) == [200], trailer
+            assert statuses(await responses_to(port, known)) == [200], trailer
 
 
 @pytest.mark.parametrize(
@@ -182,45 +182,45 @@ async def test_a_chunked_trailer_sets_no_header() -> None:
         pytest.param(b"A" * 100_000, id="method"),
     ],
 )
-async def test_a_head_has_a_bound(door: int, head: bytes) -> None:
+async def test_a_head_has_a_bound(port: int, head: bytes) -> None:
     """A head that does not end within 64 KiB is refused, and nothing of it is kept."""
     pieces = [head[start : start + 16_384] for start in range(0, len(head), 16_384)]
-    answered = await heard(door, *pieces)
+    answered = await responses_to(port, *pieces)
     assert statuses(answered) in ([400], [])
     assert answered == b"" or b"connection: close" in answered
 
 
-async def test_endless_trailers_have_a_bound(door: int) -> None:
+async def test_endless_trailers_have_a_bound(port: int) -> None:
     """After the last chunk some 64 KiB of trailers are read, and no more."""
     head = request(b"0\r\n", b"Transfer-Encoding: chunked", length=False)
-    answered = await heard(door, head, *[b"X: " + b"y" * 8000 + b"\r\n"] * 90)
+    answered = await responses_to(port, head, *[b"X: " + b"y" * 8000 + b"\r\n"] * 90)
     assert 200 not in statuses(answered)
 
 
-async def test_compressed_bodies_are_never_opened(door: int) -> None:
+async def test_compressed_bodies_are_never_opened(port: int) -> None:
     """A Content-Encoding is 415 with a JSON-RPC error, whatever the body is: nothing is inflated, no bomb goes off."""
     bomb = gzip.compress(b" " * 200_000)
     for coding in ("gzip", "GZIP", " deflate ", "br", "zstd", "x-unknown", "gzip, identity", "identity, gzip"):
-        answered = await heard(door, request(bomb, f"Content-Encoding: {coding}".encode(), b"Connection: close"))
+        answered = await responses_to(port, request(bomb, f"Content-Encoding: {coding}".encode(), b"Connection: close"))
         assert statuses(answered) == [415], coding
         assert b'"code":-32600' in answered
 
 
-async def test_a_transfer_coding_is_no_way_around(door: int) -> None:
+async def test_a_transfer_coding_is_no_way_around(port: int) -> None:
     """A body that was compressed for the way is 415 as well, and not taken for what its chunks hold."""
     for coding in (b"gzip, chunked", b"GZIP,chunked", b"deflate, chunked"):
         lines = (b"Transfer-Encoding: %b" % coding, b"Connection: close")
-        answered = await heard(door, request(CHUNKED, *lines, length=False))
+        answered = await responses_to(port, request(CHUNKED, *lines, length=False))
         assert statuses(answered) == [415], coding
         assert b"smuggled" not in answered
     good = request(CHUNKED, b"transfer-encoding: Chunked", b"Connection: close", length=False)
-    assert statuses(await heard(door, good)) == [200]
+    assert statuses(await responses_to(port, good)) == [200]
 
 
-async def test_two_content_encodings_are_no_identity(door: int) -> None:
+async def test_two_content_encodings_are_no_identity(port: int) -> None:
     """A second header does not make a compressed body a plain one."""
     for lines in ((b"Content-Encoding: gzip", b"Content-Encoding: identity"), (b"Content-Encoding: gzip",) * 2):
-        answered = await heard(door, request(gzip.compress(ping()), b"Connection: close", *lines))
+        answered = await responses_to(port, request(gzip.compress(ping()), b"Connection: close", *lines))
         assert statuses(answered) == [415], lines
 
 
@@ -228,41 +228,41 @@ async def test_two_content_encodings_are_no_identity(door: int) -> None:
 async def test_a_body_is_bounded_before_it_comes(length: int) -> None:
     """A body announced as too long is 413 before a byte of it was sent, and the connection is not kept."""
     async with listening([], {"server": {"max_body_bytes": 2048}}) as (_, port):
-        answered = await heard(port, request(b"", b"Content-Length: %d" % length, length=False))
+        answered = await responses_to(port, request(b"", b"Content-Length: %d" % length, length=False))
     assert statuses(answered) == [413]
 
 
-async def test_only_post_is_spoken_at_the_endpoint(door: int) -> None:
+async def test_only_post_is_spoken_at_the_endpoint(port: int) -> None:
     """Any other method is 405, also OPTIONS where no web page is listed; TRACE repeats nothing."""
     for method in (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PATCH"):
         head = b" /rcp HTTP/1.1\r\nHost: g\r\nOrigin: https://x\r\nX-Secret: SECRET\r\nConnection: close\r\n\r\n"
-        answered = await heard(door, method + head)
+        answered = await responses_to(port, method + head)
         assert statuses(answered) == [405], method
         assert b"SECRET" not in answered
         assert b"access-control" not in answered.lower()
 
 
-async def test_a_proxy_is_what_the_gateway_is_not(door: int) -> None:
+async def test_a_proxy_is_what_the_gateway_is_not(port: int) -> None:
     """CONNECT opens nothing, and a request for another host is answered here or refused, never passed on."""
-    connect = await heard(door, b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: g\r\n\r\n")
+    connect = await responses_to(port, b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: g\r\n\r\n")
     assert not {200, 101} & set(statuses(connect))
-    absolute = await heard(door, request(ping(), b"Connection: close", target=b"http://169.254.169.254/rcp"))
+    absolute = await responses_to(port, request(ping(), b"Connection: close", target=b"http://169.254.169.254/rcp"))
     assert statuses(absolute) == [200]
     assert b'"result":{}' in absolute
 
 
 @pytest.mark.parametrize("value", [b"h2c", b"websocket", b"TLS/1.0"])
-async def test_nobody_is_upgraded(door: int, value: bytes) -> None:
+async def test_nobody_is_upgraded(port: int, value: bytes) -> None:
     """An offer to speak something else is passed over, and the request answered as it is (RFC 9110 7.8)."""
     lines = (b"Connection: Upgrade, HTTP2-Settings, close", b"Upgrade: " + value, b"HTTP2-Settings: AAMAAABkAAQAAP__")
-    answered = await heard(door, request(ping(), *lines))
+    answered = await responses_to(port, request(ping(), *lines))
     assert statuses(answered) == [200]
 
 
-async def test_answers_cannot_be_split(door: int) -> None:
+async def test_answers_cannot_be_split(port: int) -> None:
     """What a caller sends comes back in no header but as a request id of harmless letters."""
     for sent in (b"a\tb", b"a;b", b"%0d%0aSet-Cookie:x", b"a" * 500, b"\xff"):
-        answered = await heard(door, request(ping(), b"X-Request-ID: " + sent, b"Connection: close"))
+        answered = await responses_to(port, request(ping(), b"X-Request-ID: " + sent, b"Connection: close"))
         assert statuses(answered) == [200]
         assert sent not in answered.partition(b"\r\n\r\n")[0]
 

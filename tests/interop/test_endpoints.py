@@ -1,4 +1,4 @@
-"""Every door with the callers that are out there: the published Python SDK, and what the other SDKs put on the wire."""
+"""Every endpoint with real callers: the published Python SDK, and the requests that the other SDKs send."""
 
 import asyncio
 import json
