@@ -337,7 +337,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    log_config_warnings(configuration)
+    log_config_warnings(configuration, sources_of(loaded, settings).latest.entries)
     if tenants is not None:
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
@@ -418,7 +418,7 @@ def serve_stdio(registry: Path, config: Path | None, *, mcp: bool = False) -> in
     os.dup2(2, 1)
     start_log(settings.log)
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    log_config_warnings(read)
+    log_config_warnings(read, sources_of(loaded, settings).latest.entries)
     _run(_serve_pipe(files, 0, responses, mcp=mcp))
     return 0
 

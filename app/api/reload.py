@@ -6,7 +6,7 @@ finish as they began. It refuses to know how files are read and what an engine i
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
@@ -225,7 +225,7 @@ class Reload:
         logger().info("reloaded", joined=change.joined, left=change.left, changed=change.changed, settings=changed)
         self._report(found.events, origins, change)
         log_duplicate_addresses(found.entries)
-        log_config_warnings(loaded_settings)
+        log_config_warnings(loaded_settings, found.entries)
         waiting = [key for key in differing(self._began_with, settings) if _waits(key)]
         state.metrics.server.restart_needed.set(len(waiting))
         if waiting:
@@ -242,9 +242,9 @@ def log_duplicate_addresses(entries: Iterable[EngineEntry]) -> None:
         logger().warning("same_engine_twice", engines=list(pair), remedy="remove one: fusion counts its hits twice")
 
 
-def log_config_warnings(loaded: LoadedSettings) -> None:
+def log_config_warnings(loaded: LoadedSettings, engines: Sequence[EngineEntry]) -> None:
     """Log what `rcp-gateway check` warns about: expired keys, tenants without engines, weights of 0, and the like."""
-    for warning in config_warnings(loaded.loaded, loaded.settings, loaded.tenants, time.time()):
+    for warning in config_warnings(loaded.loaded, loaded.settings, loaded.tenants, time.time(), engines=engines):
         logger().warning("config_warning", warning=str(warning))
 
 

@@ -83,6 +83,11 @@ def _variable_faults(source: SourceEntry, written: Any) -> Iterator[FieldError]:
             yield FieldError(where, f"rail env: {message}", _ask(source, "env"))
 
 
+def variables_in(written: Any) -> set[str]:
+    """Names of the environment variables that the headers of a document use."""
+    return {name for _, name in references_in_headers(written)}
+
+
 def _rails(source: SourceEntry, place: int, entry: EngineEntry) -> Iterator[FieldError]:
     allow, at = source.allow, f"engines[{place}]"
 

@@ -1,5 +1,6 @@
 """Engine sources: files of other teams join the registry under guard rails, and a bad one touches no other."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +12,9 @@ import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from app.__main__ import load
 from app.api.reload import Reload
 from app.main import build_app, build_state, sources_of
 from app.settings.sources import Files
@@ -360,3 +363,68 @@ def change(running: Sourced, kind: str, path: Path, what: Any) -> None:
         path.write_bytes(what)
     elif kind == "rail":
         running.write(f"x/{path.name}", [{"id": "x/0", "url": closed, **what}])
+
+
+def test_check_reports_sources(tmp_path: Path) -> None:
+    """`check` names source, file, JSON path, rail and remedy; `--file` checks one file without its secrets."""
+    sources = [source(tmp_path, "search", allow={"env": ["SEARCH_*"]})]
+    write_files(tmp_path, [], {"registry": {"sources": sources}})
+    (tmp_path / "search").mkdir()
+    bad = tmp_path / "search" / "a.json"
+    options = ["check", "--registry", str(tmp_path / "rcp.json"), "--config", str(tmp_path / "gateway.yaml")]
+    bad.write_text(json.dumps({"engines": [{"id": "search/a", "url": "http://127.0.0.1:9/", "weight": 2}]}))
+    outcome = CliRunner().invoke(load(), options)
+    assert outcome.exit_code == 1
+    assert "source 'search'" in outcome.output
+    assert "engines[0].weight: rail max_weight: must be at most 1, found 2" in outcome.output
+    assert "allow.max_weight" in outcome.output
+    outcome = CliRunner().invoke(load(), [*options, "--source", "search", "--file", str(bad)])
+    assert outcome.exit_code == 1
+    assert "rail max_weight" in outcome.output
+    headers = {"authorization": "Bearer ${SEARCH_TOKEN}"}
+    bad.write_text(json.dumps({"engines": [{"id": "search/a", "url": "http://127.0.0.1:9/", "headers": headers}]}))
+    outcome = CliRunner().invoke(load(), [*options, "--source", "search", "--file", str(bad)])
+    assert outcome.exit_code == 0, outcome.output
+    assert CliRunner().invoke(load(), [*options, "--source", "legal", "--file", str(bad)]).exit_code == 1
+    assert CliRunner().invoke(load(), [*options, "--source", "search"]).exit_code == 2
+
+
+async def test_a_document_at_a_url(engines: Any, tmp_path: Path) -> None:
+    """304 and errors keep the last list; a redirect is not followed; the rails hold; /readyz does not wait."""
+    engine = await engines()
+    asked: list[str | None] = []
+    answers: list[tuple[str, bytes]] = [("200 OK", json.dumps({"engines": [member("search/a", engine)]}).encode())]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        tags = [line.partition(": ")[2] for line in head.splitlines() if line.startswith("if-none-match")]
+        asked.append(tags[0] if tags else None)
+        status, body = answers[0]
+        more = 'etag: "v1"\r\nlocation: /other\r\n'
+        writer.write(f"HTTP/1.1 {status}\r\n{more}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode())
+        writer.write(body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/search.json"
+    sources = [{"name": "search", "url": url, "refresh_seconds": 1, "allow": {"hosts": ["127.0.0.1"]}}]
+    async with server, sourced(tmp_path, [], sources, {}) as running:
+        await until(lambda: running.ids == ["search/a"])
+        assert asked[0] is None
+        kept = running.gateway.state.engines.engines[0]
+        for status, body, up in (
+            ("304 Not Modified", b"", 1),
+            ("302 Found", b"", 0),
+            ("304 Not Modified", b"", 1),
+            ("200 OK", b'{"engines": [', 0),
+            ("503 Service Unavailable", b"", 0),
+        ):
+            answers[0] = status, body
+            seen = len(asked)
+            await until(lambda seen=seen: len(asked) > seen)  # type: ignore[misc]
+            await until(lambda up=up: running.reload.sources.states[0].up == bool(up))  # type: ignore[misc]
+            assert running.gateway.state.engines.engines == (kept,)
+        assert '"v1"' in asked
+        answers[0] = "200 OK", b'{"engines": []}'
+        await until(lambda: running.ids == [])
