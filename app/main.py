@@ -69,6 +69,7 @@ from app.server.shutdown_stage import AT_ONCE, WORKER_SIGNALS, ShutdownStage, wo
 from app.server.tls import ServerCertificate
 from app.server.workers import Workers, beating, end_with_parent
 from app.settings.effective_settings import masked
+from app.settings.engine_sources import NO_ORIGINS, EngineSources
 from app.settings.field_errors import SettingsError
 from app.settings.operators import LogSettings
 from app.settings.schema import GatewaySettings
@@ -99,14 +100,16 @@ def build_state(
     settings: GatewaySettings,
     tenants: Tenants | None = None,
     workers: WorkerSnapshots | None = None,
+    sources: EngineSources | None = None,
 ) -> GatewayState:
     """Build one gateway without starting it. Raises SettingsError if a library that a setting needs is missing.
 
-    `workers`: the metrics of the other worker processes, if there are several.
+    `workers`: the metrics of the other worker processes, if there are several. `sources`: those of the settings, which
+    have been looked at.
     """
     _need_extras(settings, over_http=tenants is not None)
     metrics = Metrics(VERSION, compiled=COMPILED, workers=workers)
-    engines, events = _engines(loaded, settings, metrics)
+    engines, events = _engines(loaded, settings, metrics, sources)
     metrics.declare_methods(ANSWERED)
     metrics.declare_codes(RCP_CODES)
     events.declare(engines.engines)
@@ -120,6 +123,8 @@ def build_state(
         rerank_union=settings.retrieve.rerank_union,
         learning=settings.fusion.learning == "on",
     )
+    if any(origin.tenants is not None for origin in engines.origins.values()):
+        membership.limit(engines.tenants_of)
     backend = _backend(settings, lambda: membership.identity, metrics.state)
     authenticator = None
     if tenants is not None:
@@ -156,6 +161,14 @@ def build_state(
     )
 
 
+def sources_of(loaded: LoadedRegistry, settings: GatewaySettings) -> EngineSources:
+    """The engine sources of these settings, read once. A faulty file is reported when the reload starts."""
+    sources = EngineSources(os.environ)
+    sources.configure(settings.registry.sources, loaded.registry.engines)
+    sources.look()
+    return sources
+
+
 def _backend(settings: GatewaySettings, identity: Callable[[], str], metrics: StateMetrics) -> StateBackend:
     """Where sessions, cursors and limits are kept: in Redis if `state.url` is set, else in this process."""
     if not settings.state.shared:
@@ -180,11 +193,13 @@ async def _close(state: GatewayState) -> None:
         await asyncio.to_thread(state.instrumentation.tracing.close)
 
 
-def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics) -> tuple[EngineSet, EngineEvents]:
-    """The engines of the registry, and what logs and counts their changes."""
+def _engines(
+    loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics, sources: EngineSources | None
+) -> tuple[EngineSet, EngineEvents]:
+    """The engines of the registry and of sources, and what logs and counts their changes."""
     events = EngineEvents(metrics)
     engines = EngineSet(
-        loaded.registry.engines,
+        loaded.registry.engines if sources is None else sources.latest.entries,
         settings.engines,
         events.changed,
         events.stderr_line,
@@ -192,6 +207,7 @@ def _engines(loaded: LoadedRegistry, settings: GatewaySettings, metrics: Metrics
         lambda engine_id: EngineInstrumentation(engine_id, metrics),
         settings.retrieve.deadline_ms / 1000,
         events.warmed,
+        NO_ORIGINS if sources is None else sources.latest.origins,
     )
     return engines, events
 
@@ -332,7 +348,7 @@ def serve(registry: Path, config: Path | None, host: str | None, port: int | Non
     start_log(settings.log)
     bound_host, bound_port = listener.getsockname()[:2]
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    log_config_warnings(configuration)
+    log_config_warnings(configuration, sources_of(loaded, settings).latest.entries)
     if tenants is not None:
         logs.logger().info("tenants", keys={name: len(entry.keys) for name, entry in tenants.by_id.items()})
     logs.logger().info("listening", host=bound_host, port=bound_port, workers=count, tls=server.tls is not None)
@@ -376,11 +392,12 @@ async def _serve(
 ) -> None:
     watch = files.watch()
     loaded, settings, tenants = files.load()
-    state = build_state(loaded, settings, tenants, workers)
+    sources = sources_of(loaded, settings)
+    state = build_state(loaded, settings, tenants, workers, sources)
     certificate = None if settings.server.tls is None else ServerCertificate(settings.server.tls)
     if certificate is not None:
         state.metrics.server.watch_certificate(lambda: certificate.expires)
-    reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew)
+    reload = Reload(state, files.load, watch, None if certificate is None else certificate.renew, sources)
     config = uvicorn.Config(
         build_app(state, reload, 0.0 if workers is None else WORKER_PATIENCE),
         http=HttpProtocol,
@@ -412,7 +429,7 @@ def serve_stdio(registry: Path, config: Path | None, *, mcp: bool = False) -> in
     os.dup2(2, 1)
     start_log(settings.log)
     logs.logger().info("settings", gateway=masked(settings), registry=masked(loaded.registry))
-    log_config_warnings(read)
+    log_config_warnings(read, sources_of(loaded, settings).latest.entries)
     _run(_serve_pipe(files, 0, responses, mcp=mcp))
     return 0
 
@@ -421,8 +438,9 @@ async def _serve_pipe(files: Files, requests: int, responses: int, *, mcp: bool)
     """Serve the caller at the other end of two file descriptors."""
     watch = files.watch()
     loaded, settings, _ = files.load()
-    state = build_state(loaded, settings)
-    reload = Reload(state, files.load, watch)
+    sources = sources_of(loaded, settings)
+    state = build_state(loaded, settings, sources=sources)
+    reload = Reload(state, files.load, watch, sources=sources)
     relax_garbage_collection()
 
     async def wait_for_engines() -> None:

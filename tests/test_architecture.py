@@ -38,7 +38,7 @@ LIBRARIES = {
     "uvloop": {"main"},
     "httptools": {"engines", "server"},
     "h2": {"engines/http/http2_connection"},
-    "httpx2": {"cli", "conformance/http_peer", "api/auth/jwks"},
+    "httpx2": {"cli", "conformance/http_peer", "api/auth/jwks", "api/source_requests"},
     "joserfc": {"api/auth/jwks", "api/auth/jwt"},
     "redis": {"state/redis"},
     "tenacity": {"resilience"},

@@ -10,7 +10,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.admin_actions import AdminActions
-from app.api.admin_views import calibration_view, engines_view, overlap_view, policies_view, settings_view, shadows_view
+from app.api.admin_views import (
+    calibration_view,
+    engines_view,
+    overlap_view,
+    policies_view,
+    settings_view,
+    shadows_view,
+    sources_view,
+)
 from app.api.auth.principal import AuthError
 from app.api.caller import Caller
 from app.api.gateway_state import GatewayState
@@ -93,6 +101,7 @@ def admin(state: GatewayState, environ: Mapping[str, str], reload: Reload | None
         "/admin/shadows": lambda operator: shadows_view(state),
         "/admin/cache": lambda operator: state.answers.state(state.settings.cache),
         "/admin/overlap": lambda operator: overlap_view(state.instrumentation.overlap.agreement()),
+        "/admin/sources": lambda operator: sources_view(state, reload),
         "/admin/settings": lambda operator: settings_view(state, environ, reload),
     }
     actions_by_path: dict[str, Action] = {"/admin/explain": plan, FUSE: refuse, "/admin/actions": act}

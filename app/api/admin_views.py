@@ -130,6 +130,33 @@ def calibration_view(state: GatewayState) -> Json:
     return {"learning": fusion.learning, "learningScope": fusion.learning_scope, "scopes": scopes}
 
 
+def sources_view(state: GatewayState, reload: Reload | None) -> Json:
+    """Each engine source with its files, faults and engines; `origins`: engine -> its source and file."""
+    return {
+        "sources": [
+            {
+                "name": one.name,
+                "origin": one.origin,
+                "up": one.up,
+                "engines": list(one.engines),
+                "lastSuccess": one.last_success,
+                "faults": list(one.faults),
+                "tenants": None if one.tenants is None else list(one.tenants),
+                "documents": [
+                    {"name": name, "engines": engines, "faults": list(faults)}
+                    for name, engines, faults in one.documents
+                ],
+            }
+            for one in (() if reload is None else reload.sources.states)
+        ],
+        "origins": {
+            engine: {"source": origin.source, "file": origin.file} for engine, origin in state.engines.origins.items()
+        },
+        "warming": sorted(state.engines.warming),
+        "scope": "process",
+    }
+
+
 def settings_view(state: GatewayState, environ: Mapping[str, str], reload: Reload | None) -> Json:
     """All settings with their sources, the tenants, and whether the last reload failed."""
     return {

@@ -48,14 +48,69 @@ def check(
     connect: Annotated[
         bool, typer.Option("--connect", help="Also connect to every engine, Redis and the token issuer.")
     ] = False,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Check only `--file`, under the guard rails of this engine source.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Registry file of an engine source, offline.")] = None,
 ) -> None:
-    """Check the registry, the settings and the tenants file without starting the gateway."""
+    """Check the registry, the settings, the tenants file and engine sources without starting the gateway."""
     config = config_or_default(config)
+    if (source is None) != (file is None):
+        raise typer.BadParameter("--source and --file belong together: name the engine source and its file")
+    if source is not None and file is not None:
+        if not _source_file_is_good(config, source, file):
+            raise typer.Exit(1)
+        return
     loaded, settings = _read(registry, config)
+    if not _sources_are_good(loaded, settings):
+        raise typer.Exit(1)
     if not _may_start(registry, config, loaded, settings):
         raise typer.Exit(1)
     if connect and not _all_there([entry for entry in loaded.registry.engines if entry.enabled], settings):
         raise typer.Exit(1)
+
+
+def _source_file_is_good(config: Path | None, name: str, file: Path) -> bool:
+    """Whether one file of a team keeps the rails of its source. Needs no variables, engines or network."""
+    from app.settings.field_errors import SettingsError
+    from app.settings.file_syntax import read_json
+    from app.settings.source_files import read_file
+    from app.settings.source_rails import entries_of, variables_in
+    from app.settings.sources import load_settings
+
+    try:
+        settings = load_settings(config, os.environ)
+        sources = {source.name: source for source in settings.registry.sources}
+        if name not in sources:
+            known = ", ".join(sorted(sources)) or "none"
+            _print_error(f"registry.sources has no source '{one_line(name)}'; its sources are: {known}")
+            return False
+        text = read_file(str(file))
+        written = read_json(str(file), text)
+        # The CI of a team has no secrets: any value stands in for an allowed variable.
+        entries, faults = entries_of(sources[name], written, text, dict.fromkeys(variables_in(written), "x"))
+        if faults:
+            raise SettingsError(str(file), faults)
+    except SettingsError as fault:
+        _print_error(explain(fault))
+        return False
+    typer.echo(f"ok: {file}: {_counted(entries)} of source '{name}'")
+    return True
+
+
+def _sources_are_good(loaded: "LoadedRegistry", settings: "GatewaySettings") -> bool:
+    """Whether every file of every source is good. Reports each source and fault; a `url` is not requested."""
+    from app.main import sources_of
+
+    all_good = True
+    for state in sources_of(loaded, settings).states:
+        for fault in state.faults:
+            all_good = False
+            _print_error(f"source '{state.name}': {fault}")
+        if not state.faults:
+            detail = "not requested" if state.origin == "url" else counted(len(state.engines), "engine")
+            typer.echo(f"ok: source '{state.name}': {state.origin}: {detail}")
+    return all_good
 
 
 def _read(registry: Path, config: Path | None) -> "tuple[LoadedRegistry, GatewaySettings]":
@@ -109,7 +164,8 @@ def _may_start(registry: Path, config: Path | None, loaded: "LoadedRegistry", se
     if tenants is not None:
         keys = sum(len(entry.keys) for entry in tenants.by_id.values())
         typer.echo(f"ok: {settings.auth.tenants_file}: {counted(len(tenants.by_id), 'tenant')}, {counted(keys, 'key')}")
-    for warning in config_warnings(loaded, settings, tenants, time.time()):
+    engines = main.sources_of(loaded, settings).latest.entries
+    for warning in config_warnings(loaded, settings, tenants, time.time(), engines=engines):
         _print_warning(str(warning))
     for index, entry in enumerate(loaded.registry.engines):
         if entry.enabled and entry.command and shutil.which(entry.command[0]) is None:

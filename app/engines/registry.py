@@ -15,9 +15,17 @@ from app.engines.discovery import Discovery, Move, ResidualEngine
 from app.engines.engine import RemoteEngine
 from app.engines.health import HandshakeSlots, HealthLoop
 from app.engines.replicas import Replica
-from app.engines.transport_factory import LineLog, addresses_of, open_guarded_transport, open_transport
+from app.engines.transport_factory import (
+    LineLog,
+    addresses_of,
+    connection_key,
+    open_guarded_transport,
+    open_transport,
+)
 from app.protocol.errors import LegError
+from app.settings.engine_sources import NO_ORIGINS
 from app.settings.schema import EngineEntry, EnginesSettings
+from app.settings.source_rails import OriginOfEngine
 from app.telemetry.metrics import EngineState
 
 Report = Callable[[RemoteEngine, LegError | None], None]
@@ -78,8 +86,9 @@ class EngineSet:
         instrumentation_of: Callable[[str], CallInstrumentation] = lambda engine_id: NoInstrumentation(),
         linger: float = 10.0,
         warmed: Callable[[Warmed], None] = lambda warmed: None,
+        origins: Mapping[str, OriginOfEngine] = NO_ORIGINS,
     ) -> None:
-        """`linger`: seconds until an engine that has left is closed."""
+        """`linger`: seconds until an engine that has left is closed. `origins`: the engines of sources."""
         self.version = 0
         self.engines: tuple[RemoteEngine, ...] = ()
         """The engines that serve now."""
@@ -87,6 +96,8 @@ class EngineSet:
         """Whether any engine has ever completed a handshake."""
         self.switched_off: frozenset[str] = frozenset()
         """Engines that an operator has switched off: known and checked, but not called."""
+        self.origins: Mapping[str, OriginOfEngine] = NO_ORIGINS
+        """The engines of sources, by id; engines of the registry file are not in it."""
         self._disabled: tuple[str, ...] = ()
         self._shadows: tuple[RemoteEngine, ...] = ()
         self._shadows_of: tuple[RemoteEngine, ...] = ()
@@ -106,7 +117,7 @@ class EngineSet:
         self._closing = asyncio.Event()
         self._discovery = Discovery(self, moved)
         self._health = HealthLoop(settings, follow=self._follow)
-        self.apply(entries, settings, linger)
+        self.apply(entries, settings, linger, origins)
         self.version = 0
 
     @property
@@ -154,6 +165,15 @@ class EngineSet:
         off = self.switched_off - {one.id for one in self.engines if one.entry.shadow is not None}
         return tuple(sorted({*self._disabled, *off})) if off else self._disabled
 
+    def tenants_of(self, engine_id: str) -> frozenset[str] | None:
+        """The only tenants that may see this engine, whatever their patterns; None: no such limit."""
+        origin = self.origins.get(engine_id)
+        while origin is None and engine_id not in self._listed and "/" in engine_id:
+            # A discovered engine is as visible as the gateway through which it joined.
+            engine_id = engine_id.rpartition("/")[0]
+            origin = self.origins.get(engine_id)
+        return None if origin is None else origin.tenants
+
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
         """Gateway -> its engines that are called directly."""
@@ -165,7 +185,13 @@ class EngineSet:
         for engine in self.engines:
             self._health.watch(engine)
 
-    def apply(self, entries: Sequence[EngineEntry], settings: EnginesSettings, linger: float) -> EngineSetChange:
+    def apply(
+        self,
+        entries: Sequence[EngineEntry],
+        settings: EnginesSettings,
+        linger: float,
+        origins: Mapping[str, OriginOfEngine] = NO_ORIGINS,
+    ) -> EngineSetChange:
         """Apply a registry in one synchronous step.
 
         An engine with an unchanged entry stays as it is. A changed one keeps the state of the addresses that stay:
@@ -176,8 +202,7 @@ class EngineSet:
         """
         wanted = {entry.id: entry for entry in entries if entry.enabled}
         other_settings = settings != self._settings
-        self._settings = settings
-        self._linger = linger
+        self._settings, self._linger = settings, linger
         self._health.renew(settings)
         known = {engine.id: engine for engine in self.engines if engine.id in self._listed}
         # An engine that is still warming up is known, too: another reload may change it before it has served.
@@ -189,9 +214,15 @@ class EngineSet:
         changed = sorted(
             engine_id
             for engine_id in known.keys() & wanted.keys()
-            if other_settings or known[engine_id].entry != wanted[engine_id]
+            if other_settings
+            or known[engine_id].entry != wanted[engine_id]
+            or (engine_id in origins) != (engine_id in self.origins)  # they are connected to under stricter rules
         )
         self._listed = frozenset(wanted)
+        former = self.origins
+        # An engine that serves on after it has left stays invisible to those who never saw it.
+        kept = {name: former[name] for name in (*left, *self._stand_ins) if name in former and name not in wanted}
+        self.origins = {**origins, **kept} if kept else origins
         leaving = [engine for engine in map(self._remove, left) if engine is not None]
         for entry in wanted.values():
             if entry.id in joined or entry.id in changed:
@@ -261,7 +292,8 @@ class EngineSet:
             warming.timer.cancel()
         # An earlier reload may have left an engine that has not served yet: its connections are worth keeping.
         pending = warming.engine if warming is not None and warming.withheld else None
-        addresses = [(each, self._connection_key(each)) for each in addresses_of(entry)]
+        trusted = self._is_trusted(entry.id)
+        addresses = [(each, connection_key(each, self._settings, trusted=trusted)) for each in addresses_of(entry)]
         known = {
             replica.connection_key: replica for one in (pending, current) if one is not None for replica in one.replicas
         }
@@ -427,30 +459,20 @@ class EngineSet:
         """Engines whose listing is not read any more."""
         return {engine.id for engine in self.engines if engine.entry.discover and not _discovers(wanted.get(engine.id))}
 
-    def _connection_key(self, entry: EngineEntry) -> tuple[object, ...]:
-        """All that decides what answers at an address, and how. Replicas with equal keys survive a reload."""
-        settings = self._settings
-        if entry.kind == "stdio":
-            # Settings that a transport reads once, when it is made: with other values it has to be made anew.
-            limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
-            limits = (settings.stdio_unanswered, *limits)
-        else:
-            limits = (settings.idle_seconds, settings.max_connection_age_seconds)
-        tls = None if entry.tls is None else entry.tls.model_dump_json()
-        return (
-            *(entry.url, tuple(entry.command or ()), tuple(sorted(entry.headers.items())), tls, entry.client),
-            *(entry.id in self._listed, settings.max_response_bytes, limits),
-        )
-
     def _open_replica(self, entry: EngineEntry, way: object) -> Replica:
-        """A replica at one address, not connected yet. A discovered one must not reach internal addresses."""
-        if entry.id in self._listed:
+        """A replica at one address, not connected yet. One that others entered must not reach internal addresses."""
+        # A source that may start programs on this machine needs no guarded addresses for them.
+        if self._is_trusted(entry.id) or entry.kind == "stdio":
             transport = open_transport(entry, self._settings, self._line_log, self._instrumentation_of(entry.id))
         else:
             transport = open_guarded_transport(entry, self._settings)
         made = Replica("0", transport, lambda advertisement: None)
         made.connection_key = way
         return made
+
+    def _is_trusted(self, engine_id: str) -> bool:
+        """Whether the operator entered this engine: no gateway listed it, and no source."""
+        return engine_id in self._listed and engine_id not in self.origins
 
     def _build_engine(
         self, entry: EngineEntry, replicas: Sequence[Replica], before: RemoteEngine | None

@@ -21,13 +21,32 @@ LineLog = Callable[[str, str], None]
 
 
 def open_guarded_transport(entry: EngineEntry, settings: EnginesSettings) -> Transport:
-    """The transport to a discovered engine, which must not reach internal addresses."""
+    """The transport to an HTTP engine that the operator did not enter, which must not reach internal addresses."""
+    if entry.client == "httpx" and HTTP2_INSTALLED:
+        from app.engines.http.http2_client import Http2Transport  # needs the extra
+
+        return Http2Transport(entry, settings, resolver=GuardedResolver())
     return HttpTransport(entry, settings, resolver=GuardedResolver())
 
 
 def addresses_of(entry: EngineEntry) -> list[EngineEntry]:
     """One entry per replica, each with the URL of that replica."""
     return [entry.model_copy(update={"url": url}) for url in entry.urls] if entry.replicas else [entry]
+
+
+def connection_key(entry: EngineEntry, settings: EnginesSettings, *, trusted: bool) -> tuple[object, ...]:
+    """All that decides what answers at an address, and how. Replicas with equal keys survive a reload."""
+    if entry.kind == "stdio":
+        # Settings that a transport reads once, when it is made: with other values it has to be made anew.
+        limits: tuple[float, ...] = (settings.reconnect_max_seconds, settings.stdio_restart_max_seconds)
+        limits = (settings.stdio_unanswered, *limits)
+    else:
+        limits = (settings.idle_seconds, settings.max_connection_age_seconds)
+    tls = None if entry.tls is None else entry.tls.model_dump_json()
+    return (
+        *(entry.url, tuple(entry.command or ()), tuple(sorted(entry.headers.items())), tls, entry.client),
+        *(trusted, settings.max_response_bytes, limits),
+    )
 
 
 def open_transport(

@@ -4,7 +4,7 @@ A request works on one frozen Members value from start to end. Each tenant has i
 it may see. The merged advertisement follows configuration and handshakes, never health (decision 2).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -27,8 +27,8 @@ WRITING = frozenset({"index"})
 MAX_VIEWS = 1000
 """Number of cached views, one for each distinct set of visible engines; beyond it the oldest are evicted."""
 
-View = tuple[tuple[str, ...], frozenset[str]]
-"""What determines what tenants see: the patterns of their engines, and their roles."""
+View = tuple[tuple[str, ...], frozenset[str], str]
+"""What determines what tenants see: the patterns of their engines, their roles, and their id if sources limit it."""
 
 EVERYTHING: View | None = None
 """The view of a gateway without tenants."""
@@ -103,6 +103,7 @@ class Membership:
         "_identity",
         "_learning",
         "_max_k",
+        "_only_for",
         "_rerank_union",
         "_routable",
         "_session_seconds",
@@ -134,6 +135,7 @@ class Membership:
         self._session_seconds = session_seconds
         self._learning = learning
         self._rerank_union = rerank_union
+        self._only_for: Callable[[str], frozenset[str] | None] | None = None
         self._views: dict[View | None, tuple[int, Members]] = {}
         self._sessions: dict[tuple[View | None, str], tuple[Members, Members]] = {}
         """(view, digest of a session's engines) -> (the current Members, the Members of the session)."""
@@ -152,9 +154,17 @@ class Membership:
         # Kept as the previous value, so that the epoch grows only if something visible changed.
         self._views = {seen: (OUTDATED, members) for seen, (_, members) in self._views.items()}
 
+    def limit(self, only_for: Callable[[str], frozenset[str] | None] | None) -> None:
+        """Apply the tenants of sources: `only_for` gives the only tenants that may see an engine, None for no limit."""
+        self._only_for = only_for
+
+    def _view_of(self, tenant: Tenant) -> View:
+        # Tenants with equal patterns and roles share a view, unless a source distinguishes them.
+        return tenant.engines, tenant.roles, "" if self._only_for is None else tenant.id
+
     def current(self, tenant: Tenant | None = None) -> Members:
         """The Members of this tenant; the same object until an advertisement visible to it changes."""
-        seen = EVERYTHING if tenant is None else (tenant.engines, tenant.roles)
+        seen = EVERYTHING if tenant is None else self._view_of(tenant)
         version = self._engines.version
         # One dict lookup per request in the usual case.
         view = self._views.get(seen)
@@ -172,7 +182,7 @@ class Membership:
         """The Members of a session that began with these engines: without engines that joined later, and with
         engines that have left, calls to which fail."""
         now = self.current(tenant)
-        seen = (EVERYTHING if tenant is None else (tenant.engines, tenant.roles), session.digest)
+        seen = (EVERYTHING if tenant is None else self._view_of(tenant), session.digest)
         kept = self._sessions.get(seen)
         if kept is not None and kept[0] is now:
             return kept[1]
@@ -193,6 +203,11 @@ class Membership:
 
     def sees(self, tenant: Tenant, engine_id: str) -> bool:
         """Whether the tenant may see this engine, or the gateway through which it joined."""
+        if self._only_for is not None:
+            # The rail of a source holds however wide the tenant's patterns are.
+            only = self._only_for(engine_id)
+            if only is not None and tenant.id not in only:
+                return False
         if tenant.sees(engine_id):
             return True
         return any(engine_id in joined and tenant.sees(gateway) for gateway, joined in self._engines.groups.items())
@@ -209,7 +224,7 @@ class Membership:
         return replace(members, epoch=before.epoch + (members.visible_state() != before.visible_state()))
 
     def _build(self, tenant: Tenant | None, engines: Sequence[Engine], epoch: int) -> Members:
-        disabled = tuple(name for name in self._engines.disabled if tenant is None or tenant.sees(name))
+        disabled = tuple(name for name in self._engines.disabled if tenant is None or self.sees(tenant, name))
         offers = tuple(
             EngineOffer(engine.id, engine.entry.priority, engine.advertisement, engine.entry.writer)
             for engine in engines
@@ -247,12 +262,12 @@ class Membership:
         warm = [engine.advertisement for engine in engines if engine.advertisement is not None]
         # A new engine that cannot retrieve does not replace old ones that can.
         retrieving = any(advertisement.retrieve is not None for advertisement in warm)
-        if not any(tenant is None or tenant.sees(engine_id) for engine_id in self._engines.warming):
+        if not any(tenant is None or self.sees(tenant, engine_id) for engine_id in self._engines.warming):
             return tuple(engines)
         standing_in = [
             engine
             for engine in self._engines.stand_ins
-            if (tenant is None or tenant.sees(engine.id))
+            if (tenant is None or self.sees(tenant, engine.id))
             and engine.advertisement is not None
             and (not warm or (not retrieving and engine.advertisement.retrieve is not None))
         ]
@@ -260,7 +275,7 @@ class Membership:
 
     def _groups_of(self, tenant: Tenant) -> Mapping[str, Sequence[str]]:
         """The gateways that this tenant sees, and the engines that joined through them."""
-        return {gateway: joined for gateway, joined in self._engines.groups.items() if tenant.sees(gateway)}
+        return {gateway: joined for gateway, joined in self._engines.groups.items() if self.sees(tenant, gateway)}
 
     def __repr__(self) -> str:
         members = self.current()

@@ -4,7 +4,7 @@ Shown by `rcp-gateway check`, and logged at the start and after a reload. A warn
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -31,12 +31,20 @@ def config_warnings(
     tenants: Tenants | None,
     now: float,
     environ: Mapping[str, str] = os.environ,
+    engines: Sequence[EngineEntry] | None = None,
 ) -> list[FieldError]:
-    """Every warning about registry, settings and tenants; `now` in seconds since the epoch. Reads files for lines."""
+    """Every warning about registry, settings and tenants; `now` in seconds since the epoch. Reads files for lines.
+
+    `engines`: those of the registry and of engine sources, where there are sources.
+    """
     found = [*loaded.warnings, *_weight_warnings(loaded), *_literal_variables(settings, environ)]
     found += _certificate_warnings(settings, now)
     if tenants is not None:
-        of_tenants = list(_tenant_warnings(tenants, loaded.registry.engines, now, keys="keys" in settings.auth.mode))
+        known = loaded.registry.engines if engines is None else engines
+        of_tenants = list(_tenant_warnings(tenants, known, now, keys="keys" in settings.auth.mode))
+        # The engines of a `url` are not known before its first answer.
+        if all(source.url is None for source in settings.registry.sources):
+            of_tenants = [*tenants.unknown_engines(entry.id for entry in known), *of_tenants]
         with suppress(SettingsError):  # the file is gone meanwhile: warn without lines
             of_tenants = list(locate(of_tenants, read_text(Path(settings.auth.tenants_file or ""))))
         found += of_tenants
@@ -73,8 +81,9 @@ def _literal_variables(settings: GatewaySettings, environ: Mapping[str, str]) ->
                 yield from unexpanded_variables(value, (section, key), f"set it with the environment variable {name}")
 
 
-def _tenant_warnings(tenants: Tenants, engines: list[EngineEntry], now: float, *, keys: bool) -> Iterator[FieldError]:
-    yield from tenants.unknown_engines(entry.id for entry in engines)
+def _tenant_warnings(
+    tenants: Tenants, engines: Sequence[EngineEntry], now: float, *, keys: bool
+) -> Iterator[FieldError]:
     for name, tenant in tenants.by_id.items():
         at = f"tenants.{name}"
         yield from _expired_keys(at, tenant, now)

@@ -30,6 +30,10 @@ def masked(settings: GatewaySettings | Registry) -> dict[str, Any]:
         shown["state"]["url"] = masked_url(re.sub(r"//.*@", f"//{MASK}@", shown["state"]["url"]))
         if shown["auth"]["secret"] is not None:
             shown["auth"]["secret"] = MASK
+        for source in shown["registry"]["sources"]:
+            source["headers"] = dict.fromkeys(source["headers"], MASK)
+            if source["url"] is not None:
+                source["url"] = masked_url(source["url"])
         for section, key in (("jwt", "jwks_url"), ("traces", "endpoint")):
             if shown[section][key] is not None:
                 shown[section][key] = masked_url(shown[section][key])

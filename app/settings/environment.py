@@ -75,6 +75,16 @@ def fill_headers(document: Any, environ: Mapping[str, str]) -> tuple[Any, list[F
     return {**document, "engines": filled}, faults
 
 
+def references_in_headers(document: Any) -> Iterator[tuple[str, str]]:
+    """Place and name of each `${NAME}` in header values of the registry, whether or not the variable exists."""
+    engines = document.get("engines") if isinstance(document, dict) else None
+    for index, entry in enumerate(engines if isinstance(engines, list) else []):
+        headers = entry.get("headers") if isinstance(entry, dict) else None
+        for header, value in headers.items() if isinstance(headers, dict) else ():
+            for name in _REFERENCE.findall(value) if isinstance(value, str) else ():
+                yield dotted(("engines", index, "headers", header)), name
+
+
 def stray_references(document: Any) -> list[FieldError]:
     """A fault for each `${NAME}` in the registry outside header values, where it is not replaced.
 

@@ -28,6 +28,7 @@ from app.settings.fields import (
 from app.settings.mcp import McpSettings
 from app.settings.operators import AdminSettings, LogSettings, TracesSettings
 from app.settings.server_security import ServerTls, WebOrigin
+from app.settings.source_settings import RegistrySettings
 from app.settings.state import CacheSettings, StateSettings
 
 
@@ -432,6 +433,7 @@ class GatewaySettings(Section):
     """`config/gateway.yaml`: all settings except the engines."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)
+    registry: RegistrySettings = Field(default_factory=RegistrySettings)
     retrieve: RetrieveSettings = Field(default_factory=RetrieveSettings)
     state: StateSettings = Field(default_factory=StateSettings)
     fusion: FusionSettings = Field(default_factory=FusionSettings)

@@ -5,7 +5,7 @@ series.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -23,6 +23,9 @@ SCREENED: Final = ("marked", "dropped", "reported")
 WAIT_BUCKETS: Final[tuple[float, ...]] = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 ADMISSION_REFUSALS: Final = ("full", "waited", "memory")
 """Why a request is not admitted: the queue is full, it waited too long, or answers hold too many bytes."""
+
+SOURCE_OUTCOMES: Final = ("ok", "failed", "shrinks")
+"""Outcomes of a change of an engine source; `shrinks`: it waits for a second look."""
 
 DAY_SECONDS: Final = 86_400.0
 
@@ -167,6 +170,53 @@ class ServerMetrics:
 
     def __repr__(self) -> str:
         return f"<ServerMetrics, {self.connections.value:g} connections>"
+
+
+class SourceMetrics:
+    """Engine sources. A series exists for each source of the settings, and for no other."""
+
+    __slots__ = ("_engines", "_known", "_reloads", "_success", "_up")
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        source = ["source"]
+        self._up = registry.gauge(
+            "rcp_gateway_source_up",
+            "0 while a file of the source is faulty or its URL fails; its last good engines stay in force.",
+            source,
+            workers="min",
+        )
+        self._engines = registry.gauge("rcp_gateway_source_engines", "Engines of the source in force.", source, "min")
+        self._success = registry.gauge(
+            "rcp_gateway_source_last_success_timestamp_seconds",
+            "Unix time of the last look at the source without a fault, 0 before the first.",
+            source,
+            workers="min",
+        )
+        self._reloads = registry.counter(
+            "rcp_gateway_source_reloads", "Changes of engine sources, by outcome.", ["source", "outcome"]
+        )
+        self._known: frozenset[str] = frozenset()
+
+    def show(self, states: Mapping[str, tuple[bool, int, float]]) -> None:
+        """The sources now: name -> whether it is well, its engines, the Unix time of its last success."""
+        gone = self._known.difference(states)
+        if gone:
+            for family in (self._up, self._engines, self._success, self._reloads):
+                family.remove("source", gone)
+        self._known = frozenset(states)
+        for name, (up, engines, success) in states.items():
+            self._up.labels(name).set(float(up))
+            self._engines.labels(name).set(float(engines))
+            self._success.labels(name).set(success)
+            for outcome in SOURCE_OUTCOMES:
+                self._reloads.labels(name, outcome)
+
+    def changed(self, source: str, outcome: str) -> None:
+        """Count a change of a source; `outcome` is one of SOURCE_OUTCOMES."""
+        self._reloads.labels(source, outcome).inc()
+
+    def __repr__(self) -> str:
+        return f"<SourceMetrics of {len(self._known)} sources>"
 
 
 class StateMetrics:

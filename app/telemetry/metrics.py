@@ -12,7 +12,15 @@ from prometheus_client import CollectorRegistry
 from app.telemetry.cache_metrics import CacheMetrics
 from app.telemetry.calibration_metrics import CalibrationMetrics
 from app.telemetry.exposition import Exposition, publish
-from app.telemetry.metric_groups import OTHER, AnswerMetrics, CallerMetrics, McpMetrics, ServerMetrics, StateMetrics
+from app.telemetry.metric_groups import (
+    OTHER,
+    AnswerMetrics,
+    CallerMetrics,
+    McpMetrics,
+    ServerMetrics,
+    SourceMetrics,
+    StateMetrics,
+)
 from app.telemetry.selection_metrics import SelectionMetrics
 from app.telemetry.series import Labels, MetricRegistry, replace_all
 from app.telemetry.shadow_metrics import ShadowMetrics
@@ -286,6 +294,7 @@ class Metrics(EngineCounters):
         self.callers = CallerMetrics(families, REQUEST_OUTCOMES)
         self.server = ServerMetrics(families)
         self.state = StateMetrics(families)
+        self.sources = SourceMetrics(families)
         self.mcp = McpMetrics(families)
         self.answers = AnswerMetrics(families)
         self.calibration = CalibrationMetrics(families)
