@@ -73,8 +73,8 @@ class Reload:
         also: Callable[[], Awaitable[None]] | None = None,
         sources: EngineSources | None = None,
     ) -> None:
-        """`watch` must have recorded the files before they were read for `state`, and `sources` theirs: no change may be
-        missed.
+        """`watch` must have recorded the files before they were read for `state`, and `sources` theirs, or a change
+        would be missed.
 
         `also` is called at each check, for files that are reloaded by themselves, such as a TLS certificate.
         """
