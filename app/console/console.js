@@ -1063,6 +1063,37 @@ function overlapParts(told) {
     h("section", { class: "card" }, h("h2", {}, "Shared hits ", h("span", { class: "soft small" }, shown.length < told.engines.length ? `the ${MATRIX_ENGINES} engines that gave most; the diagonal is what an engine gave in all` : "the diagonal is what an engine gave in all")), matrix)];
 }
 
+// ---------------------------------------------------------------- view: sources and shadows
+
+function viewSources() {
+  main.replaceChildren(h("p", { class: "state" }, "Loading…"));
+  refreshing(async (current) => {
+    const [sources, shadows] = await Promise.all([read("/admin/sources"), read("/admin/shadows")]);
+    if (current()) redraw([h("div", { class: "head" }, h("h1", {}, "Sources and shadows"), h("p", {}, "Where engines are configured, and engines that are compared without affecting answers.")), sourcesCard(sources), shadowsCard(shadows)]);
+  });
+}
+
+function sourcesCard(told) {
+  const head = h("h2", {}, "Engine sources");
+  if (!told.sources.length) return h("section", { class: "card", "aria-label": "Engine sources" }, head, h("p", { class: "state inset" }, "All engines are from the registry file. Set registry.sources to let teams keep files of their own."));
+  const rows = told.sources.map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.name), h("div", { class: "soft small mono" }, visible(one.origin))),
+    h("td", {}, chip(one.up ? "in force" : "faulty", one.up ? "good" : "bad")), h("td", { class: "wrap" }, visible(one.engines.join(", ")) || "none"),
+    h("td", { class: "wrap" }, [...one.faults, ...one.documents.flatMap((file) => file.faults.map((fault) => `${file.name}: ${fault}`))].map((fault) => h("p", { class: "small" }, visible(fault))))));
+  return h("section", { class: "card", "aria-label": "Engine sources" }, head, table("Engine sources", [["Source"], ["State"], ["Engines"], ["Faults"]], rows, "tall"),
+    told.warming.length ? h("p", { class: "soft small" }, "Not yet reached since their last change: ", visible(told.warming.join(", "))) : null);
+}
+
+const VERDICTS = { better: "good", worse: "bad", "no difference": "", "too few": "", unknown: "" };
+
+function shadowsCard(told) {
+  const head = h("h2", {}, "Shadow engines");
+  if (!told.shadows.length) return h("section", { class: "card", "aria-label": "Shadow engines" }, head, h("p", { class: "state inset" }, "None. Set shadow in an engine's registry entry to compare it with live traffic."));
+  const verdict = (one) => (one.verdict ? [chip(one.verdict, VERDICTS[one.verdict]), one.p === null || one.p === undefined ? null : h("span", { class: "soft small" }, ` p ${one.p.toFixed(3)}`)] : "–");
+  const rows = told.shadows.map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.id)), h("td", { class: "num" }, String(one.calls)), h("td", { class: "num" }, String(one.failures)),
+    h("td", { class: "num" }, percent(one.fused.overlap)), h("td", { class: "num" }, one.fused.rbo === null ? "–" : one.fused.rbo.toFixed(2)), h("td", {}, verdict(one.feedback["nDCG@10"])), h("td", { class: "num" }, String(one.feedback.n))));
+  return h("section", { class: "card", "aria-label": "Shadow engines" }, head, table("Shadow engines", [["Engine"], ["Calls", "num"], ["Failed", "num"], ["Overlap of top 10", "num"], ["RBO", "num"], ["By feedback (nDCG@10)"], ["Judged answers", "num"]], rows, "tall"));
+}
+
 // ---------------------------------------------------------------- view: selection and cache
 
 function viewSavings() {
@@ -1196,8 +1227,8 @@ function refreshing(load) {
   tick();
 }
 
-const VIEWS = { federation: viewFederation, savings: viewSavings, ask: viewAsk, explain: viewExplain, engines: viewEngines, overlap: viewOverlap, settings: viewSettings };
-const TITLES = { federation: "Federation", savings: "Selection and cache", ask: "Ask", explain: "Explain", engines: "Engines", overlap: "Overlap", settings: "Tenants and settings" };
+const VIEWS = { federation: viewFederation, sources: viewSources, savings: viewSavings, ask: viewAsk, explain: viewExplain, engines: viewEngines, overlap: viewOverlap, settings: viewSettings };
+const TITLES = { federation: "Federation", sources: "Sources and shadows", savings: "Selection and cache", ask: "Ask", explain: "Explain", engines: "Engines", overlap: "Overlap", settings: "Tenants and settings" };
 
 function route() {
   const [path, said] = location.hash.replace(/^#\//, "").split(/\?(.*)/s);

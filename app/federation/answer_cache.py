@@ -19,6 +19,7 @@ from app.federation.pagination import Pages
 from app.federation.request_options import requested_engines
 from app.federation.response import note
 from app.federation.retrieve import RetrieveAnswer, fusion_settings_of
+from app.federation.tenants import Tenant
 from app.protocol.envelope import canonical, dumps, loads
 from app.protocol.errors import BackendUnavailable, DeadlineExceeded, InvalidParams, RcpError
 from app.resilience.single_flight import SingleFlight
@@ -37,6 +38,9 @@ ENTRY_BYTES: Final = 600
 
 VERSION_BYTES: Final = 100
 """The same for each engine that states the version of its index."""
+
+MAX_CONTEXTS: Final = 1000
+"""Tenants whose digests are kept; for others they are computed again."""
 
 EMPTY_SHARE: Final = 0.25
 """Share of the lifetime for answers without hits: somebody may be indexing what is missing."""
@@ -68,6 +72,7 @@ class CachedAnswer(NamedTuple):
 class _Context(NamedTuple):
     """What decides the answers to one tenant, apart from the params of a request."""
 
+    tenant: Tenant | None
     members: Members
     settings: GatewaySettings
     digest: bytes
@@ -313,10 +318,20 @@ class AnswerCache:
     def _context(self, call: RetrieveCall, members: Members, settings: GatewaySettings) -> _Context:
         tenant = call.tenant_id
         context = self._contexts.get(tenant)
-        # Members and settings are replaced as a whole when something changes, so identity is enough.
-        if context is None or context.members is not members or context.settings is not settings:
-            context = _Context(members, settings, _digest(call, members, settings), _ttl(call, members, settings))
+        # All three are replaced as a whole when something changes, so identity is enough.
+        if (
+            context is None
+            or context.tenant is not call.tenant
+            or context.members is not members
+            or context.settings is not settings
+        ):
+            digest, ttl = _digest(call, members, settings), _ttl(call, members, settings)
+            context = _Context(call.tenant, members, settings, digest, ttl)
+            # Inserted again, so that the first one is the tenant that was not computed for the longest time.
+            self._contexts.pop(tenant, None)
             self._contexts[tenant] = context
+            if len(self._contexts) > MAX_CONTEXTS:
+                del self._contexts[next(iter(self._contexts))]
         return context
 
     # --- Count ---

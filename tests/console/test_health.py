@@ -16,7 +16,7 @@ from tests.support.scripted_engine import RpcFault
 from tests.support.shared_state import unique
 from tests.support.tenancy import result
 
-VIEWS = ["federation", "ask", "explain", "engines", "overlap", "savings", "settings"]
+VIEWS = ["federation", "ask", "explain", "engines", "overlap", "sources", "savings", "settings"]
 
 
 def slow(state: Any, engine: str, seconds: float = 1.9) -> None:
@@ -211,6 +211,16 @@ async def test_links_lead_where_the_settings_say() -> None:
         await expect(links).to_have_text(["Dashboard", "Runbook", "Logs"])
         assert await links.nth(0).get_attribute("href") == admin["dashboard_url"]
         assert await links.nth(0).get_attribute("rel") == "noopener noreferrer"
+
+
+async def test_sources_and_shadows_have_a_view() -> None:
+    entries = {"wiki": {"shadow": {"share": 1.0}}}
+    async with staged(entries=entries) as stage, browsing(f"{stage.url}/#/sources") as (page, _):
+        await expect(page.locator("section[aria-label='Engine sources']")).to_contain_text("from the registry file")
+        shadows = page.locator("section[aria-label='Shadow engines']")
+        await expect(shadows.locator("tbody tr")).to_contain_text("wiki")
+        await expect(shadows).to_contain_text("too few")
+        await expect(page.locator("#health")).to_have_text("2 up")
 
 
 async def test_selection_and_cache_have_a_view() -> None:

@@ -13,6 +13,7 @@ VIEWS = {
     "explain": "section[aria-label='Last answer']",
     "engines?id=code": "#engine",
     "overlap": ".matrix",
+    "sources": "section[aria-label='Shadow engines']",
     "savings": "[aria-label='Answer cache'] .facts",
     "federation": "[aria-label=Trouble]",
     "settings": "#wanted",
