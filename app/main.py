@@ -114,23 +114,17 @@ def build_state(
     metrics.declare_codes(RCP_CODES)
     events.declare(engines.engines)
     metrics.watch_engines(engines.states)
-    membership = Membership(
-        engines,
-        identity_of(settings, loaded.fingerprint),
-        settings.retrieve.max_k,
-        settings.state.session_ttl_seconds,
-        writing=settings.index.enabled,
-        rerank_union=settings.retrieve.rerank_union,
-        learning=settings.fusion.learning == "on",
-    )
-    if any(origin.tenants is not None for origin in engines.origins.values()):
-        membership.limit(engines.tenants_of)
+    membership = _membership(settings, engines, loaded.fingerprint)
     backend = _backend(settings, lambda: membership.identity, metrics.state)
     authenticator = None
     if tenants is not None:
         authenticator = Authenticator(settings, tenants, metrics.callers, token_verifier(settings), backend)
     admission = Admission(settings.server, metrics.server)
     readiness = Readiness(engines, backend)
+
+    def busy() -> bool:
+        return admission.waiting > 0  # optional work would delay the requests that wait
+
     learning = Learning(metrics.calibration, backend.sums() or file_sums(settings.state.path))
     return GatewayState(
         version=VERSION,
@@ -148,16 +142,35 @@ def build_state(
         pages=Pages.from_settings(settings.state, screen=settings.screen, backend=backend, learning=learning),
         idempotency=Idempotency.from_settings(settings.state, backend),
         recent=RecentHits.from_settings(settings.mcp, backend),
-        secret=DeploymentSecret(
-            backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
-            None if workers is None else str(workers.folder),
-        ),
-        selector=EngineSelector(metrics.selection, lambda: admission.waiting > 0),
-        answers=AnswerCache(settings.cache, metrics.cache, backend, lambda: admission.waiting > 0),
-        shadows=Shadows(
-            engines, membership.sees, metrics.shadows, lambda: admission.waiting > 0, lambda: readiness.draining
-        ),
+        secret=_secret(settings, backend, workers),
+        selector=EngineSelector(metrics.selection, busy),
+        answers=AnswerCache(settings.cache, metrics.cache, backend, busy),
+        shadows=Shadows(engines, membership.sees, metrics.shadows, busy, lambda: readiness.draining),
         backend=backend,
+    )
+
+
+def _membership(settings: GatewaySettings, engines: EngineSet, fingerprint: str) -> Membership:
+    """What the federation offers each tenant."""
+    membership = Membership(
+        engines,
+        identity_of(settings, fingerprint),
+        settings.retrieve.max_k,
+        settings.state.session_ttl_seconds,
+        writing=settings.index.enabled,
+        rerank_union=settings.retrieve.rerank_union,
+        learning=settings.fusion.learning == "on",
+    )
+    if any(origin.tenants is not None for origin in engines.origins.values()):
+        membership.limit(engines.tenants_of)
+    return membership
+
+
+def _secret(settings: GatewaySettings, backend: StateBackend, workers: WorkerSnapshots | None) -> DeploymentSecret:
+    """The key of ids given to callers: shared through Redis, else through the folder of the workers."""
+    return DeploymentSecret(
+        backend.store("secret", MemoryStore(1, 1), permanent=True) if settings.state.shared else None,
+        None if workers is None else str(workers.folder),
     )
 
 

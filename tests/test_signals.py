@@ -34,6 +34,7 @@ def metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """(name, type, labels) of every metric that a gateway exposes."""
     state = made_state(ENTRIES, tenants={"team": tenant("docs", keys=("k" * 32,))})
     build_app(state)  # the MCP endpoint declares its tools
+    state.metrics.sources.show({"team": (True, 1, 0.0)})
     for family in state.metrics.registry.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert family.samples, f"{family.name} has no series before the first request"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from app.engines.discovery import Move
 from app.engines.engine import RemoteEngine
-from app.engines.registry import Warmed
+from app.engines.handshake import Warmed
 from app.protocol.errors import CALL_KINDS, LegError
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics

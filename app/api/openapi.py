@@ -40,6 +40,10 @@ OPERATIONS: Mapping[tuple[str, str], str] = {
     ("get", "/admin/health"): "Engines by state, those in trouble, recent partial answers, and links.",
     ("get", "/admin/cache"): "Answer cache: requests by status, entries, bytes, and the oldest answer served stale.",
     ("get", "/admin/sources"): "Engine sources with their files, faults and engines, and the origin of each engine.",
+    (
+        "get",
+        "/admin/shadows",
+    ): "Shadow engines: how their lists compare, and whether answers would be better with them.",
     ("get", "/admin/selection"): "Engine selection: coverage by number of engines, and how often each was asked.",
     ("get", "/admin/overlap"): "How much the results of engines overlap.",
     ("get", "/admin/settings"): "The settings in force, secrets masked, and where each comes from.",

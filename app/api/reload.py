@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from app.api.gateway_state import GatewayState
 from app.api.source_requests import Document, SourceRequests
-from app.engines.registry import EngineSetChange
+from app.engines.engine import EngineSetChange
 from app.protocol.errors import CALL_KINDS
 from app.settings.config_warnings import config_warnings, duplicate_addresses
 from app.settings.engine_sources import EngineSources, SourceEngines, SourceEvent

@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable, Iterable
 from ssl import SSLContext, create_default_context
 
-import httpx2
-
 from app.settings.environment import fill_headers
 from app.settings.field_errors import FieldError
 from app.settings.source_files import MAX_BYTES
@@ -55,6 +53,8 @@ class SourceRequests:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _repeat(self, source: SourceEntry) -> None:
+        import httpx2
+
         etag: str | None = None
         verify = await asyncio.to_thread(create_default_context)  # reads the certificates of the system
         while True:
@@ -76,6 +76,8 @@ class SourceRequests:
 
 async def _request(source: SourceEntry, etag: str | None, verify: SSLContext) -> tuple[Document, str | None]:
     """What the URL answers, and the ETag to send next time."""
+    import httpx2
+
     filled, faults = fill_headers({"engines": [{"headers": dict(source.headers)}]}, os.environ)
     if faults:
         return FieldError("headers", faults[0].message, faults[0].suggestion), etag

@@ -7,7 +7,7 @@ first attempt is made here, without a task; call.py makes all other attempts.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.engines.call import CallAttempts, has_short_deadline, is_handshake_due
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
@@ -375,3 +375,11 @@ def _differ(before: Advertisement, after: Advertisement) -> bool:
         return before != after
     except RecursionError:  # JSON is read up to 1024 levels deep, more than Python can compare
         return True
+
+
+class EngineSetChange(NamedTuple):
+    """The difference between two registries: ids of the engines that joined, that left, and whose entry changed."""
+
+    joined: list[str]
+    left: list[str]
+    changed: list[str]

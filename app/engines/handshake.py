@@ -5,7 +5,7 @@ Separate from replicas.py, which never waits.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.engines.transport import Reply, Transport
 from app.protocol.advertisement import Advertisement, read_advertisement
@@ -84,3 +84,11 @@ class EngineHandshake:
 
     def __repr__(self) -> str:
         return f"<EngineHandshake {self.count} so far{', one is due' if self.due else ''}>"
+
+
+class Warmed(NamedTuple):
+    """The end of an engine's warm-up: `fault` is None after a handshake, otherwise why there was none in time."""
+
+    engine: str
+    seconds: float
+    fault: str | None

@@ -8,11 +8,11 @@ from bisect import insort
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from app.engines.call_instrumentation import CallInstrumentation, NoInstrumentation
 from app.engines.discovery import Discovery, Move, ResidualEngine
-from app.engines.engine import RemoteEngine
+from app.engines.engine import EngineSetChange, RemoteEngine
+from app.engines.handshake import Warmed
 from app.engines.health import HandshakeSlots, HealthLoop
 from app.engines.replicas import Replica
 from app.engines.transport_factory import (
@@ -30,22 +30,6 @@ from app.telemetry.metrics import EngineState
 
 Report = Callable[[RemoteEngine, LegError | None], None]
 """Called when an engine comes up (None) or goes down (why)."""
-
-
-class EngineSetChange(NamedTuple):
-    """The difference between two registries: ids of the engines that joined, that left, and whose entry changed."""
-
-    joined: list[str]
-    left: list[str]
-    changed: list[str]
-
-
-class Warmed(NamedTuple):
-    """The end of an engine's warm-up: `fault` is None after a handshake, otherwise why there was none in time."""
-
-    engine: str
-    seconds: float
-    fault: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,13 +121,15 @@ def rule_queries() -> list[str]:
 async def test_a_real_prometheus_reads_everything(engines: Any, tmp_path: Path) -> None:
     """It takes every series of the gateway; each query of rules and dashboards is valid and has data to work with."""
     one, two, twin = await engines(), await engines(), await engines()
-    entries = [entry("one", one), entry("two", two, replicas=[twin.url])]
+    shadow = await engines()
+    entries = [entry("one", one), entry("two", two, replicas=[twin.url]), entry("new", shadow, shadow={"share": 1.0})]
     tenants = {"team": tenant("*", keys=(KEY,))}
     asked = [query for path in DASHBOARDS for query in queries(json.loads(path.read_text("utf-8")))]
     async with (
         listening(entries, {"metrics": {"access": "open"}}, tenants=tenants) as (state, port),
         prometheus(tmp_path, port) as peer,
     ):
+        state.metrics.sources.show({"team": (True, 1, 0.0)})
         await peer.until("up == 1")
         message = {"jsonrpc": "2.0", "id": 1, "method": "retrieve", "params": {"query": "q"}}
         async with httpx2.AsyncClient(trust_env=False, timeout=START_SECONDS) as caller:

@@ -226,6 +226,7 @@ async def test_a_frozen_redis_is_waited_for_once(engines: Any, relay: Relay, mon
 
     async with running([entry("e", engine)], {"state": shared(relay.url, timeout_ms=2000)}, tenants=tenants) as gateway:
         await until(lambda: not gateway.state.backend.degraded)
+        await gateway.state.switches.close()  # which waits for Redis as well, but in no request
         monkeypatch.setattr(RedisConnection, "_or_lost", counted)
         answers = [await asked(gateway, RED, "retrieve", {"query": "well", "sessionId": "s"})]
         assert len(waits) >= 6

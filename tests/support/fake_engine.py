@@ -239,6 +239,7 @@ class FakeEngines:
         self.engines: Sequence[FakeEngine] = engines
         self.disabled = disabled
         self.stand_ins: Sequence[FakeEngine] = ()
+        self.shadows: Sequence[FakeEngine] = ()
         self.warming: frozenset[str] = frozenset()
         self.switched_off: frozenset[str] = frozenset()
         self.groups: dict[str, Sequence[str]] = {}

@@ -9,9 +9,10 @@ import pytest
 
 from app.engines import registry, transport_factory
 from app.engines.engine import RemoteEngine
+from app.engines.handshake import Warmed
 from app.engines.http.client import HttpTransport
 from app.engines.http.http2_client import Http2Transport
-from app.engines.registry import EngineSet, Warmed
+from app.engines.registry import EngineSet
 from app.engines.stdio import StdioTransport
 from app.engines.transport_factory import open_transport, probe
 from app.protocol.errors import ConnectFailed, LegError, LegTimeout
