@@ -763,7 +763,7 @@ function refusedLine() {
   const before = new Set(asked.result._meta["x-gateway"].explain.hits.map((one) => one.key));
   const now = new Set(asked.refused.hits.map((one) => one.key));
   const gone = [...before].filter((key) => !now.has(key)).length;
-  return h("div", { class: "refused", role: "status" }, h("span", {}, `Fused once more (${asked.refused.method}); nobody was asked again.${gone ? ` ${count(gone, "hit")} dropped out.` : ""}`),
+  return h("div", { class: "refused", role: "status" }, h("span", {}, `Fused again (${asked.refused.method}) without calling engines.${gone ? ` ${count(gone, "hit")} dropped out.` : ""}`),
     h("button", { type: "button", id: "undo", onclick: () => {
       question.weights = { ...(asked.sent.fusion || {}).weights };
       question.method = (asked.sent.fusion || {}).method || "";
@@ -779,7 +779,7 @@ function refusedLine() {
 
 async function viewExplain() {
   const box = h("div", { id: "plan" });
-  main.replaceChildren(h("div", { class: "head" }, h("h1", {}, "Explain"), h("p", {}, "Who would be asked what, who would not and why. Nobody is asked for it.")),
+  main.replaceChildren(h("div", { class: "head" }, h("h1", {}, "Explain"), h("p", {}, "Which engines would be called with which params, and why others would not. No engine is called.")),
     h("form", { class: "card", "aria-label": "Question", onsubmit: (event) => { event.preventDefault(); history.replaceState(null, "", toHash("explain")); dryRun(box); } },
       h("div", { class: "row" }, styled(field("Question", h("input", { type: "search", id: "query", required: true, value: question.query, autocomplete: "off", oninput: (event) => { question.query = event.target.value; } })), { flex: "1 1 260px" }),
         styled(h("button", { class: "primary" }, "Plan"), { alignSelf: "flex-end" })),
@@ -815,7 +815,7 @@ function planCard(plan) {
   const out = plan.left.map((one) => h("tr", {}, h("th", { scope: "row" }, visible(one.engine)), h("td", {}, chip(one.reason, "warn")), h("td", { class: "wrap" }, visible(one.detail || ""))));
   return h("section", { class: "card", "aria-label": "Plan" }, h("h2", {}, `Plan: ${count(plan.legs.length, "engine")} asked, ${plan.left.length} left out`),
     h("p", { class: "soft small" }, `${plan.k} hits wanted, at least ${plan.window} of each engine${plan.union ? `, the best ${plan.union.topN} reranked by ${visible(plan.union.rerankers.join(" or "))}` : ""} · ${plan.fusion.method}, rrfK ${plan.fusion.rrfK}, confidence weight ${plan.fusion.confidenceWeight}, one document by ${plan.fusion.identity}`),
-    rows.length ? table("Engines that would be asked", heads, rows) : h("p", { class: "state inset" }, "Nobody would be asked."),
+    rows.length ? table("Engines that would be asked", heads, rows) : h("p", { class: "state inset" }, "No engine would be called."),
     out.length ? [h("h3", {}, "Left out"), table("Engines left out", [["Engine"], ["Reason"], ["Detail"]], out)] : null,
     plan.notes.length ? h("ul", { class: "small" }, plan.notes.map((note) => h("li", {}, visible(note)))) : null);
 }
@@ -1019,7 +1019,7 @@ function flat(value, path, found) {
 }
 
 function difference(engine) {
-  if (!engine.advertisement) return h("p", { class: "state inset" }, "Nobody has shaken hands with it yet.");
+  if (!engine.advertisement) return h("p", { class: "state inset" }, "No handshake has succeeded yet.");
   const own = flat(engine.advertisement, "", new Set());
   const merged = flat(known.merged, "", new Set());
   const group = (title, items, kind) => (items.length ? [h("p", { class: "small soft" }, title), h("p", { class: "chips" }, items.slice(0, 200).map((text) => chip(text, kind)))] : null);

@@ -22,6 +22,10 @@ HOSTILE = {
 }
 
 
+DRAWN = "new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+"""Ends when the page has drawn what it has received."""
+
+
 async def ask(page: Page, query: str = "sort a list") -> None:
     """Ask through the form and wait until the answer stands."""
     await page.fill("#query", query)
@@ -93,13 +97,15 @@ async def test_weights_move_hits_without_asking_again() -> None:
         await ask(page)
         before = await titles(page)
         questions = [len(engine.requests()) for engine in stage.engines.values()]
-        await page.locator("#weight-wiki").fill("5")
-        await page.locator("#weight-docs").fill("0")
+        for engine, weight in (("wiki", "5"), ("docs", "0")):
+            async with page.expect_response("**/admin/fuse"):
+                await page.locator(f"#weight-{engine}").fill(weight)
+            await page.evaluate(DRAWN)
         await expect(page.locator(".hit h3").first).to_have_text("radix")
         await expect(page.locator(".hit").first.locator(".moved")).to_contain_text("▲")
         await expect(page.locator(".moved.down")).not_to_have_count(0)
         assert [len(engine.requests()) for engine in stage.engines.values()] == questions
-        await expect(page.locator(".refused")).to_contain_text("nobody was asked again")
+        await expect(page.locator(".refused")).to_contain_text("without calling engines")
         moved = await titles(page)
         await page.click("#ask")
         await expect(page.locator(".refused")).to_have_count(0)
@@ -193,7 +199,7 @@ async def test_weights_move_the_longest_lists() -> None:
     async with staged(settings=settings) as stage, browsing(f"{stage.url}/#/ask") as (page, _):
         await ask(page)
         await page.locator("#weight-wiki").fill("5")
-        await expect(page.locator(".refused")).to_contain_text("nobody was asked again")
+        await expect(page.locator(".refused")).to_contain_text("without calling engines")
         await expect(page.locator(".hit h3").first).to_have_text("radix")
     assert stage.docs.asked
 
