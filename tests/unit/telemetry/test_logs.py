@@ -137,7 +137,7 @@ def test_queries_of_urls_are_left_out_of_what_libraries_say() -> None:
     try:
         raise OSError(said)
     except OSError:
-        logging.getLogger("opentelemetry.exporter").exception("cannot export: %s", said)
+        logging.getLogger("a.library").exception("cannot export: %s", said)
     assert "SECRET" not in log.text
     (line,) = log.lines
     told = "Max retries exceeded with url: /v1/traces?api-key=***&x=*** (Caused by 'http://h/?k=***')"
