@@ -1,5 +1,6 @@
 """The numbers on a port of their own: there and nowhere else, once for all workers, and told when it cannot be had."""
 
+import asyncio
 import json
 import socket
 from pathlib import Path
@@ -31,7 +32,10 @@ async def test_numbers_are_at_their_port_alone(workers: str, engines: Any, tmp_p
             told = await scraper.get("/metrics")
             assert (told.status_code, (await scraper.get("/engines")).status_code) == (200, 404)
             assert (await scraper.post("/rcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code == 404
-        assert 'rcp_gateway_requests_total{method="retrieve",outcome="ok"} 1.0' in told.text
+            async with asyncio.timeout(PATIENCE):
+                # The worker that was asked may not have published its numbers yet.
+                while 'rcp_gateway_requests_total{method="retrieve",outcome="ok"} 1.0' not in told.text:
+                    told = await scraper.get("/metrics")
         assert (await gateway.client.get(gateway.url("/metrics"))).status_code == 404
 
 
