@@ -15,7 +15,7 @@ from app.engines.engine import RemoteEngine
 from app.engines.fault_injection import FaultInjection
 from app.evaluation.measures import SIGNIFICANT, TEST, p_value
 from app.federation.tenants import tenant_of
-from app.resilience.yield_limiter import heavy_work
+from app.resilience.yield_limiter import in_slices
 from app.settings.effective_settings import effective
 from app.telemetry.overlap import Agreement
 from app.telemetry.rolling import SLOT_SECONDS, SLOTS, RollingStatistics, RollingSummary
@@ -41,11 +41,8 @@ async def engines_view(state: GatewayState, drills: Mapping[str, FaultInjection]
             maps = [{"scope": scope["scope"], "kind": kind, **one[kind]} for kind in ("confident", "silent")]
             learned.setdefault(one["id"], []).extend([one for one in maps if one["n"] > 0])
     views: list[Json] = []
-    limiter = heavy_work()
-    for engine in engines.engines:
-        # Hundreds of engines take tens of milliseconds, so other requests must run in between.
-        if not limiter.has_time():
-            await limiter.wait()
+    # Hundreds of engines take tens of milliseconds, so other requests must run in between.
+    async for engine in in_slices(engines.engines):
         view = engine_view(engine, windows, engine.id in engines.switched_off, drills.get(engine.id))
         views.append({**view, "calibration": learned.get(engine.id, [])[:MAX_CALIBRATIONS]})
     return {

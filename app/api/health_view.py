@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from app.api.gateway_state import GatewayState
 from app.engines.engine import RemoteEngine
+from app.resilience.yield_limiter import in_slices
 from app.settings.effective_settings import masked_url
 from app.telemetry.rolling import RollingStatistics, RollingSummary
 
@@ -29,12 +30,13 @@ MAX_TROUBLE: Final = 100
 """Engines listed; the counts are complete."""
 
 
-def health_view(state: GatewayState) -> Json:
+async def health_view(state: GatewayState) -> Json:
     """Counts of engines by state, the engines in trouble (worst first), recent partial answers, and links."""
     statistics = state.instrumentation.windows
     counts = dict.fromkeys(("down", "slow", "unreached", "off", "up"), 0)
     trouble: list[Json] = []
-    for engine in state.engines.engines:
+    # Every open page asks every few seconds, and hundreds of engines take tens of milliseconds.
+    async for engine in in_slices(state.engines.engines):
         if engine.entry.shadow is not None:
             continue  # no answer depends on it
         view = engine_health(engine, statistics, off=engine.id in state.engines.switched_off)
@@ -62,15 +64,15 @@ def engine_health(engine: RemoteEngine, statistics: RollingStatistics, *, off: b
     window, now = statistics.of(engine.id), statistics.clock()
     recent, hour = window.whole(now), window.hour_before(now)
     slow = slow_reason(recent, hour, engine.entry.timeout_ms)
+    retry_in, fault = engine.retry_in(), window.fault
     if off:
         state = "off"
     elif engine.advertisement is None:
         state = "unreached"
-    elif not engine.up or engine.retry_in() is not None:
+    elif not engine.up or retry_in is not None:
         state = "down"
     else:
         state = "slow" if slow else "up"
-    retry_in, fault = engine.retry_in(), window.fault
     return {
         "id": engine.id,
         "state": state,

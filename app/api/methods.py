@@ -27,7 +27,7 @@ from app.federation.methods.transform import transform
 from app.federation.pagination import Pages
 from app.federation.progress import ProgressListener
 from app.federation.request_options import requested_engines
-from app.federation.retrieve import RetrieveAnswer, retrieve_answer
+from app.federation.retrieve import RetrieveAnswer, retrieve
 from app.federation.sessions import scoped, scoped_key
 from app.protocol.envelope import check_params
 from app.protocol.errors import (
@@ -291,7 +291,7 @@ class RpcMethods:
         shadows = state.shadows if state.engines.shadows else None
 
         async def ask(call: RetrieveCall) -> RetrieveAnswer:
-            answer = retrieve_answer(
+            answer = retrieve(
                 call, members, state.settings, state.instrumentation, stream, state.pages, state.selector, shadows
             )
             return await self._within_byte_budget(call.deadline, answer)

@@ -51,6 +51,9 @@ PURGE_SECONDS: Final = 30 * 86_400.0
 
 ALL: Final = "*"
 
+Counters = Mapping[str, int]
+"""Scope of a purge -> how often it was purged."""
+
 
 class CachedAnswer(NamedTuple):
     """One kept answer."""
@@ -176,7 +179,7 @@ class AnswerCache:
             if result is not None:
                 if stale:
                     self._stale("revalidate", age)
-                    self._refresh(key, call, context, settings, ask)
+                    self._refresh(key, call, context, ask, counters)
                 return result
         if not _may_share(call, members, settings):
             return await self._bypass(call, context, ask, "deadline")
@@ -184,7 +187,7 @@ class AnswerCache:
             self._flights.retire(key.encode())  # a fan-out that is under way began before this request
         try:
             shared, joined = await self._flights.run(
-                key.encode(), lambda: self._fetch(key, call, context, settings, ask)
+                key.encode(), lambda: self._fetch(key, call, context, ask, counters)
             )
         except (BackendUnavailable, DeadlineExceeded):
             if kept is None or age > kept.ttl + grace.stale_if_error_seconds:
@@ -231,38 +234,35 @@ class AnswerCache:
 
     # --- Fetch ---
 
-    async def _fetch(
-        self, key: str, call: RetrieveCall, context: _Context, settings: GatewaySettings, ask: Ask
-    ) -> _Shared:
-        """Ask the engines and keep the answer. Runs in a task of its own, for all callers that wait for it."""
-        counters = await self._purges.get(PURGES, _unchanged) or {}
+    async def _fetch(self, key: str, call: RetrieveCall, context: _Context, ask: Ask, counters: Counters) -> _Shared:
+        """Ask the engines and keep the answer, in a task for all callers. `counters`: the purges before."""
+        cache = context.settings.cache
         answer = await ask(call)
         # Cached answers from other versions of an engine's index are not served again.
         self._versions.update(answer.versions)
         fetched = self._clock()
         if answer.complete and context.ttl > 0:
             body = _written(answer.result)
-            if body is not None and len(body) <= settings.cache.max_answer_bytes:
+            if body is not None and len(body) <= cache.max_answer_bytes:
                 ttl = context.ttl if answer.result["hits"] else context.ttl * EMPTY_SHARE
                 purges = _purges_of(counters, answer.engines, call.tenant_id)
                 kept = CachedAnswer(body, fetched, ttl, answer.engines, answer.versions, purges)
-                cache = settings.cache
                 grace = max(cache.stale_while_revalidate_seconds, cache.stale_if_error_seconds)
                 await self._answers.put(key, kept, ttl + grace, _dump, size=_size(kept))
                 self._report()
         return _Shared(answer, fetched)
 
-    def _refresh(self, key: str, call: RetrieveCall, context: _Context, settings: GatewaySettings, ask: Ask) -> None:
+    def _refresh(self, key: str, call: RetrieveCall, context: _Context, ask: Ask, counters: Counters) -> None:
         """Fetch a new answer in the background, unless requests wait for admission."""
         if self._busy():
             return
         now = asyncio.get_running_loop().time()
         # The caller that has been served the old answer does not wait, so its deadline does not count.
-        call = replace(call, started=now, deadline=now + settings.retrieve.deadline_ms / 1000)
+        call = replace(call, started=now, deadline=now + context.settings.retrieve.deadline_ms / 1000)
 
         async def refresh() -> None:
             with suppress(RcpError):  # the next request tries again, or is served the old answer
-                await self._flights.run(key.encode(), lambda: self._fetch(key, call, context, settings, ask))
+                await self._flights.run(key.encode(), lambda: self._fetch(key, call, context, ask, counters))
 
         task = asyncio.create_task(refresh())
         self._refreshing.add(task)

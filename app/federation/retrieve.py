@@ -136,28 +136,12 @@ async def retrieve(
     listener: ProgressListener | None = None,
     pages: Pages | None = None,
     selector: EngineSelector | None = None,
-) -> Result:
+    shadows: Shadows | None = None,
+) -> RetrieveAnswer:
     """Answer one `retrieve` for the whole federation (RCP §7.7, §16). Raises RcpError.
 
     `listener` receives progress (§9). Without `pages` nothing is saved, and a `nextCursor` cannot be used. `selector`
-    chooses the engines if engine selection is in use.
-    """
-    return (await retrieve_answer(call, members, settings, instrumentation, listener, pages, selector)).result
-
-
-async def retrieve_answer(
-    call: RetrieveCall,
-    members: Members,
-    settings: GatewaySettings,
-    instrumentation: RetrieveInstrumentation,
-    listener: ProgressListener | None = None,
-    pages: Pages | None = None,
-    selector: EngineSelector | None = None,
-    shadows: Shadows | None = None,
-) -> RetrieveAnswer:
-    """The same, with what the answer cache needs to know. Raises RcpError.
-
-    `shadows` is set only if there are shadow engines.
+    chooses the engines if engine selection is in use. `shadows` is set only if there are shadow engines.
     """
     began = perf_counter() - time_waited(call)  # `usage.latencyMs` counts from the arrival of the request
     if time_left(call) < MIN_SECONDS:

@@ -6,11 +6,13 @@ waits.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import Context
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
 
 
 class YieldLimiter:
@@ -108,3 +110,12 @@ def heavy_work() -> YieldLimiter:
     if limiter is None:
         limiter = _heavy[loop] = YieldLimiter(HEAVY_SECONDS)
     return limiter
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items one by one; other requests run in between once this turn of the loop has lasted long enough."""
+    limiter = heavy_work()
+    for item in items:
+        if not limiter.has_time():
+            await limiter.wait()
+        yield item

@@ -4,7 +4,7 @@ Messages of these types never repeat a value, because it may be a secret.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -31,6 +31,15 @@ class MisplacedKey(ValueError):
     def __init__(self, message: str, *at: str | int) -> None:
         super().__init__(message)
         self.at = at
+
+
+def check_unique(values: Iterable[str], name: str, key: str) -> None:
+    """Raises MisplacedKey if two entries of the list `name` have the same value of `key`."""
+    seen: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if value in seen:
+            raise MisplacedKey(f"'{value}' is already the {key} of {name}[{seen[value]}]", name, index, key)
+        seen[value] = index
 
 
 class Section(BaseModel):

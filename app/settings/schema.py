@@ -22,6 +22,7 @@ from app.settings.fields import (
     Section,
     Topic,
     address_of,
+    check_unique,
     on_or_off,
     words,
 )
@@ -192,13 +193,7 @@ class Registry(RegistrySection):
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> "Registry":
-        seen: dict[str, int] = {}
-        for index, entry in enumerate(self.engines):
-            if entry.id in seen:
-                raise MisplacedKey(
-                    f"'{entry.id}' is already the id of engines[{seen[entry.id]}]", "engines", index, "id"
-                )
-            seen[entry.id] = index
+        check_unique((entry.id for entry in self.engines), "engines", "id")
         return self
 
     @model_validator(mode="after")

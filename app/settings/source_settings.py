@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from app.settings.fields import HeaderName, HeaderValue, MisplacedKey, Section, address_of
+from app.settings.fields import HeaderName, HeaderValue, MisplacedKey, Section, address_of, check_unique
 
 MAIN = "main"
 """Name of the source that is the registry file itself."""
@@ -137,11 +137,5 @@ class RegistrySettings(Section):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "RegistrySettings":
-        seen: dict[str, int] = {}
-        for place, source in enumerate(self.sources):
-            if source.name in seen:
-                raise MisplacedKey(
-                    f"'{source.name}' is already the name of sources[{seen[source.name]}]", "sources", place, "name"
-                )
-            seen[source.name] = place
+        check_unique((source.name for source in self.sources), "sources", "name")
         return self

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from app.settings.auth import Role
 from app.settings.field_errors import FieldError, SettingsError, faults_of, shown
-from app.settings.fields import MisplacedKey, Section, on_or_off
+from app.settings.fields import MisplacedKey, Section, check_unique, on_or_off
 from app.settings.file_syntax import locate, read_text, read_yaml
 from app.settings.mcp import McpEntry
 
@@ -150,11 +150,7 @@ class TenantEntry(Section):
 
     @model_validator(mode="after")
     def _keys_differ(self) -> "TenantEntry":
-        seen: dict[str, int] = {}
-        for index, key in enumerate(self.keys):
-            if key.id in seen:
-                raise MisplacedKey(f"'{key.id}' is already the id of keys[{seen[key.id]}]", "keys", index, "id")
-            seen[key.id] = index
+        check_unique((key.id for key in self.keys), "keys", "id")
         return self
 
 

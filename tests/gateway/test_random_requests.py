@@ -145,7 +145,7 @@ class Federation:
     async def ask(self, **params: Any) -> Any:
         """The result of one request. Raises RcpError."""
         call = call_of(now=asyncio.get_running_loop().time(), **params)
-        return await retrieve(call, self.members, SETTINGS, self.instrumentation, None, self.pages)
+        return (await retrieve(call, self.members, SETTINGS, self.instrumentation, None, self.pages)).result
 
 
 def refusal(error: RcpError) -> Json:

@@ -55,7 +55,7 @@ async def test_fault_of_ours_is_an_internal_error(log: LogLines, monkeypatch: py
     async def broken(*_: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.methods.retrieve_answer", broken)
+    monkeypatch.setattr("app.api.methods.retrieve", broken)
     gateway = FakeGateway()
     answer = await gateway.ask("retrieve", {"query": "q"})
     assert code_of(answer) == -32603

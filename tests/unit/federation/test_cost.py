@@ -49,7 +49,7 @@ async def calls_of(engines: int, k: int) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        result = await retrieve(call, members, GatewaySettings(), instrumentation)
+        result = (await retrieve(call, members, GatewaySettings(), instrumentation)).result
     finally:
         sys.setprofile(before)
     assert len(result["hits"]) == k  # type: ignore[arg-type]

@@ -230,7 +230,7 @@ async def paged(pages: Pages, *engines: FakeEngine) -> list[Any]:
     params: dict[str, Any] = {"sessionId": "s", "k": 7, "x_gateway": {"mmr": {}}}
     while True:
         call = call_of(now=asyncio.get_running_loop().time(), **params)
-        result: Any = await retrieve(call, members, settings, instrumentation, None, pages)
+        result: Any = (await retrieve(call, members, settings, instrumentation, None, pages)).result
         found += [hit["id"] for hit in result["hits"]]
         if "nextCursor" not in result:
             return found

@@ -103,7 +103,9 @@ def with_report(*engines: FakeEngine, **call: Any) -> tuple[Any, Listening]:
         now = asyncio.get_running_loop().time()
         asked = call_of(now=now, **{"meta": {"progressToken": "t"}, **call})
         try:
-            result: Any = await retrieve(asked, members, GatewaySettings(), RetrieveInstrumentation(metrics), listening)
+            result: Any = (
+                await retrieve(asked, members, GatewaySettings(), RetrieveInstrumentation(metrics), listening)
+            ).result
         except RcpError as error:
             result = error
         return result, listening
@@ -162,7 +164,7 @@ def test_being_told_changes_no_answer() -> None:
         metrics = Metrics("test")
         metrics.declare_engines(members.ids(), CALL_KINDS)
         call = call_of(now=asyncio.get_running_loop().time(), meta={"progressToken": "t"})
-        return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics))
+        return (await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics))).result
 
     streamed, _ = with_report(*engines())
     assert told(streamed) == told(virtually(plain()))
@@ -208,7 +210,7 @@ def test_listener_that_breaks_hurts_nobody() -> None:
         metrics = Metrics("test")
         metrics.declare_engines(members.ids(), CALL_KINDS)
         call = call_of(now=asyncio.get_running_loop().time())
-        return await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), Broken())
+        return (await retrieve(call, members, GatewaySettings(), RetrieveInstrumentation(metrics), Broken())).result
 
     result = virtually(story(), faults=True)
     assert [found["id"] for found in result["hits"]] == ["a", "b", "c"]

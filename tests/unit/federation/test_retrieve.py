@@ -35,7 +35,7 @@ async def answer(members: Members, call: RetrieveCall, settings: GatewaySettings
     """The result of one call."""
     metrics = Metrics("test")
     metrics.declare_engines(members.ids(), CALL_KINDS)
-    return await retrieve(call, members, settings, RetrieveInstrumentation(metrics))
+    return (await retrieve(call, members, settings, RetrieveInstrumentation(metrics))).result
 
 
 def now() -> float:
